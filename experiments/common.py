@@ -1,0 +1,149 @@
+"""What the binaries share: flags, the way from a photograph to a trained step, results on disk."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+
+from tangent_jax import subsets, weights
+from tangent_jax.checks import InputError, require
+from tangent_jax.data.cache import TailInputs, tail_inputs
+from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.fit import Fitted, Predictor, Settings, fit
+from tangent_jax.losses import LOSSES
+from tangent_jax.subsets import Subset
+from tangent_jax.weights import Pretrained
+
+WEIGHTS = flags.DEFINE_string("weights", "builtin", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a "
+                              ".safetensors or .npz file, or a checkpoint folder of tangent_jax.")  # fmt: skip
+ARCHITECTURE = flags.DEFINE_string("architecture", None, "What the weights must be, such as L/16; unset: whatever they are.")
+CACHE = flags.DEFINE_string("cache_dir", "~/.cache/tangent_jax", "Folder of cached tail inputs.")
+SKIP = flags.DEFINE_bool("skip_unreadable", False, "Leave unreadable images out and count them.")
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Compute dtype; parameters stay float32.")
+EPOCHS = flags.DEFINE_integer("epochs", 30, "Passes over the training set; learning rate x0.1 after 1/2 and 5/6 of them.", lower_bound=1)
+BATCH = flags.DEFINE_integer("batch_size", 32, "Examples per step.", lower_bound=1)
+LOSS = flags.DEFINE_enum("loss", "rsl", sorted(LOSSES), "Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error.")
+PENALTY = flags.DEFINE_float("penalty", 1e-5, "Strength lambda of the ridge lambda/2 |dw|^2.", lower_bound=0.0)
+LINEARIZATION = flags.DEFINE_enum("linearization", "closed_form", ["closed_form", "autodiff"], "How the tangent is computed.")
+
+
+class Choice(NamedTuple):
+    """What is trained, and how: the options that the paper searches over."""
+
+    method: str = "taft"
+    kind: str = "blocks"
+    blocks: int = 1
+    reset: bool = False
+    new_class_token: bool = False
+    learning_rate: float = 1e-3
+
+
+class Task(NamedTuple):
+    """One choice made ready: a predictor at its anchor, the subset, and a source of tail inputs."""
+
+    predict: Predictor
+    subset: Subset
+    model: Pretrained
+
+    def inputs(self, examples: Examples, title: str) -> TailInputs:
+        """The examples' tail inputs, cached."""
+        found = tail_inputs(self.model, examples, self.subset.split, CACHE.value, dtype=self.predict.dtype,
+                            skip_unreadable=SKIP.value, progress=title)  # fmt: skip
+        if found.skipped:
+            print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+        return found
+
+
+def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> Task:
+    """The anchor (new head; CLS=T and PT=F where chosen), its trained subset and predictor."""
+    config, w = pretrained.config, pretrained.params
+    fresh = jax.random.split(jax.random.key(seed), 3)
+    config, w = subsets.new_head(config, w, classes, fresh[0])
+    fc = choice.method == "fc"
+    if choice.new_class_token and not fc:
+        require(1 <= choice.blocks <= config.depth, "prepare", f"1..{config.depth} blocks with a new class token", choice.blocks)
+        config, w = subsets.new_class_token(config, w, config.depth - choice.blocks, fresh[1])
+    subset = subsets.make_subset(config, "head" if fc else choice.kind, choice.blocks)
+    if choice.reset and not fc:
+        w = subsets.reset(config, w, subset, fresh[2])
+    dtype = None if DTYPE.value == "float32" else jnp.dtype(DTYPE.value)
+    method = "nlft" if choice.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
+    predict = Predictor(w, config, subset.split, method, LINEARIZATION.value, dtype, pretrained.preprocessing)
+    return Task(predict, subset, Pretrained(config, w, pretrained.preprocessing, pretrained.source))
+
+
+def settings_of(learning_rate: float) -> Settings:
+    """The optimisation that the flags name."""
+    return Settings(LOSS.value, EPOCHS.value, BATCH.value, learning_rate, PENALTY.value)
+
+
+def train(task: Task, train_set: TailInputs, settings: Settings, seed: int, *, evaluation: TailInputs | None = None,
+          checkpoints: Path | None = None, title: str | None = None) -> Fitted:  # fmt: skip
+    """dw from zero."""
+    key = jax.random.fold_in(jax.random.key(seed), 1)
+    return fit(task.predict, task.subset.zeros(task.predict.w), train_set.inputs, train_set.labels, settings, key,
+               evaluation=None if evaluation is None else (evaluation.inputs, evaluation.labels),
+               checkpoints=checkpoints, progress=title)  # fmt: skip
+
+
+def test_split(dataset: Dataset) -> Examples:
+    """The split that accuracy is reported on: test, or validation where a set has no test labels."""
+    for name in ("test", "validation"):
+        if name in dataset.splits:
+            return dataset.splits[name]
+    require(False, "test_split", f"a test or validation split in {dataset.name}", sorted(dataset.splits))
+    raise AssertionError
+
+
+def hold_out(dataset: Dataset) -> tuple[Examples, Examples]:
+    """(train, validation) for choosing settings: the set's own validation split, or every fifth image of a class.
+
+    Held out of train, never of test; by the order within the class, so the same images every time.
+    """
+    train_split = dataset.splits["train"]
+    if "validation" in dataset.splits and "test" in dataset.splits:
+        return train_split, dataset.splits["validation"]
+    rank = np.zeros(len(train_split), int)
+    for label in range(len(dataset.classes)):
+        rows = np.flatnonzero(train_split.labels == label)
+        rank[rows] = np.arange(len(rows))
+    held = rank % 5 == 4
+    return train_split.take(np.flatnonzero(~held)), train_split.take(np.flatnonzero(held))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Written whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
+    """result.json (with `more`), and the result as the last line of stdout."""
+    write_json(out / "result.json", {**result, **more})
+    print(json.dumps(result))
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a binary: bad input is one line on stderr and exit code 1; an interruption says how to go on."""
+
+    def guarded(argv: list[str]) -> None:
+        logging.set_verbosity(logging.WARNING)
+        try:
+            require(len(argv) == 1, Path(argv[0]).stem, "flags only", " ".join(argv[1:]))
+            main()
+        except InputError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+            sys.exit(130)
+
+    app.run(guarded)

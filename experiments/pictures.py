@@ -1,0 +1,50 @@
+"""Curves and bars as PNG files beside the JSON."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+
+
+def save(figure: plt.Figure, path: Path) -> None:
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    plt.close(figure)
+
+
+def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
+    """Loss and accuracies by epoch, side by side."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    epochs = [row["epoch"] for row in rows]
+    left.plot(epochs, [row["loss"] for row in rows], color=COLOURS[0])
+    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    for colour, name in zip(COLOURS, ("train_accuracy", "test_accuracy"), strict=False):
+        if name in rows[0]:
+            right.plot(epochs, [row[name] for row in rows], color=colour, label=name.replace("_", " "))
+    right.set(xlabel="epoch", ylabel="accuracy")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    save(figure, path)
+
+
+def bars(path: Path, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]], title: str) -> None:
+    """Grouped bars of accuracy: `series` maps a name to (mean, spread) per group."""
+    figure, axes = plt.subplots(figsize=(2.2 + 2.2 * len(groups), 3.4), layout="constrained")
+    width = 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        at = [g + (i - (len(series) - 1) / 2) * width for g in range(len(groups))]
+        drawn = axes.bar(at, [m for m, _ in values], width * 0.92, yerr=[s for _, s in values], capsize=2, label=name,
+                         color=COLOURS[i % len(COLOURS)])  # fmt: skip
+        axes.bar_label(drawn, [f"{m:.3f}" for m, _ in values], fontsize=7, padding=2)
+    lowest = min(mean for values in series.values() for mean, _ in values)
+    axes.set(ylabel="test accuracy", ylim=(max(0.0, lowest - 0.1), None), title=title)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    save(figure, path)

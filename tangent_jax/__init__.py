@@ -1,0 +1,1 @@
+"""Tangent Vision Transformers in JAX."""

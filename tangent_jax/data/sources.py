@@ -1,0 +1,211 @@
+"""Where images come from: one Dataset for `digits`, folders and zips, TFDS, and official archives.
+
+    digits                  scikit-learn's handwritten digits (real, no network), split by writer order
+    folder:PATH             class sub-folders; train/ and test/ (and validation/) inside; or a zip of
+                            either, or a zip with manifest.json {"classes", "items": [name, split, class]}
+    tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
+    NAME:PATH               an official archive, unpacked: see archives.py
+"""
+
+import dataclasses
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tangent_jax.checks import refusal, require
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+HELD_OUT = 5  # without a test split, every fifth image by content is test
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """One split: names, labels ("n" int32), and how to read an image (encoded bytes or a uint8 array)."""
+
+    names: tuple[str, ...]
+    labels: np.ndarray
+    read: Callable[[int], bytes | np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: np.ndarray) -> "Examples":
+        """The examples at `rows`, in that order."""
+        rows = np.asarray(rows)
+        return Examples(tuple(self.names[i] for i in rows), self.labels[rows], lambda i: self.read(int(rows[i])))
+
+    def identifiers(self) -> tuple[str, ...]:
+        """The content identifier of each example: SHA-256 (hex) of its bytes, whatever its name."""
+        return tuple(content_identifier(self.read(i)) for i in range(len(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Named splits over one list of classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: dict[str, Examples]
+
+    def __post_init__(self) -> None:
+        require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
+        require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
+        counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
+        for class_name, count in zip(self.classes, counts, strict=True):
+            require(count > 0, "open_dataset", f"a training image of every class of {self.name}", f"none of {class_name}",
+                    "Add images or remove the class")  # fmt: skip
+
+
+def content_identifier(content: bytes | np.ndarray) -> str:
+    """SHA-256 (hex) of encoded bytes, or of an array's shape and bytes."""
+    if isinstance(content, np.ndarray):
+        content = str(content.shape).encode() + np.ascontiguousarray(content).tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def open_dataset(spec: str) -> Dataset:
+    """The data set that a specification names (see the module).
+
+    Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
+    """
+    from tangent_jax.data.archives import ARCHIVES
+
+    kind, _, where = spec.partition(":")
+    openers: dict[str, Callable[[str], Dataset]] = {
+        "digits": lambda _: digits(),
+        "folder": folder,
+        "tfds": tfds,
+        **{name: (lambda path, read=read: read(existing(path))) for name, read in ARCHIVES.items()},
+    }
+    known = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
+    require(kind in openers and (kind == "digits" or where), "open_dataset", f"one of {known}", spec)
+    return openers[kind](where)
+
+
+def existing(where: str) -> Path:
+    path = Path(where).expanduser()
+    require(path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
+    return path
+
+
+def digits() -> Dataset:
+    """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
+    labels, half = bunch.target.astype(np.int32), len(images) // 2
+
+    def split(start: int, stop: int) -> Examples:
+        names = tuple(f"digit {i}" for i in range(start, stop))
+        return Examples(names, labels[start:stop], lambda i: images[start + i])
+
+    return Dataset("digits", tuple("0123456789"), {"train": split(0, half), "test": split(half, len(images))})
+
+
+def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
+    """Examples that are files under `root`."""
+    kept = tuple(names)
+
+    def read(i: int) -> bytes:
+        try:
+            return (root / kept[i]).read_bytes()
+        except OSError as error:
+            raise refusal("open_dataset", "a readable file", f"{root / kept[i]} ({error.strerror})") from error
+
+    return Examples(kept, np.fromiter(labels, np.int32), read)
+
+
+def folder(where: str) -> Dataset:
+    """Class sub-folders, with or without train/ and test/, on disk or in a zip; or a zip's manifest."""
+    path = existing(where)
+    if path.is_dir():
+        names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+        folders = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_dir())
+        manifest = json.loads((path / "manifest.json").read_text()) if (path / "manifest.json").exists() else None
+
+        def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
+            return files(path, names, labels)
+    else:
+        require(zipfile.is_zipfile(path), "open_dataset", "a folder or a zip", path, "Unpack it, or fetch it again")
+        archive = zipfile.ZipFile(path)
+        names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+        folders = sorted({name.rpartition("/")[0] for name in archive.namelist()} - {""})
+        manifest = json.loads(archive.read("manifest.json")) if "manifest.json" in names else None
+
+        def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
+            kept = tuple(names)
+            return Examples(kept, np.fromiter(labels, np.int32), lambda i: read_member(path, kept[i]))
+
+    if manifest is not None:
+        return from_manifest(path, manifest, set(names), make)
+    splits = sorted({"train", "test", "validation"} & {name.split("/")[0] for name in folders})
+    images = [name for name in names if name.lower().endswith(SUFFIXES)]
+    found = {split: [n for n in images if n.startswith(f"{split}/")] for split in splits} if splits else {"": images}
+    depth = 1 if splits else 0
+    classes = sorted({name.split("/")[depth] for name in folders if name.count("/") >= depth and name.split("/")[0] in (splits or [name.split("/")[0]])})  # fmt: skip
+    index = {name: i for i, name in enumerate(classes)}
+    made = {split: make(kept := [n for n in members if n.count("/") > depth], [index[n.split("/")[depth]] for n in kept])
+            for split, members in found.items()}  # fmt: skip
+    return Dataset(path.stem, tuple(classes), made if splits else by_content(made[""]))
+
+
+def read_member(path: Path, name: str) -> bytes:
+    """One member of a zip; each call opens it, so that threads and processes may read together."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(name)
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        raise refusal("open_dataset", f"a readable {name} in {path}", error) from error
+
+
+def from_manifest(path: Path, manifest: dict, present: set[str], make: Callable[..., Examples]) -> Dataset:
+    """The splits that a manifest's items [name, split, class index] name."""
+    items, classes = manifest.get("items", []), tuple(manifest.get("classes", []))
+    for name, _, label in items:
+        require(name in present, "open_dataset", f"every image of the manifest in {path}", f"none named {name}")
+        require(0 <= label < len(classes), "open_dataset", f"a class index below {len(classes)}", f"{label} of {name}")
+    names = {split: [item for item in items if item[1] == split] for split in sorted({item[1] for item in items})}
+    if "train" not in names:  # one split of whatever name
+        names = {"train": items}
+    return Dataset(path.stem, classes, {split: make([i[0] for i in kept], [i[2] for i in kept])
+                                        for split, kept in names.items()})  # fmt: skip
+
+
+def by_content(examples: Examples) -> dict[str, Examples]:
+    """Train and test by the content's hash: one image coming or going moves no other."""
+    test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in examples.identifiers()], bool)
+    return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
+
+
+def tfds(where: str) -> Dataset:
+    """A TFDS data set, prepared as array_record, through its random-access data sources."""
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise refusal("open_dataset", "tensorflow-datasets", "no such package", "pip install 'tangent-jax[data]'") from error
+    name, _, data_dir = where.partition("@")
+    do = (f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record, "
+          "then pass tfds:NAME@DATA_DIR")  # fmt: skip
+    try:
+        prepared = Path(data_dir, name) if data_dir and not Path(data_dir, "dataset_info.json").exists() else Path(data_dir)
+        versions = sorted(info.parent for info in prepared.glob("**/dataset_info.json")) if data_dir else []
+        builder = (tensorflow_datasets.builder_from_directory(versions[-1]) if versions
+                   else tensorflow_datasets.builder(name))  # fmt: skip
+        sources = {split: builder.as_data_source(split) for split in builder.info.splits}
+        classes = tuple(builder.info.features["label"].names)
+    except Exception as error:
+        detail = str(error).strip().splitlines()
+        raise refusal("open_dataset", f"the TFDS set {name}, prepared as array_record",
+                      f"{type(error).__name__}: {detail[0] if detail else ''}", do) from error  # fmt: skip
+
+    def examples(split: str) -> Examples:
+        source = sources[split]
+        labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
+        return Examples(tuple(f"{split}/{i}" for i in range(len(labels))), labels, lambda i: np.asarray(source[i]["image"]))
+
+    return Dataset(name, classes, {split: examples(split) for split in sources})

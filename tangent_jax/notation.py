@@ -1,0 +1,32 @@
+"""The letters and the pair that every floor above uses.
+
+One letter names one axis, in annotations and in einsum strings alike:
+
+    b example     n query token   m key token    h head       e width per head
+    d model width f MLP width     c class        s component model
+
+The tangent of `x` is `dx`; `w` is the pre-trained anchor, `dw` the trained step. `None` in the
+place of a tangent is a structural zero: it is never stored, multiplied or added.
+"""
+
+from typing import Any, NamedTuple
+
+from jax import Array
+
+Tree = Any
+"""A pytree of arrays; parameter trees are nested dicts of strings."""
+
+Tangent = Array | None
+"""The tangent of an array: of its shape and dtype, or None where it is structurally zero."""
+
+
+class Dual(NamedTuple):
+    """A value with its tangent: f_w(x) and J_w f(x) . dw for a network's output."""
+
+    primal: Array
+    tangent: Tangent
+
+    @property
+    def total(self) -> Array:
+        """f_lin(x) = f_w(x) + J_w f(x) . dw."""
+        return self.primal if self.tangent is None else self.primal + self.tangent

@@ -1,0 +1,29 @@
+"""Multi-head softmax attention, every token a query."""
+
+from jax import Array
+
+from tangent_jax.notation import Tangent
+from tangent_jax.rules.dense import contract
+from tangent_jax.rules.softmax import softmax
+
+
+def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:  # fmt: skip
+    """Scaled dot-product attention and its tangent.
+
+    Source: Liu et al. 2024, the tangent of attention. Their Phi is our a, Psi our ds, Gamma our dv. Misprints there:
+    the row sum of Phi * Psi is over the key axis, (Phi * Psi - diag(Psi Phi^T) Phi) V + Phi Gamma,
+    and the scale 1/sqrt(e) is left out.
+
+        s = q k^T / sqrt(e)       ds = (dq k^T + q dk^T) / sqrt(e)
+        a = softmax(s)            da = a * (ds - sum_m a * ds)
+        o = a v                   do = da v + a dv
+
+    Args:       q, dq: "b n h e"; k, dk, v, dv: "b m h e".
+    Returns:    (o, do), "b n h e".
+    Guarantees: do is linear in (dq, dk, dv) together.
+    Edge cases: m = 1 gives o = v, do = dv.
+    """
+    scale = q.shape[-1] ** -0.5
+    q, dq = q * scale, None if dq is None else dq * scale
+    a, da = softmax(*contract("bnhe,bmhe->bhnm", q, dq, k, dk))
+    return contract("bhnm,bmhe->bnhe", a, da, v, dv)

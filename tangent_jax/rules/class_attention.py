@@ -1,0 +1,47 @@
+"""Attention of one query per head, keys and values never formed.
+
+With class-token pooling only the class token's query of the last block is read. Keys and values are
+linear in the normalised tokens z = g x^ + beta, so their kernels move to the one-row side:
+
+    u = W_k q / sqrt(e)            per head, d
+    a = softmax(x^ (g u))          m;  beta . u and the key bias shift all scores alike and drop out
+    r = x^^T a                     d
+    m = g r + beta                 d;  the weights a sum to 1
+    o = W_v^T m + b_v              e
+
+Exact, with O(n h d + d^2) work instead of O(n d^2). The tangent is the product rule on each line.
+
+"""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.notation import Dual, Tangent
+from tangent_jax.rules.dense import contract, dense, scale, total
+from tangent_jax.rules.softmax import softmax
+
+Leaf = Mapping[str, Dual]
+
+
+def class_attention(x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf) -> tuple[Array, Tangent]:  # fmt: skip
+    """What one query reads from all tokens through a layer norm, and its tangent.
+
+    Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
+                q, dq: the query, "b h e";
+                norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"}.
+    Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
+    Guarantees: do is linear in (dx, dq, all parameter tangents) together.
+    Edge cases: the tangent of the key bias has no effect, as softmax ignores a common shift; one
+                token gives o = its value.
+    """
+    e = q.shape[-1]
+    u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
+    gu, dgu = scale(u * e**-0.5, None if du is None else du * e**-0.5, norm["scale"])
+    a, da = softmax(*contract("bmd,bhd->bhm", x, dx, gu, dgu))
+    r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
+    m, dm = scale(r, dr, norm["scale"])
+    beta, dbeta = norm["bias"]
+    dbeta = None if dbeta is None else jnp.broadcast_to(dbeta, m.shape)
+    return dense(m + beta, total(dm, dbeta), value, "bhd,dhe->bhe")

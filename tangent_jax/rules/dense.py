@@ -1,0 +1,63 @@
+"""Products and sums: what a dense layer is made of.
+
+    y  = x W + b
+    dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias)
+"""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.notation import Dual, Tangent
+
+
+def total(*terms: Tangent) -> Tangent:
+    """The sum of tangents; structural zeros (None) add nothing, and only zeros sum to None."""
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], start=present[0]) if present else None
+
+
+def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[Array, Tangent]:
+    """The einsum of two operands and its tangent, by the product rule.
+
+        z  = x . y
+        dz = dx . y + x . dy
+
+    Args:       spec: the einsum; x, y: operands; dx, dy: their tangents or None.
+    Returns:    (z, dz).
+    Guarantees: dz is linear in (dx, dy) together; a None costs no product.
+    """
+    return jnp.einsum(spec, x, y), total(
+        None if dx is None else jnp.einsum(spec, dx, y),
+        None if dy is None else jnp.einsum(spec, x, dy),
+    )
+
+
+def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
+    """Elementwise product with a parameter, and its tangent: LayerScale, the gain of a norm.
+
+    y = g x,   dy = g dx + dg x
+    """
+    g, dg = factor
+    return g * x, total(None if dx is None else g * dx, None if dg is None else dg * x)
+
+
+def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df->...f") -> tuple[Array, Tangent]:  # fmt: skip
+    """A dense layer and its tangent.
+
+    Source: Liu et al. 2024, the tangent of a linear layer.
+
+        y  = x W + b
+        dy = dx W + x dW + db
+
+    Args:       x, dx: input and tangent; leaf: {"kernel": (W, dW), "bias": (b, db)};
+                spec: which axes of W are summed (heads have two).
+    Returns:    (y, dy).
+    Guarantees: dy is linear in (dx, dW, db) together.
+    Edge cases: dx, dW and db all None give dy = None: a frozen prefix costs nothing.
+    """
+    kernel, bias = leaf["kernel"], leaf["bias"]
+    y, dy = contract(spec, x, dx, *kernel)
+    db = None if bias.tangent is None else jnp.broadcast_to(bias.tangent, y.shape)
+    return y + bias.primal, total(dy, db)

@@ -1,0 +1,114 @@
+"""The Vision Transformer that carries (x, dx) through the closed forms of `rules`.
+
+    TangentViT.apply({"params": w, "tangent": dw}, images) -> Dual(f_w(x), J_w f(x) . dw)
+
+over the same tree as `ViT`. A leaf absent from "tangent" is frozen: until the first trained leaf every
+tangent is None, so those blocks run at plain cost. With class-token pooling the last block uses the
+class query (rules/class_attention.py).
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax import trees
+from tangent_jax.checks import require
+from tangent_jax.notation import Dual, Tangent, Tree
+from tangent_jax.rules import (ACTIVATIONS, attention, class_attention, dense, layer_norm, scale, standardize,
+                               total)  # fmt: skip
+from tangent_jax.vit import ViTConfig, patches, pool
+
+Pair = tuple[Array, Tangent]
+IN, OUT = "...d,dhe->...he", "...he,hed->...d"
+
+
+class TangentViT(nn.Module):
+    """f_lin by closed forms. `dtype` is the compute dtype; None computes in the parameters' own."""
+
+    config: ViTConfig
+    dtype: jax.typing.DTypeLike | None = None
+
+    def __call__(self, images: Array) -> Dual:
+        """Logits of normalised images, "b y x 3", and their tangent, both "b c"."""
+        p = self._pairs()
+        return Dual(*tail(self.config, p, *embed(self.config, p, images.astype(self.dtype or images.dtype)), 0))
+
+    def tail(self, x: Array, split: int) -> Dual:
+        """From what `ViT.trunk(images, split)` returned; no leaf below `split` may be trained."""
+        return Dual(*tail(self.config, self._pairs(), x.astype(self.dtype or x.dtype), None, split))
+
+    def _pairs(self) -> Tree:
+        w, dw = self.variables["params"], self.variables.get("tangent", {})
+        trees.check_part("TangentViT", w, dw)
+        return trees.pair(w, dw, self.dtype)
+
+
+def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
+    """Class token and patches plus positions, "b n d"."""
+    x, dx = dense(patches(config, images), None, p["patch_embedding"], "...yxc,yxcd->...d")
+    token, dtoken = p["class_token"]
+    row = (len(x), 1, config.width)
+    if dx is not None or dtoken is not None:
+        dx = jnp.zeros_like(x) if dx is None else dx
+        dtoken = jnp.zeros_like(token) if dtoken is None else dtoken
+        dx = jnp.concatenate([jnp.broadcast_to(dtoken, row), dx], 1)
+    x = jnp.concatenate([jnp.broadcast_to(token, row), x], 1)
+    position, dposition = p["position_embedding"]
+    dposition = None if dposition is None else jnp.broadcast_to(dposition, x.shape)
+    x, dx = x + position, total(dx, dposition)
+    return layer_norm(x, dx, p["pre_norm"], config.epsilon) if config.pre_norm else (x, dx)
+
+
+def tail(config: ViTConfig, p: Tree, x: Array, dx: Tangent, split: int) -> Pair:
+    """From the input of block `split` to the logits, "b c"."""
+    require(0 <= split <= config.depth, "TangentViT.tail", f"0 <= split <= {config.depth}", split)
+    for i in range(split, config.depth):
+        if i == config.class_token_at:
+            x, dx = replace_class_token(x, dx, p["new_class_token"])
+        last = i == config.depth - 1 and config.pool == "token"
+        x, dx = (class_row if last else block)(config, p[f"block_{i}"], x, dx)
+    if split < config.depth and config.pool == "avg":
+        x, dx = pool(config, x), None if dx is None else pool(config, dx)
+    z, dz = layer_norm(x, dx, p["norm"], config.epsilon)
+    return dense(z, dz, p["head"]) if config.classes else (z, dz)
+
+
+def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+    """One block on every token, "b n d"."""
+    z, dz = layer_norm(x, dx, p["norm1"], config.epsilon)
+    q, k, v = (dense(z, dz, p["attention"][name], IN) for name in ("query", "key", "value"))
+    y, dy = dense(*attention(*q, *k, *v), p["attention"]["out"], OUT)
+    return mlp(config, p, *residual(p, "layer_scale1", x, dx, y, dy))
+
+
+def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+    """The class token's row of one block's output, "b d"."""
+    z, dz = standardize(x, dx, config.epsilon)
+    x, dx = x[:, 0], None if dx is None else dx[:, 0]
+    q, dq = dense(*layer_norm(x, dx, p["norm1"], config.epsilon), p["attention"]["query"], IN)
+    o, do = class_attention(z, dz, q, dq, p["norm1"], p["attention"]["key"], p["attention"]["value"])
+    y, dy = dense(o, do, p["attention"]["out"], OUT)
+    return mlp(config, p, *residual(p, "layer_scale1", x, dx, y, dy))
+
+
+def mlp(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+    """x + g2 MLP(LN2 x), on "... d"."""
+    y, dy = dense(*layer_norm(x, dx, p["norm2"], config.epsilon), p["mlp_in"])
+    y, dy = dense(*ACTIVATIONS[config.activation](y, dy), p["mlp_out"])
+    return residual(p, "layer_scale2", x, dx, y, dy)
+
+
+def residual(p: Tree, name: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
+    """x + g y, g the LayerScale where the model has one."""
+    if name in p:
+        y, dy = scale(y, dy, p[name]["scale"])
+    return x + y, total(dx, dy)
+
+
+def replace_class_token(x: Array, dx: Tangent, token: Dual) -> Pair:
+    """CLS=T: row 0 becomes the new class token, which carries a tangent of its own."""
+    if dx is not None or token.tangent is not None:
+        dx = jnp.zeros_like(x) if dx is None else dx
+        dx = dx.at[:, 0].set(0 if token.tangent is None else token.tangent)
+    return x.at[:, 0].set(token.primal), dx

@@ -1,0 +1,323 @@
+"""The plain Vision Transformer, in Flax linen, with a trunk/tail split at any block.
+
+    x_0 = [class token, patches] + positions        (pre-norm for CLIP towers)
+    x   = x + g1 MHSA(LN1 x);  x = x + g2 MLP(LN2 x)            depth times (g1, g2: LayerScale)
+    logits = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
+
+Source: Dosovitskiy et al. 2021, with timm's names for the options. No dropout, no training mode. With
+class-token pooling the last block reads one query row only, and so computes only that row.
+"""
+
+import dataclasses
+import zlib
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jaxtyping import Float
+
+from tangent_jax import trees
+from tangent_jax.checks import require
+from tangent_jax.notation import Tree
+from tangent_jax.rules import ACTIVATIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """What a Vision Transformer is, its weights apart.
+
+    Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
+    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    patch_size: int = 16
+    image_size: int = 224
+    classes: int = 1000
+    pool: Literal["token", "avg"] = "token"
+    pre_norm: bool = False
+    layer_scale: bool = False
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    epsilon: float = 1e-6
+    class_token_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("width", "depth", "heads", "mlp_width", "patch_size", "image_size"):
+            require(getattr(self, field) >= 1, "ViTConfig", f"{field} >= 1", getattr(self, field))
+        require(self.classes >= 0, "ViTConfig", "classes >= 0 (0: no head, features)", self.classes)
+        require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
+        require(self.image_size % self.patch_size == 0, "ViTConfig",
+                f"image_size a multiple of patch_size {self.patch_size}", self.image_size)  # fmt: skip
+        require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)
+        require(self.activation in ACTIVATIONS, "ViTConfig", f"activation in {', '.join(ACTIVATIONS)}", self.activation)
+        at = self.class_token_at
+        require(at is None or (0 <= at < self.depth and self.pool == "token"), "ViTConfig",
+                f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")  # fmt: skip
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side."""
+        return self.image_size // self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """Patches and the class token."""
+        return self.grid**2 + 1
+
+    def replace(self, **changes: object) -> "ViTConfig":
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
+SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021, Table 1; Steiner et al. 2022)
+    "Ti": (192, 12, 3, 768),
+    "S": (384, 12, 6, 1536),
+    "B": (768, 12, 12, 3072),
+    "L": (1024, 24, 16, 4096),
+    "H": (1280, 32, 16, 5120),
+}
+PATCH_SIZES = (8, 14, 16, 32)
+
+
+def vit_config(name: str, **changes: object) -> ViTConfig:
+    """The configuration of a named model, such as "L/16": a size of SIZES and a patch size.
+
+    >>> vit_config("Ti/16").tokens
+    197
+    """
+    size, _, patch = name.partition("/")
+    require(size in SIZES and patch in map(str, PATCH_SIZES), "vit_config",
+            f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}", name)  # fmt: skip
+    return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**changes)
+
+
+def initial(path: str, key: Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
+    """A fresh leaf, by its path (timm's scheme; the head as torch's nn.Linear).
+
+    Kernels N(0, 0.02^2) cut at 2 sigma; head kernel U(-1/sqrt(d), 1/sqrt(d)); gains 1; LayerScale 1e-5;
+    positions N(0, 0.02^2); class tokens N(0, (1e-6)^2); biases 0.
+    """
+    name = path.split("/")[-1]
+    if path.endswith("head/kernel"):
+        bound = shape[0] ** -0.5
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+    if name in ("kernel", "position_embedding"):
+        return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, dtype)
+    if name.endswith("class_token"):
+        return 1e-6 * jax.random.normal(key, shape, dtype)
+    if name == "scale":
+        return jnp.full(shape, 1e-5 if "layer_scale" in path else 1.0, dtype)
+    return jnp.zeros(shape, dtype)
+
+
+class Affine(nn.Module):
+    """The leaves of x W + b, or of g x + b: a kernel over the summed then the kept axes, and a bias."""
+
+    shape: tuple[int, ...]
+    summed: int = 1
+    dtype: jax.typing.DTypeLike | None = None
+    prefix: str = ""
+
+    def setup(self) -> None:
+        def leaf(name: str, shape: tuple[int, ...]) -> Array:
+            return self.param(name, lambda key, shape: initial(f"{self.prefix}{name}", key, shape), shape)
+
+        self.kernel = leaf("kernel", self.shape)
+        self.bias = leaf("bias", self.shape[self.summed :])
+
+    def __call__(self, x: Array) -> Array:
+        x, kernel, bias = promote_dtype(x, self.kernel, self.bias, dtype=self.dtype)
+        return jnp.tensordot(x, kernel, self.summed) + bias
+
+
+class LayerScale(nn.Module):
+    """g x with one learned gain per feature (Touvron et al. 2021)."""
+
+    width: int
+    dtype: jax.typing.DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", lambda key, shape: initial("layer_scale/scale", key, shape), (self.width,))
+        x, scale = promote_dtype(x, scale, dtype=self.dtype)
+        return scale * x
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; `one_query` computes the class token's row alone, keys never formed."""
+
+    config: ViTConfig
+    dtype: jax.typing.DTypeLike | None = None
+
+    def setup(self) -> None:
+        d, h = self.config.width, self.config.heads
+        e = d // h
+        self.query, self.key, self.value = (Affine((d, h, e), dtype=self.dtype) for _ in range(3))
+        self.out = Affine((h, e, d), summed=2, dtype=self.dtype)
+
+    def __call__(self, z: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        q, k, v = self.query(z), self.key(z), self.value(z)
+        s = jnp.einsum("bnhe,bmhe->bhnm", q * q.shape[-1] ** -0.5, k)
+        return self.out(jnp.einsum("bhnm,bmhe->bnhe", softmax(s), v))
+
+    def one_query(self, z: Float[Array, "b m d"]) -> Float[Array, "b d"]:
+        """Row 0 of `__call__`, in O(m h d + d^2): see rules/class_attention.py."""
+        q = self.query(z[:, 0])
+        wk, wv, bv = promote_dtype(self.key.kernel, self.value.kernel, self.value.bias, dtype=z.dtype)
+        u = jnp.einsum("bhe,dhe->bhd", q * q.shape[-1] ** -0.5, wk)
+        a = softmax(jnp.einsum("bmd,bhd->bhm", z, u))
+        m = jnp.einsum("bhm,bmd->bhd", a, z)
+        return self.out(jnp.einsum("bhd,dhe->bhe", m, wv) + bv)
+
+
+def softmax(s: Array) -> Array:
+    """Softmax over the last axis in f32 or wider, in the dtype of s."""
+    return jax.nn.softmax(s.astype(jnp.promote_types(s.dtype, jnp.float32)), -1).astype(s.dtype)
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block; `class_row` returns the class token's row of the output alone."""
+
+    config: ViTConfig
+    dtype: jax.typing.DTypeLike | None = None
+
+    def setup(self) -> None:
+        c = self.config
+        self.norm1, self.norm2 = layer_norm(c, self.dtype), layer_norm(c, self.dtype)
+        self.attention = Attention(c, self.dtype)
+        self.mlp_in = Affine((c.width, c.mlp_width), dtype=self.dtype)
+        self.mlp_out = Affine((c.mlp_width, c.width), dtype=self.dtype)
+        if c.layer_scale:
+            self.layer_scale1, self.layer_scale2 = LayerScale(c.width, self.dtype), LayerScale(c.width, self.dtype)
+
+    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
+        return self._mlp(self._add(1, x, self.attention(self.norm1(x))))
+
+    def class_row(self, x: Float[Array, "b n d"]) -> Float[Array, "b d"]:
+        return self._mlp(self._add(1, x[:, 0], self.attention.one_query(self.norm1(x))))
+
+    def _mlp(self, x: Array) -> Array:
+        y, _ = ACTIVATIONS[self.config.activation](self.mlp_in(self.norm2(x)), None)
+        return self._add(2, x, self.mlp_out(y))
+
+    def _add(self, branch: int, x: Array, y: Array) -> Array:
+        return x + (getattr(self, f"layer_scale{branch}")(y) if self.config.layer_scale else y)
+
+
+def layer_norm(config: ViTConfig, dtype: jax.typing.DTypeLike | None) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon=config.epsilon, dtype=dtype, use_fast_variance=False)
+
+
+class ViT(nn.Module):
+    """The plain Vision Transformer over the collection "params".
+
+    `dtype` is the compute dtype (parameters stay as they are); None computes in the parameters' own.
+    `trunk` and `tail` cut the network at the input of block `split`: `tail(trunk(x, s), s) = __call__(x)`;
+    at split = depth the cut lies after pooling.
+    """
+
+    config: ViTConfig
+    dtype: jax.typing.DTypeLike | None = None
+
+    def setup(self) -> None:
+        c = self.config
+        token = lambda key, shape: initial("class_token", key, shape)  # noqa: E731
+        self.patch_embedding = Affine((c.patch_size, c.patch_size, 3, c.width), summed=3, dtype=self.dtype)
+        self.class_token = self.param("class_token", token, (c.width,))
+        self.position_embedding = self.param(
+            "position_embedding", lambda key, shape: initial("position_embedding", key, shape), (c.tokens, c.width)
+        )
+        if c.pre_norm:
+            self.pre_norm = layer_norm(c, self.dtype)
+        if c.class_token_at is not None:
+            self.new_class_token = self.param("new_class_token", token, (c.width,))
+        for i in range(c.depth):
+            setattr(self, f"block_{i}", Block(c, self.dtype))
+        self.norm = layer_norm(c, self.dtype)
+        if c.classes:
+            self.head = Affine((c.width, c.classes), dtype=self.dtype, prefix="head/")
+
+    def __call__(self, images: Float[Array, "b y x 3"]) -> Float[Array, "b c"]:
+        """Logits of images, already normalised with the model's own mean and std."""
+        return self.tail(self.trunk(images, 0), 0)
+
+    def trunk(self, images: Float[Array, "b y x 3"], split: int) -> Array:
+        """Tokens at the input of block `split`, "b n d"; at split = depth the pooled token, "b d"."""
+        x = self.patch_embedding(patches(self.config, images))
+        x, token, position = promote_dtype(x, self.class_token, self.position_embedding, dtype=self.dtype)
+        x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, token.shape[-1])), x], 1) + position
+        return self.between(self.pre_norm(x) if self.config.pre_norm else x, 0, split)
+
+    def between(self, x: Float[Array, "b n d"], start: int, split: int) -> Array:
+        """From the input of block `start` to that of block `split` (both as in `trunk`)."""
+        c = self.config
+        require(0 <= start <= split <= c.depth, "ViT.between", f"0 <= start <= split <= {c.depth}", (start, split))
+        if start == c.depth:
+            return x
+        for i in range(start, split):
+            if i == c.class_token_at:
+                x = x.at[:, 0].set(self.new_class_token.astype(x.dtype))
+            block: Block = getattr(self, f"block_{i}")
+            if i == c.depth - 1 and c.pool == "token" and not self.is_initializing():
+                return block.class_row(x)
+            x = block(x)
+        return pool(c, x) if split == c.depth else x
+
+    def tail(self, x: Array, split: int) -> Float[Array, "b c"]:
+        """Logits (normalised features, "b d", of a model without a head) from what `trunk` returned."""
+        z = self.norm(self.between(x, split, self.config.depth))
+        return self.head(z) if self.config.classes else z
+
+
+def patches(config: ViTConfig, images: Array) -> Array:
+    """Images as rows of patches, "b n p p 3", so that the embedding is one product."""
+    g, p = config.grid, config.patch_size
+    expected = ("b", config.image_size, config.image_size, 3)
+    require(images.ndim == 4 and images.shape[1:] == expected[1:], "ViT", f"images of shape {expected}", images.shape,
+            "Resize them, or the model with resize_positions")  # fmt: skip
+    rows = images.reshape(-1, g, p, g, p, 3).swapaxes(2, 3)
+    return rows.reshape(-1, g * g, p, p, 3)
+
+
+def pool(config: ViTConfig, x: Array) -> Array:
+    """The class token, or the mean of the patch tokens."""
+    return x[:, 0] if config.pool == "token" else jnp.mean(x[:, 1:], 1)
+
+
+def shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, by path."""
+    images = jax.ShapeDtypeStruct((1, config.image_size, config.image_size, 3), jnp.float32)
+    tree = jax.eval_shape(ViT(config).init, jax.random.key(0), images)["params"]
+    return {path: leaf.shape for path, leaf in trees.leaves(tree).items()}
+
+
+def leaf_key(key: Array, path: str) -> Array:
+    """The key of one leaf: a leaf's draw depends on its path, never on which others are drawn."""
+    return jax.random.fold_in(key, zlib.crc32(path.encode()))
+
+
+def init(config: ViTConfig, key: Array) -> Tree:
+    """Random parameters, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
+    return trees.nest({path: initial(path, leaf_key(key, path), shape) for path, shape in shapes(config).items()})
+
+
+def resize_positions(config: ViTConfig, w: Tree, image_size: int) -> tuple[ViTConfig, Tree]:
+    """The model at another image size, its position embedding resampled.
+
+    Source: timm's resample_abs_pos_embed: bicubic with antialiasing over the grid of patches; the class
+    token's row is kept.
+    """
+    new = config.replace(image_size=image_size)
+    if new.grid == config.grid:
+        return new, w
+    token, grid = w["position_embedding"][:1], w["position_embedding"][1:]
+    grid = jnp.asarray(grid).reshape(config.grid, config.grid, -1)
+    grid = jax.image.resize(grid, (new.grid, new.grid, config.width), "bicubic", antialias=True)
+    resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(new.grid**2, -1)])
+    return new, {**w, "position_embedding": jnp.asarray(resized)}
