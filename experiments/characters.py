@@ -15,8 +15,21 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from tqdm import tqdm
 
 CLASSES = string.ascii_uppercase + string.ascii_lowercase
-FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Italic",
-         "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10", "cmb10")  # fmt: skip
+FONTS = (
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSansMono",
+    "DejaVuSerif",
+    "DejaVuSerif-Italic",
+    "STIXGeneral",
+    "STIXGeneralBol",
+    "STIXGeneralItalic",
+    "cmr10",
+    "cmss10",
+    "cmtt10",
+    "cmb10",
+)
 SIDE, MARGIN = 32, 6
 
 
@@ -27,7 +40,7 @@ def glyph(font: ImageFont.FreeTypeFont, letter: str, stroke: int) -> np.ndarray:
     ink = image.crop(image.getbbox())
     factor = SIDE / max(ink.size)
     ink = ink.resize([max(3, round(s * factor)) for s in ink.size], Image.Resampling.BILINEAR)
-    canvas = Image.new("L", (SIDE + 2 * MARGIN,) * 2)
+    canvas = Image.new("L", (SIDE + 2 * MARGIN, SIDE + 2 * MARGIN))
     canvas.paste(ink, ((canvas.width - ink.width) // 2, (canvas.height - ink.height) // 2))
     return np.asarray(canvas, np.float32) / 255
 

@@ -9,29 +9,41 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import app, flags, logging
 
-from tangent_jax import subsets, weights
+from tangent_jax import subsets
 from tangent_jax.checks import InputError, require
 from tangent_jax.data.cache import TailInputs, tail_inputs
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.fit import Fitted, Predictor, Settings, fit
+from tangent_jax.fit import Fitted, Settings, fit
 from tangent_jax.losses import LOSSES
+from tangent_jax.predict import Predictor
 from tangent_jax.subsets import Subset
 from tangent_jax.weights import Pretrained
 
-WEIGHTS = flags.DEFINE_string("weights", "builtin", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a "
-                              ".safetensors or .npz file, or a checkpoint folder of tangent_jax.")  # fmt: skip
-ARCHITECTURE = flags.DEFINE_string("architecture", None, "What the weights must be, such as L/16; unset: whatever they are.")
+WEIGHTS = flags.DEFINE_string(
+    "weights",
+    "builtin",
+    "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a "
+    ".safetensors or .npz file, or a checkpoint folder of tangent_jax.",
+)
+ARCHITECTURE = flags.DEFINE_string(
+    "architecture", None, "What the weights must be, such as L/16; unset: whatever they are."
+)
 CACHE = flags.DEFINE_string("cache_dir", "~/.cache/tangent_jax", "Folder of cached tail inputs.")
 SKIP = flags.DEFINE_bool("skip_unreadable", False, "Leave unreadable images out and count them.")
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Compute dtype; parameters stay float32.")
-EPOCHS = flags.DEFINE_integer("epochs", 30, "Passes over the training set; learning rate x0.1 after 1/2 and 5/6 of them.", lower_bound=1)
+EPOCHS = flags.DEFINE_integer(
+    "epochs", 30, "Passes over the training set; learning rate x0.1 after 1/2 and 5/6 of them.", lower_bound=1
+)
 BATCH = flags.DEFINE_integer("batch_size", 32, "Examples per step.", lower_bound=1)
-LOSS = flags.DEFINE_enum("loss", "rsl", sorted(LOSSES), "Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error.")
+LOSS = flags.DEFINE_enum(
+    "loss", "rsl", sorted(LOSSES), "Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error."
+)
 PENALTY = flags.DEFINE_float("penalty", 1e-5, "Strength lambda of the ridge lambda/2 |dw|^2.", lower_bound=0.0)
-LINEARIZATION = flags.DEFINE_enum("linearization", "closed_form", ["closed_form", "autodiff"], "How the tangent is computed.")
+LINEARIZATION = flags.DEFINE_enum(
+    "linearization", "closed_form", ["closed_form", "autodiff"], "How the tangent is computed."
+)
 
 
 class Choice(NamedTuple):
@@ -54,8 +66,15 @@ class Task(NamedTuple):
 
     def inputs(self, examples: Examples, title: str) -> TailInputs:
         """The examples' tail inputs, cached."""
-        found = tail_inputs(self.model, examples, self.subset.split, CACHE.value, dtype=self.predict.dtype,
-                            skip_unreadable=SKIP.value, progress=title)  # fmt: skip
+        found = tail_inputs(
+            self.model,
+            examples,
+            self.subset.split,
+            CACHE.value,
+            dtype=self.predict.dtype,
+            skip_unreadable=SKIP.value,
+            progress=title,
+        )
         if found.skipped:
             print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
         return found
@@ -68,7 +87,12 @@ def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> 
     config, w = subsets.new_head(config, w, classes, fresh[0])
     fc = choice.method == "fc"
     if choice.new_class_token and not fc:
-        require(1 <= choice.blocks <= config.depth, "prepare", f"1..{config.depth} blocks with a new class token", choice.blocks)
+        require(
+            1 <= choice.blocks <= config.depth,
+            "prepare",
+            f"1..{config.depth} blocks with a new class token",
+            choice.blocks,
+        )
         config, w = subsets.new_class_token(config, w, config.depth - choice.blocks, fresh[1])
     subset = subsets.make_subset(config, "head" if fc else choice.kind, choice.blocks)
     if choice.reset and not fc:
@@ -84,13 +108,29 @@ def settings_of(learning_rate: float) -> Settings:
     return Settings(LOSS.value, EPOCHS.value, BATCH.value, learning_rate, PENALTY.value)
 
 
-def train(task: Task, train_set: TailInputs, settings: Settings, seed: int, *, evaluation: TailInputs | None = None,
-          checkpoints: Path | None = None, title: str | None = None) -> Fitted:  # fmt: skip
+def train(
+    task: Task,
+    train_set: TailInputs,
+    settings: Settings,
+    seed: int,
+    *,
+    evaluation: TailInputs | None = None,
+    checkpoints: Path | None = None,
+    title: str | None = None,
+) -> Fitted:
     """dw from zero."""
     key = jax.random.fold_in(jax.random.key(seed), 1)
-    return fit(task.predict, task.subset.zeros(task.predict.w), train_set.inputs, train_set.labels, settings, key,
-               evaluation=None if evaluation is None else (evaluation.inputs, evaluation.labels),
-               checkpoints=checkpoints, progress=title)  # fmt: skip
+    return fit(
+        task.predict,
+        task.subset.zeros(task.predict.w),
+        train_set.inputs,
+        train_set.labels,
+        settings,
+        key,
+        evaluation=None if evaluation is None else (evaluation.inputs, evaluation.labels),
+        checkpoints=checkpoints,
+        progress=title,
+    )
 
 
 def test_split(dataset: Dataset) -> Examples:
@@ -100,22 +140,6 @@ def test_split(dataset: Dataset) -> Examples:
             return dataset.splits[name]
     require(False, "test_split", f"a test or validation split in {dataset.name}", sorted(dataset.splits))
     raise AssertionError
-
-
-def hold_out(dataset: Dataset) -> tuple[Examples, Examples]:
-    """(train, validation) for choosing settings: the set's own validation split, or every fifth image of a class.
-
-    Held out of train, never of test; by the order within the class, so the same images every time.
-    """
-    train_split = dataset.splits["train"]
-    if "validation" in dataset.splits and "test" in dataset.splits:
-        return train_split, dataset.splits["validation"]
-    rank = np.zeros(len(train_split), int)
-    for label in range(len(dataset.classes)):
-        rows = np.flatnonzero(train_split.labels == label)
-        rank[rows] = np.arange(len(rows))
-    held = rank % 5 == 4
-    return train_split.take(np.flatnonzero(~held)), train_split.take(np.flatnonzero(held))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,11 +7,12 @@ import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 
 
-def save(figure: plt.Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
@@ -39,12 +40,31 @@ def bars(path: Path, groups: Sequence[str], series: Mapping[str, Sequence[tuple[
     width = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
         at = [g + (i - (len(series) - 1) / 2) * width for g in range(len(groups))]
-        drawn = axes.bar(at, [m for m, _ in values], width * 0.92, yerr=[s for _, s in values], capsize=2, label=name,
-                         color=COLOURS[i % len(COLOURS)])  # fmt: skip
+        drawn = axes.bar(
+            at,
+            [m for m, _ in values],
+            width * 0.92,
+            yerr=[s for _, s in values],
+            capsize=2,
+            label=name,
+            color=COLOURS[i % len(COLOURS)],
+        )
         axes.bar_label(drawn, [f"{m:.3f}" for m, _ in values], fontsize=7, padding=2)
     lowest = min(mean for values in series.values() for mean, _ in values)
     axes.set(ylabel="test accuracy", ylim=(max(0.0, lowest - 0.1), None), title=title)
     axes.set_xticks(range(len(groups)), groups)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    save(figure, path)
+
+
+def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
+    """One horizontal bar per named accuracy, top to bottom."""
+    figure, axes = plt.subplots(figsize=(6.4, 0.5 + 0.42 * len(rows)), layout="constrained")
+    names = [name for name, _ in rows]
+    drawn = axes.barh(names, [value for _, value in rows], color=[COLOURS[0]] * 3 + [COLOURS[2]] * (len(rows) - 3))
+    axes.bar_label(drawn, [f"{value:.1%}" for _, value in rows], padding=3)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.08), title=title, xticks=[])
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
     save(figure, path)

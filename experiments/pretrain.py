@@ -13,15 +13,22 @@ import numpy as np
 from absl import app, flags
 
 from experiments import characters
-from tangent_jax import fit, subsets, vit, weights
+from tangent_jax import subsets, vit, weights
+from tangent_jax.config import ViTConfig
 from tangent_jax.data.decode import decode
+from tangent_jax.fit import Settings, fit
+from tangent_jax.predict import Predictor
 
-IMAGES = flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
+IMAGES = flags.DEFINE_integer(
+    "images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64
+)
 EPOCHS = flags.DEFINE_integer("epochs", 12, "Passes over them.", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of rendering, initial weights and order.")
 OUT = flags.DEFINE_string("out", "out/pretrain", "Folder for vit_builtin.safetensors, result.json and checkpoints.")
 
-CONFIG = vit.ViTConfig(width=96, depth=6, heads=3, mlp_width=384, patch_size=4, image_size=16, classes=len(characters.CLASSES))  # fmt: skip
+CONFIG = ViTConfig(
+    width=96, depth=6, heads=3, mlp_width=384, patch_size=4, image_size=16, classes=len(characters.CLASSES)
+)
 PREPROCESSING = weights.Preprocessing(crop=1.0)
 
 
@@ -39,16 +46,29 @@ def main(_: list[str]) -> None:
     key = jax.random.key(SEED.value)
     w = vit.init(CONFIG, key)
     everything = subsets.make_subset(CONFIG, "everything")
-    predict = fit.Predictor(w, CONFIG, everything.split, "nlft", preprocessing=PREPROCESSING)
-    settings = fit.Settings("ce", EPOCHS.value, batch_size=128, learning_rate=1e-3, penalty=1e-4)
+    predict = Predictor(w, CONFIG, everything.split, "nlft", preprocessing=PREPROCESSING)
+    settings = Settings("ce", EPOCHS.value, batch_size=128, learning_rate=1e-3, penalty=1e-4)
     started = time.perf_counter()
-    fitted = fit.fit(predict, everything.zeros(w), images, labels, settings, key, evaluation=held_out,
-                     checkpoints=out / "checkpoints", progress="pretrain")  # fmt: skip
+    fitted = fit(
+        predict,
+        everything.zeros(w),
+        images,
+        labels,
+        settings,
+        key,
+        evaluation=held_out,
+        checkpoints=out / "checkpoints",
+        progress="pretrain",
+    )
     params = jax.tree.map(lambda w, dw: w + dw, w, fitted.dw)
     path = out / "vit_builtin.safetensors"
     weights.save_safetensors(path, weights.Pretrained(CONFIG, params, PREPROCESSING, "builtin"))
-    result = {"upstream_accuracy": fitted.history[-1]["test_accuracy"], "parameters": everything.size,
-              "bytes": path.stat().st_size, "train_seconds": round(time.perf_counter() - started, 1)}  # fmt: skip
+    result = {
+        "upstream_accuracy": fitted.history[-1]["test_accuracy"],
+        "parameters": everything.size,
+        "bytes": path.stat().st_size,
+        "train_seconds": round(time.perf_counter() - started, 1),
+    }
     (out / "result.json").write_text(json.dumps({**result, "history": fitted.history}, indent=1))
     print(json.dumps(result))
 

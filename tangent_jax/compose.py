@@ -20,14 +20,20 @@ def weighted_sum(components: Sequence[Tree], weights: Sequence[float]) -> Tree:
 
     Raises: InputError for no component, unequal lengths, or trees of unequal structure or shapes.
     """
-    require(len(components) == len(weights) and components, "weighted_sum", f"{len(components)} >= 1 weights", len(weights))
+    require(
+        len(components) == len(weights) and components, "weighted_sum", f"{len(components)} >= 1 weights", len(weights)
+    )
     first = shapes_of(components[0])
     for i, component in enumerate(components):
-        require(shapes_of(component) == first, "weighted_sum", "components of one subset and architecture",
-                f"component {i} with other leaves or shapes")  # fmt: skip
+        require(
+            shapes_of(component) == first,
+            "weighted_sum",
+            "components of one subset and architecture",
+            f"component {i} with other leaves or shapes",
+        )
 
     def add(*leaves: jax.Array) -> jax.Array:
-        scaled = [np.asarray(weight, leaf.dtype) * leaf for weight, leaf in zip(weights, leaves, strict=True)]
+        scaled = [leaf * np.asarray(weight, leaf.dtype) for weight, leaf in zip(weights, leaves, strict=True)]
         return sum(scaled[1:], start=scaled[0])
 
     return jax.tree.map(add, *components)

@@ -29,62 +29,10 @@ from tqdm import tqdm
 
 from tangent_jax import trees
 from tangent_jax.checks import require
-from tangent_jax.linearize import linearize
 from tangent_jax.losses import make_loss
 from tangent_jax.notation import Tree
-from tangent_jax.subsets import IMAGES
-from tangent_jax.tangent_vit import TangentViT
-from tangent_jax.vit import ViT, ViTConfig
-from tangent_jax.weights import Preprocessing
 
-METHODS = ("taft", "nlft")
-LINEARIZATIONS = ("closed_form", "autodiff")
 CHECKPOINT_SECONDS = 10.0
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["w"],
-         meta_fields=["config", "split", "method", "linearization", "dtype", "preprocessing"])  # fmt: skip
-@dataclasses.dataclass(frozen=True)
-class Predictor:
-    """logits = predict(dw, x): the tail of a ViT as a function of its trained step.
-
-    `method` taft: f_w(x) + J_w f(x) . dw; nlft: f_{w + dw}(x). `split` is the subset's: x is what
-    `ViT.trunk(images, split)` returned, or uint8 images where split is IMAGES. `dtype` is the compute
-    dtype. A pytree: w travels as data, so one compiled program serves every anchor of a shape.
-    """
-
-    w: Tree
-    config: ViTConfig
-    split: int
-    method: str = "taft"
-    linearization: str = "closed_form"
-    dtype: Any = None
-    preprocessing: Preprocessing = Preprocessing()
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, "Predictor", f"method in {', '.join(METHODS)}", self.method)
-        require(self.linearization in LINEARIZATIONS, "Predictor", f"linearization in {', '.join(LINEARIZATIONS)}",
-                self.linearization)  # fmt: skip
-
-    def __call__(self, dw: Tree, x: Array) -> Array:
-        if self.split == IMAGES:
-            x = self.preprocessing.normalize(x)
-        if self.method == "nlft":
-            logits = self.plain(trees.add(self.w, dw), x)
-        elif self.linearization == "autodiff":
-            logits = linearize(self.plain, self.w)(dw, x).total
-        else:
-            model, variables = TangentViT(self.config, self.dtype), {"params": self.w, "tangent": dw}
-            logits = (model.apply(variables, x) if self.split == IMAGES
-                      else model.apply(variables, x, self.split, method="tail")).total  # fmt: skip
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    def plain(self, w: Tree, x: Array) -> Array:
-        """f_w(x), the non-linear tail."""
-        model = ViT(self.config, self.dtype)
-        if self.split == IMAGES:
-            return model.apply({"params": w}, x)
-        return model.apply({"params": w}, x, self.split, method="tail")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +87,17 @@ class Fitted(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("settings", "steps_per_epoch"), donate_argnames="state")
-def scan_steps(predict: Callable, state: State, inputs: Array, labels: Array, order: Array, present: Array, *,
-               settings: Settings, steps_per_epoch: int) -> tuple[State, Array]:  # fmt: skip
+def scan_steps(
+    predict: Callable,
+    state: State,
+    inputs: Array,
+    labels: Array,
+    order: Array,
+    present: Array,
+    *,
+    settings: Settings,
+    steps_per_epoch: int,
+) -> tuple[State, Array]:
     """Runs one step per row of `order`, "k b" indices into inputs; `present` is 0 where a row is padded.
 
     Returns the state and, per step, the sums over examples of the loss and of correct predictions, "k 2".
@@ -163,9 +120,19 @@ def scan_steps(predict: Callable, state: State, inputs: Array, labels: Array, or
     return jax.lax.scan(step, state, (order, present))
 
 
-def fit(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: np.ndarray, settings: Settings, key: Array, *,
-        evaluation: tuple[Any, np.ndarray] | None = None, checkpoints: str | os.PathLike | None = None,
-        resident_bytes: int = 4 << 30, progress: str | None = None) -> Fitted:  # fmt: skip
+def fit(
+    predict: Callable[[Tree, Array], Array],
+    dw: Tree,
+    inputs: Any,
+    labels: np.ndarray,
+    settings: Settings,
+    key: Array,
+    *,
+    evaluation: tuple[Any, np.ndarray] | None = None,
+    checkpoints: str | os.PathLike | None = None,
+    resident_bytes: int = 4 << 30,
+    progress: str | None = None,
+) -> Fitted:
     """Trains dw on (inputs, labels).
 
     Args:       predict: (dw, x) -> logits "b c", a pytree or a hashable function;
@@ -193,8 +160,16 @@ def fit(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: 
         state, history = saver.restore(state)
     state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
     source = Batches(inputs, labels, resident_bytes, batch)
-    bar = tqdm(total=settings.epochs, initial=len(history), desc=progress, unit="epoch", disable=progress is None,
-               file=sys.stderr, dynamic_ncols=True, mininterval=0.5)  # fmt: skip
+    bar = tqdm(
+        total=settings.epochs,
+        initial=len(history),
+        desc=progress,
+        unit="epoch",
+        disable=progress is None,
+        file=sys.stderr,
+        dynamic_ncols=True,
+        mininterval=0.5,
+    )
     with bar:
         for epoch in range(len(history), settings.epochs):
             started = time.perf_counter()
@@ -203,15 +178,21 @@ def fit(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: 
             for chunk in source.chunks(order, present):
                 state, per_step = run(predict, state, *chunk)
                 sums += np.asarray(per_step, np.float64).sum(0)
-            row = {"epoch": epoch + 1, "loss": float(sums[0]) / n, "train_accuracy": float(sums[1]) / n,
-                   "seconds": time.perf_counter() - started}  # fmt: skip
+            row = {
+                "epoch": epoch + 1,
+                "loss": float(sums[0]) / n,
+                "train_accuracy": float(sums[1]) / n,
+                "seconds": time.perf_counter() - started,
+            }
             if evaluation is not None:
                 row["test_accuracy"] = accuracy(predict, state.dw, *evaluation)
             history.append(row)
             if saver is not None:
                 saver.save(state, history, last=epoch + 1 == settings.epochs)
             bar.update()
-            bar.set_postfix(loss=f"{row['loss']:.4g}", accuracy=f"{row.get('test_accuracy', row['train_accuracy']):.4f}")
+            bar.set_postfix(
+                loss=f"{row['loss']:.4g}", accuracy=f"{row.get('test_accuracy', row['train_accuracy']):.4f}"
+            )
     if saver is not None:
         saver.close()
     seconds = [row["seconds"] for row in history]
@@ -220,7 +201,7 @@ def fit(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: 
 
 def as_pytree(predict: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
     """`predict` as a pytree that jit takes as data; a plain function becomes one without leaves."""
-    return predict if isinstance(predict, Predictor | jax.tree_util.Partial) else jax.tree_util.Partial(predict)
+    return predict if jax.tree.leaves(predict) != [predict] else jax.tree_util.Partial(predict)
 
 
 def epoch_order(key: Array, n: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -286,8 +267,14 @@ class Saver:
     """The last finished epoch on disk (Orbax), under a name that the run's settings and start decide."""
 
     def __init__(self, folder: str | os.PathLike, state: State, settings: Settings, key: Array, n: int) -> None:
-        identity = json.dumps([dataclasses.asdict(settings), np.asarray(jax.random.key_data(key)).tolist(), n,
-                               trees.fingerprint(state.dw)])  # fmt: skip
+        identity = json.dumps(
+            [
+                dataclasses.asdict(settings),
+                np.asarray(jax.random.key_data(key)).tolist(),
+                n,
+                trees.fingerprint(state.dw),
+            ]
+        )
         self.folder = Path(folder).absolute() / hashlib.sha256(identity.encode()).hexdigest()[:16]
         for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -301,8 +288,13 @@ class Saver:
             return state, []
         leaves, structure = jax.tree.flatten(state)
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
-        found = self.manager.restore(last, args=ocp.args.Composite(state=ocp.args.StandardRestore(target),  # pyright: ignore
-                                                                   history=ocp.args.JsonRestore()))  # fmt: skip
+        found = self.manager.restore(
+            last,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardRestore(target),  # pyright: ignore
+                history=ocp.args.JsonRestore(),
+            ),
+        )
         return jax.tree.unflatten(structure, [found["state"][name] for name in target]), found["history"]["epochs"]
 
     def save(self, state: State, history: list[dict[str, float]], last: bool) -> None:
@@ -310,8 +302,13 @@ class Saver:
         if not last and time.perf_counter() - self.saved < CHECKPOINT_SECONDS:
             return
         named = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))}
-        self.manager.save(len(history), args=ocp.args.Composite(state=ocp.args.StandardSave(named),  # pyright: ignore
-                                                                history=ocp.args.JsonSave({"epochs": history})))  # fmt: skip
+        self.manager.save(
+            len(history),
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(named),  # pyright: ignore
+                history=ocp.args.JsonSave({"epochs": history}),
+            ),
+        )
         self.manager.wait_until_finished()
         self.saved = time.perf_counter()
 

@@ -39,7 +39,9 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     return f_lin
 
 
-def jacobian(f: Callable[..., Array], w: Tree, part: Tree, *x: Array) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:  # fmt: skip
+def jacobian(
+    f: Callable[..., Array], w: Tree, part: Tree, *x: Array
+) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:
     """f(w, *x), the map J: dw -> J_w f . dw and its transpose, the primal computed once.
 
     Args:       part: a tree with the structure, shapes and dtypes of dw.

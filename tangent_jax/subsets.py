@@ -13,8 +13,8 @@ from jax import Array
 
 from tangent_jax import trees, vit
 from tangent_jax.checks import require
+from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Tree
-from tangent_jax.vit import ViTConfig
 
 IMAGES = -1
 """The split of a subset that trains the embedding: its tail begins at the images."""
@@ -48,8 +48,9 @@ class Subset:
         groups: dict[str, list[str]] = {}
         for path in self.paths:
             groups.setdefault(shared.sub("block_*", path), []).append(path)
-        lines = [f"  {group}" + (f"  ({len(paths)} blocks)" if "block_*" in group else "")
-                 for group, paths in groups.items()]  # fmt: skip
+        lines = [
+            f"  {group}" + (f"  ({len(paths)} blocks)" if "block_*" in group else "") for group, paths in groups.items()
+        ]
         return "\n".join([f"{self.name}: {self.size:,} trained numbers in {len(self.paths)} leaves", *lines])
 
 
@@ -63,7 +64,8 @@ def make_subset(config: ViTConfig, kind: str = "blocks", blocks: int = 1) -> Sub
                 layernorm cover the embedding's bias and the CLIP pre-norm too.
     Raises:     InputError for another kind, or blocks outside 0..depth.
 
-    >>> make_subset(vit.vit_config("L/16", classes=200), blocks=1).size
+    >>> from tangent_jax.config import vit_config
+    >>> make_subset(vit_config("L/16", classes=200), blocks=1).size
     12803272
     """
     require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
@@ -91,7 +93,9 @@ def make_subset(config: ViTConfig, kind: str = "blocks", blocks: int = 1) -> Sub
     split = IMAGES if embedding else min(inside, default=config.depth)
     if config.class_token_at is not None and "new_class_token" in shapes:
         split = min(split, config.class_token_at)
-    name = {"blocks": f"blocks-{blocks}", "bitfit": f"bitfit-{blocks}", "layernorm": f"layernorm-{blocks}"}.get(kind, kind)
+    name = {"blocks": f"blocks-{blocks}", "bitfit": f"bitfit-{blocks}", "layernorm": f"layernorm-{blocks}"}.get(
+        kind, kind
+    )
     size = sum(int(jnp.prod(jnp.array(shape))) for shape in shapes.values())
     return Subset(name, tuple(sorted(shapes)), split, size)
 

@@ -14,10 +14,19 @@ from jax import Array
 
 from tangent_jax import trees
 from tangent_jax.checks import require
+from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Dual, Tangent, Tree
-from tangent_jax.rules import (ACTIVATIONS, attention, class_attention, dense, layer_norm, scale, standardize,
-                               total)  # fmt: skip
-from tangent_jax.vit import ViTConfig, patches, pool
+from tangent_jax.rules import (
+    ACTIVATIONS,
+    attention,
+    class_attention,
+    dense,
+    layer_norm,
+    scale,
+    standardize,
+    total,
+)
+from tangent_jax.vit import patches, pool
 
 Pair = tuple[Array, Tangent]
 IN, OUT = "...d,dhe->...he", "...he,hed->...d"

@@ -6,7 +6,8 @@ tuples and dataclasses are all addressed alike.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +21,10 @@ from tangent_jax.notation import Dual, Tree
 
 def leaves(tree: Tree) -> dict[str, Array]:
     """The leaves by path, in the tree's own order."""
-    return {
-        keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in tree_flatten_with_path(tree)[0]
-    }
+    return {keystr(path, simple=True, separator="/"): leaf for path, leaf in tree_flatten_with_path(tree)[0]}
 
 
-def nest(flat: dict[str, Array]) -> Tree:
+def nest(flat: Mapping[str, Any]) -> Tree:
     """The nested dict whose leaves by path are `flat`."""
     tree: dict = {}
     for path, leaf in flat.items():
@@ -42,10 +40,19 @@ def check_part(function: str, w: Tree, part: Tree) -> None:
     """Raises InputError unless every leaf of `part` has a leaf of `w` of its path and shape."""
     whole = leaves(w)
     for path, leaf in leaves(part).items():
-        require(path in whole, function, "a part of w", f"the leaf {path}, which w has not",
-                "Build dw from w, for example with Subset.zeros")  # fmt: skip
-        require(jnp.shape(leaf) == jnp.shape(whole[path]), function,
-                f"{path} of shape {jnp.shape(whole[path])}", jnp.shape(leaf))  # fmt: skip
+        require(
+            path in whole,
+            function,
+            "a part of w",
+            f"the leaf {path}, which w has not",
+            "Build dw from w, for example with Subset.zeros",
+        )
+        require(
+            jnp.shape(leaf) == jnp.shape(whole[path]),
+            function,
+            f"{path} of shape {jnp.shape(whole[path])}",
+            jnp.shape(leaf),
+        )
 
 
 def restrict(w: Tree, part: Tree) -> Tree:
@@ -69,10 +76,10 @@ def pair(w: Tree, dw: Tree, dtype: jax.typing.DTypeLike | None = None) -> Tree:
     """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen, cast to `dtype`."""
     tangent = leaves(dw)
 
-    def cast(leaf: Array | None) -> Array | None:
+    def cast(leaf: Any) -> Any:
         return leaf if leaf is None or dtype is None else jnp.asarray(leaf, dtype)
 
-    return nest({path: Dual(cast(leaf), tangent and cast(tangent.get(path))) for path, leaf in leaves(w).items()})  # fmt: skip
+    return nest({path: Dual(cast(leaf), cast(tangent.get(path))) for path, leaf in leaves(w).items()})
 
 
 def select(w: Tree, keep: Callable[[str], bool]) -> Tree:

@@ -8,9 +8,7 @@ Source: Dosovitskiy et al. 2021, with timm's names for the options. No dropout, 
 class-token pooling the last block reads one query row only, and so computes only that row.
 """
 
-import dataclasses
 import zlib
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -22,91 +20,21 @@ from jaxtyping import Float
 
 from tangent_jax import trees
 from tangent_jax.checks import require
+from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Tree
 from tangent_jax.rules import ACTIVATIONS
 
 
-@dataclasses.dataclass(frozen=True)
-class ViTConfig:
-    """What a Vision Transformer is, its weights apart.
-
-    Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
-    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None.
-    """
-
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
-    patch_size: int = 16
-    image_size: int = 224
-    classes: int = 1000
-    pool: Literal["token", "avg"] = "token"
-    pre_norm: bool = False
-    layer_scale: bool = False
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
-    epsilon: float = 1e-6
-    class_token_at: int | None = None
-
-    def __post_init__(self) -> None:
-        for field in ("width", "depth", "heads", "mlp_width", "patch_size", "image_size"):
-            require(getattr(self, field) >= 1, "ViTConfig", f"{field} >= 1", getattr(self, field))
-        require(self.classes >= 0, "ViTConfig", "classes >= 0 (0: no head, features)", self.classes)
-        require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
-        require(self.image_size % self.patch_size == 0, "ViTConfig",
-                f"image_size a multiple of patch_size {self.patch_size}", self.image_size)  # fmt: skip
-        require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)
-        require(self.activation in ACTIVATIONS, "ViTConfig", f"activation in {', '.join(ACTIVATIONS)}", self.activation)
-        at = self.class_token_at
-        require(at is None or (0 <= at < self.depth and self.pool == "token"), "ViTConfig",
-                f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")  # fmt: skip
-
-    @property
-    def grid(self) -> int:
-        """Patches along a side."""
-        return self.image_size // self.patch_size
-
-    @property
-    def tokens(self) -> int:
-        """Patches and the class token."""
-        return self.grid**2 + 1
-
-    def replace(self, **changes: object) -> "ViTConfig":
-        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
-
-
-SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021, Table 1; Steiner et al. 2022)
-    "Ti": (192, 12, 3, 768),
-    "S": (384, 12, 6, 1536),
-    "B": (768, 12, 12, 3072),
-    "L": (1024, 24, 16, 4096),
-    "H": (1280, 32, 16, 5120),
-}
-PATCH_SIZES = (8, 14, 16, 32)
-
-
-def vit_config(name: str, **changes: object) -> ViTConfig:
-    """The configuration of a named model, such as "L/16": a size of SIZES and a patch size.
-
-    >>> vit_config("Ti/16").tokens
-    197
-    """
-    size, _, patch = name.partition("/")
-    require(size in SIZES and patch in map(str, PATCH_SIZES), "vit_config",
-            f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}", name)  # fmt: skip
-    return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**changes)
-
-
 def initial(path: str, key: Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
-    """A fresh leaf, by its path (timm's scheme; the head as torch's nn.Linear).
+    """A fresh leaf, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
 
-    Kernels N(0, 0.02^2) cut at 2 sigma; head kernel U(-1/sqrt(d), 1/sqrt(d)); gains 1; LayerScale 1e-5;
-    positions N(0, 0.02^2); class tokens N(0, (1e-6)^2); biases 0.
+    Kernels and positions N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the less
+    the tangents below it move the logits, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens
+    N(0, (1e-6)^2); biases 0.
     """
     name = path.split("/")[-1]
     if path.endswith("head/kernel"):
-        bound = shape[0] ** -0.5
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
+        return 0.01 * jax.random.normal(key, shape, dtype)
     if name in ("kernel", "position_embedding"):
         return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, dtype)
     if name.endswith("class_token"):
@@ -279,8 +207,13 @@ def patches(config: ViTConfig, images: Array) -> Array:
     """Images as rows of patches, "b n p p 3", so that the embedding is one product."""
     g, p = config.grid, config.patch_size
     expected = ("b", config.image_size, config.image_size, 3)
-    require(images.ndim == 4 and images.shape[1:] == expected[1:], "ViT", f"images of shape {expected}", images.shape,
-            "Resize them, or the model with resize_positions")  # fmt: skip
+    require(
+        images.ndim == 4 and images.shape[1:] == expected[1:],
+        "ViT",
+        f"images of shape {expected}",
+        images.shape,
+        "Resize them, or the model with resize_positions",
+    )
     rows = images.reshape(-1, g, p, g, p, 3).swapaxes(2, 3)
     return rows.reshape(-1, g * g, p, p, 3)
 

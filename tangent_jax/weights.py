@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from safetensors.flax import save_file
 
 from tangent_jax import trees, vit
 from tangent_jax.checks import refusal, require
+from tangent_jax.config import SIZES, ViTConfig, vit_config
+from tangent_jax.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
 from tangent_jax.notation import Tree
-from tangent_jax.vit import SIZES, ViTConfig
 
-Flat = dict[str, np.ndarray]
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -61,81 +61,13 @@ class Pretrained:
     source: str
 
 
-# Name tables: (pattern, our path, transform). `T` turns torch's (out, in) round; `qkv` is split in three.
-
-
-def T(x: np.ndarray) -> np.ndarray:
-    return np.moveaxis(x, 0, -1)
-
-
-def conv(x: np.ndarray) -> np.ndarray:
-    return x.transpose(2, 3, 1, 0)  # (d, 3, p, p) -> (p, p, 3, d)
-
-
-def same(x: np.ndarray) -> np.ndarray:
-    return x
-
-
-Rule = tuple[str, str, Callable[[np.ndarray], np.ndarray]]
-
-
-def torch_layer(name: str, path: str) -> list[Rule]:
-    return [(rf"{name}\.weight", f"{path}/kernel", T), (rf"{name}\.bias", f"{path}/bias", same)]
-
-
-def torch_norm(name: str, path: str) -> list[Rule]:
-    return [(rf"{name}\.weight", f"{path}/scale", same), (rf"{name}\.bias", f"{path}/bias", same)]
-
-
-TIMM: list[Rule] = [
-    ("cls_token", "class_token", same),
-    ("pos_embed", "position_embedding", same),
-    (r"patch_embed\.proj\.weight", "patch_embedding/kernel", conv),
-    (r"patch_embed\.proj\.bias", "patch_embedding/bias", same),
-    *torch_norm("norm_pre", "pre_norm"),
-    *torch_norm(r"(?:fc_)?norm", "norm"),
-    *torch_layer("head", "head"),
-    *torch_norm(r"blocks\.(\d+)\.norm([12])", r"block_\1/norm\2"),
-    *torch_layer(r"blocks\.(\d+)\.attn\.qkv", r"block_\1/attention/qkv"),
-    *torch_layer(r"blocks\.(\d+)\.attn\.proj", r"block_\1/attention/out"),
-    *torch_layer(r"blocks\.(\d+)\.mlp\.fc1", r"block_\1/mlp_in"),
-    *torch_layer(r"blocks\.(\d+)\.mlp\.fc2", r"block_\1/mlp_out"),
-    (r"blocks\.(\d+)\.ls([12])\.gamma", r"block_\1/layer_scale\2/scale", same),
-]
-HUGGING_FACE: list[Rule] = [
-    (r"(?:vit\.)?embeddings\.cls_token", "class_token", same),
-    (r"(?:vit\.)?embeddings\.position_embeddings", "position_embedding", same),
-    (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.weight", "patch_embedding/kernel", conv),
-    (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.bias", "patch_embedding/bias", same),
-    *torch_norm(r"(?:vit\.)?layernorm", "norm"),
-    *torch_layer("classifier", "head"),
-    *(rule for ours, theirs in (("norm1", "layernorm_before"), ("norm2", "layernorm_after"))
-      for rule in torch_norm(rf"(?:vit\.)?encoder\.layer\.(\d+)\.{theirs}", rf"block_\1/{ours}")),
-    *(rule for ours, theirs in (("attention/query", r"attention\.attention\.query"),
-                                ("attention/key", r"attention\.attention\.key"),
-                                ("attention/value", r"attention\.attention\.value"),
-                                ("attention/out", r"attention\.output\.dense"),
-                                ("mlp_in", r"intermediate\.dense"), ("mlp_out", r"output\.dense"))
-      for rule in torch_layer(rf"(?:vit\.)?encoder\.layer\.(\d+)\.{theirs}", rf"block_\1/{ours}")),
-]  # fmt: skip
-NPZ_BLOCK = r"Transformer/encoderblock_(\d+)"
-NPZ: list[Rule] = [
-    ("cls", "class_token", same),
-    (r"(?:Transformer/)?(?:posembed_input/)?pos_embedding", "position_embedding", same),
-    (r"embedding/(kernel|bias)", r"patch_embedding/\1", same),
-    (r"Transformer/encoder_norm/(scale|bias)", r"norm/\1", same),
-    (r"head/(kernel|bias)", r"head/\1", same),
-    (rf"{NPZ_BLOCK}/LayerNorm_0/(scale|bias)", r"block_\1/norm1/\2", same),
-    (rf"{NPZ_BLOCK}/LayerNorm_[12]/(scale|bias)", r"block_\1/norm2/\2", same),
-    (rf"{NPZ_BLOCK}/MultiHeadDotProductAttention_[01]/(query|key|value|qkv|out)/(kernel|bias)",
-     r"block_\1/attention/\2/\3", same),
-    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_0/(kernel|bias)", r"block_\1/mlp_in/\2", same),
-    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_1/(kernel|bias)", r"block_\1/mlp_out/\2", same),
-]  # fmt: skip
-OPTIONAL_BIASES = ("patch_embedding/bias", "attention/query/bias", "attention/key/bias", "attention/value/bias",
-                   "head/bias")  # fmt: skip
-DROPPED = re.compile(r"(pre_logits|decoder_|mask_token|vit\.pooler|pooler)")
-"""Parts that no classifier uses: MAE's decoder, the pre-2021 representation layer (and then its head)."""
+OPTIONAL_BIASES = (
+    "patch_embedding/bias",
+    "attention/query/bias",
+    "attention/key/bias",
+    "attention/value/bias",
+    "head/bias",
+)
 
 
 def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
@@ -152,25 +84,34 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
         with resources.as_file(resources.files("tangent_jax") / "assets/vit_builtin.safetensors") as path:
             found = dataclasses.replace(read_safetensors(path), source="builtin")
     elif source.startswith("random:"):
-        config = vit.vit_config(source.removeprefix("random:"))
+        config = vit_config(source.removeprefix("random:"))
         found = Pretrained(config, vit.init(config, jax.random.key(0)), Preprocessing(), source)
     elif source.startswith("hf-hub:"):
         found = dataclasses.replace(read_safetensors(download(source.removeprefix("hf-hub:"))), source=source)
     else:
         path = Path(source)
-        require(path.exists(), "load", "weights: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, .npz, .safetensors or "
-                "a folder", f"{source}, which does not exist")  # fmt: skip
+        require(
+            path.exists(),
+            "load",
+            "weights: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, .npz, .safetensors or a folder",
+            f"{source}, which does not exist",
+        )
         if path.is_dir() and not (path / "model.safetensors").exists():
             found = read_orbax(path)
         elif path.suffix == ".npz":
             found = read_npz(path)
         else:
             path = path / "model.safetensors" if path.is_dir() else path
-            require(path.suffix == ".safetensors", "load", "a .npz or .safetensors file", path.name,
-                    "Convert it first; pickled checkpoints are never loaded")  # fmt: skip
+            require(
+                path.suffix == ".safetensors",
+                "load",
+                "a .npz or .safetensors file",
+                path.name,
+                "Convert it first; pickled checkpoints are never loaded",
+            )
             found = read_safetensors(path)
     if expected is not None:
-        asked = vit.vit_config(expected)
+        asked = vit_config(expected)
         for field in ("width", "depth", "heads", "mlp_width", "patch_size"):
             want, got = getattr(asked, field), getattr(found.config, field)
             require(want == got, "load", f"{expected} with {field} {want}", f"{field} {got} in {source}")
@@ -184,8 +125,12 @@ def download(hub_id: str) -> Path:
 
         return Path(snapshot_download(hub_id, allow_patterns=["model.safetensors", "*.json"])) / "model.safetensors"
     except Exception as error:
-        raise refusal("load", f"the hub to answer for {hub_id}", f"{type(error).__name__}",
-                      "Download model.safetensors where the network allows and pass its path") from error  # fmt: skip
+        raise refusal(
+            "load",
+            f"the hub to answer for {hub_id}",
+            f"{type(error).__name__}",
+            "Download model.safetensors where the network allows and pass its path",
+        ) from error
 
 
 def read_safetensors(path: Path) -> Pretrained:
@@ -234,30 +179,6 @@ def read_npz(path: Path) -> Pretrained:
     return assemble(flat, path, infer(flat, path, activation="gelu_tanh"), Preprocessing())
 
 
-def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: Path) -> Flat:
-    """The tensors under our paths; InputError names one that no rule knows."""
-    flat: Flat = {}
-    for name, value in tensors.items():
-        if DROPPED.match(name):
-            continue
-        for pattern, template, transform in rules:
-            match = re.fullmatch(pattern, name)
-            if match:
-                flat[match.expand(template)] = transform(np.asarray(value))
-                break
-        else:
-            raise refusal("load", "a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
-    if any(name.startswith("pre_logits") for name in tensors):
-        flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
-    for ours in [ours for ours in flat if "/qkv/" in ours]:
-        parts = np.split(flat[ours], 3, -1) if flat[ours].shape[-1] % 3 == 0 else [flat[ours]]
-        require(len(parts) == 3, "load", "a fused qkv of three equal parts", f"{ours} {flat[ours].shape} in {path}")
-        flat.update({ours.replace("qkv", part): value
-                     for part, value in zip(("query", "key", "value"), parts, strict=True)})  # fmt: skip
-        del flat[ours]
-    return flat
-
-
 def infer(flat: Flat, path: Path, **known: Any) -> ViTConfig:
     """The architecture that the tensors have; `known` are fields that the file says itself."""
     needed = ("patch_embedding/kernel", "position_embedding", "block_0/mlp_in/kernel", "class_token")
@@ -268,7 +189,7 @@ def infer(flat: Flat, path: Path, **known: Any) -> ViTConfig:
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else heads)
     require(heads >= 1, "load", "a width with known heads (64 features each)", f"width {width} in {path}")
-    grid = int(round((np.prod(flat["position_embedding"].shape[:-1]) - 1) ** 0.5))
+    grid = round(float(np.prod(flat["position_embedding"].shape[:-1]) - 1) ** 0.5)
     return ViTConfig(
         width=width,
         depth=1 + max(int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")),
@@ -283,16 +204,17 @@ def infer(flat: Flat, path: Path, **known: Any) -> ViTConfig:
     )
 
 
-def assemble(flat: Flat, path: Path, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
+def assemble(flat: Mapping[str, Any], path: Path, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
     """The parameter tree, every tensor checked for presence, shape and finiteness."""
     expected, params = vit.shapes(config), {}
     for name in flat:
-        require(name in expected, "load", f"no tensor {name} in this architecture", f"{name} {flat[name].shape} in {path}")
+        require(
+            name in expected, "load", f"no tensor {name} in this architecture", f"{name} {flat[name].shape} in {path}"
+        )
     for name, shape in expected.items():
-        if name not in flat and name.endswith(OPTIONAL_BIASES):
-            flat[name] = np.zeros(shape, np.float32)
-        require(name in flat, "load", f"the tensor of {name} {shape}", f"none in {path}")
-        value = np.asarray(flat[name], np.float32)
+        given = flat.get(name, np.zeros(shape, np.float32) if name.endswith(OPTIONAL_BIASES) else None)
+        require(given is not None, "load", f"the tensor of {name} {shape}", f"none in {path}")
+        value = np.asarray(given, np.float32)
         reshapes = "/attention/" in name or name in ("class_token", "position_embedding")
         fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
         require(fits, "load", f"{name} of shape {shape}", f"shape {value.shape} in {path}")
@@ -313,8 +235,9 @@ def guess_preprocessing(flat: Flat, name: str, hints: Mapping[str, dict[str, Any
     """What the JSON beside the weights says; else by family: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
     timm, hugging_face = hints["config"].get("pretrained_cfg", {}), hints["preprocessor_config"]
     if "mean" in timm:
-        return Preprocessing(tuple(timm["mean"]), tuple(timm["std"]), timm.get("crop_pct", 0.9),
-                             timm.get("interpolation", "bicubic"))  # fmt: skip
+        return Preprocessing(
+            tuple(timm["mean"]), tuple(timm["std"]), timm.get("crop_pct", 0.9), timm.get("interpolation", "bicubic")
+        )
     if "image_mean" in hugging_face:
         interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
         return Preprocessing(tuple(hugging_face["image_mean"]), tuple(hugging_face["image_std"]), 1.0, interpolation)
@@ -340,8 +263,13 @@ def save(path: str | os.PathLike, model: Pretrained) -> None:
     path = Path(path).absolute()
     require(not path.exists(), "save", "a folder that does not exist yet", path)
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(path, ocp.args.Composite(params=ocp.args.StandardSave(model.params),  # pyright: ignore
-                                                   meta=ocp.args.JsonSave(meta_of(model))))  # fmt: skip
+        checkpointer.save(
+            path,
+            ocp.args.Composite(
+                params=ocp.args.StandardSave(model.params),  # pyright: ignore
+                meta=ocp.args.JsonSave(meta_of(model)),
+            ),
+        )
 
 
 def read_orbax(path: Path) -> Pretrained:
@@ -350,10 +278,16 @@ def read_orbax(path: Path) -> Pretrained:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             meta = checkpointer.restore(path.absolute(), ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]  # pyright: ignore
             config = ViTConfig(**meta["config"])
-            target = trees.nest({name: jax.ShapeDtypeStruct(shape, jnp.float32)
-                                 for name, shape in vit.shapes(config).items()})  # fmt: skip
-            params = checkpointer.restore(path.absolute(), ocp.args.Composite(params=ocp.args.StandardRestore(target)))["params"]  # pyright: ignore
+            target = trees.nest(
+                {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in vit.shapes(config).items()}
+            )
+            params = checkpointer.restore(path.absolute(), ocp.args.Composite(params=ocp.args.StandardRestore(target)))[
+                "params"
+            ]  # pyright: ignore
     except Exception as error:
-        raise refusal("load", "a folder with model.safetensors or an Orbax checkpoint of ours",
-                      f"{path} ({str(error).splitlines()[0]})") from error  # fmt: skip
+        raise refusal(
+            "load",
+            "a folder with model.safetensors or an Orbax checkpoint of ours",
+            f"{path} ({str(error).splitlines()[0]})",
+        ) from error
     return assemble(trees.leaves(params), path, config, preprocessing_of(meta["preprocessing"]))

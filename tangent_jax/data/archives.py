@@ -24,13 +24,22 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, content_identi
 
 def locate(path: Path, *markers: str) -> Path:
     """The folder at or below `path` (two levels) that holds every marker."""
-    candidates = [path, *sorted(p for p in path.glob("*") if p.is_dir()), *sorted(p for p in path.glob("*/*") if p.is_dir())]
+    candidates = [
+        path,
+        *sorted(p for p in path.glob("*") if p.is_dir()),
+        *sorted(p for p in path.glob("*/*") if p.is_dir()),
+    ]
     for root in candidates if path.is_dir() else []:
         if all((root / marker).exists() for marker in markers):
             return root
     missing = [marker for marker in markers if not (path / marker).exists()]
-    require(False, "open_dataset", f"an unpacked archive with {', '.join(markers)}", f"{path} without {', '.join(missing)}",
-            "Unpack the official archive there")  # fmt: skip
+    require(
+        False,
+        "open_dataset",
+        f"an unpacked archive with {', '.join(markers)}",
+        f"{path} without {', '.join(missing)}",
+        "Unpack the official archive there",
+    )
     return path
 
 
@@ -58,8 +67,10 @@ def caltech256(path: Path) -> Dataset:
 
 def mit67(path: Path) -> Dataset:
     root = locate(path, "Images", "TrainImages.txt", "TestImages.txt")
-    split = {name: [(item, item.split("/")[0]) for item in lines(root / f"{file}Images.txt")]
-             for name, file in (("train", "Train"), ("test", "Test"))}  # fmt: skip
+    split = {
+        name: [(item, item.split("/")[0]) for item in lines(root / f"{file}Images.txt")]
+        for name, file in (("train", "Train"), ("test", "Test"))
+    }
     classes = tuple(sorted({label for items in split.values() for _, label in items}))
     return Dataset("mit67", classes, {name: listed(root / "Images", items, classes) for name, items in split.items()})
 
@@ -72,13 +83,17 @@ def aircraft(path: Path) -> Dataset:
         pairs = [line.split(" ", 1) for line in lines(root / f"images_variant_{file}.txt")]
         split[name] = [(f"{image}.jpg", variant) for image, variant in pairs]
     classes = tuple(sorted({label for items in split.values() for _, label in items}))
-    return Dataset("aircraft", classes, {name: listed(root / "images", items, classes) for name, items in split.items()})
+    return Dataset(
+        "aircraft", classes, {name: listed(root / "images", items, classes) for name, items in split.items()}
+    )
 
 
 def cub200(path: Path) -> Dataset:
     root = locate(path, "images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images")
-    table = {name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt"))
-             for name in ("images", "image_class_labels", "train_test_split", "classes")}  # fmt: skip
+    table = {
+        name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt"))
+        for name in ("images", "image_class_labels", "train_test_split", "classes")
+    }
     classes = tuple(table["classes"][key] for key in sorted(table["classes"], key=int))
     split: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for key, name in table["images"].items():
@@ -93,7 +108,10 @@ def cars(path: Path) -> Dataset:
     require(labelled, "open_dataset", "cars_test_annos_withlabels.mat beside devkit/", f"{root} without it")
     classes = tuple(str(name) for name in loadmat(root / "devkit/cars_meta.mat", simplify_cells=True)["class_names"])
     made = {}
-    for name, annotations in (("train", root / "devkit/cars_train_annos.mat"), ("test", labelled[0] / "cars_test_annos_withlabels.mat")):  # fmt: skip
+    for name, annotations in (
+        ("train", root / "devkit/cars_train_annos.mat"),
+        ("test", labelled[0] / "cars_test_annos_withlabels.mat"),
+    ):
         rows = np.atleast_1d(loadmat(annotations, simplify_cells=True)["annotations"])
         made[name] = files(root / f"cars_{name}", [str(r["fname"]) for r in rows], [int(r["class"]) - 1 for r in rows])
     return Dataset("cars", classes, made)

@@ -30,11 +30,12 @@ from tqdm import tqdm
 
 from tangent_jax import trees
 from tangent_jax.checks import InputError, refusal
+from tangent_jax.config import ViTConfig
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.notation import Tree
 from tangent_jax.subsets import IMAGES
-from tangent_jax.vit import ViT, ViTConfig
+from tangent_jax.vit import ViT
 from tangent_jax.weights import Preprocessing, Pretrained
 
 CHUNK = 64  # rows per journal line
@@ -49,8 +50,16 @@ class TailInputs(NamedTuple):
     skipped: int
 
 
-def tail_inputs(model: Pretrained, examples: Examples, split: int, cache_dir: str | os.PathLike, *,
-                dtype: Any = None, skip_unreadable: bool = False, progress: str | None = None) -> TailInputs:  # fmt: skip
+def tail_inputs(
+    model: Pretrained,
+    examples: Examples,
+    split: int,
+    cache_dir: str | os.PathLike,
+    *,
+    dtype: Any = None,
+    skip_unreadable: bool = False,
+    progress: str | None = None,
+) -> TailInputs:
     """The input of block `split` for every example, from the cache or computed now.
 
     Args:       split: as in `ViT.trunk`; IMAGES keeps the decoded uint8 images;
@@ -70,14 +79,24 @@ def tail_inputs(model: Pretrained, examples: Examples, split: int, cache_dir: st
         missing = store.missing()
         if missing:
             (folder / "complete").unlink(missing_ok=True)
-            (folder / "meta.json").write_text(json.dumps({"split": split, "rows": len(examples), "source": model.source}))
+            (folder / "meta.json").write_text(
+                json.dumps({"split": split, "rows": len(examples), "source": model.source})
+            )
             if lower is None:
                 rows = from_images(model, examples, split, dtype, missing, skip_unreadable)
             else:
                 below = Store(folders[lower], len(examples), *row_of(model.config, lower, dtype))
                 rows = from_lower(model, below, lower, split, dtype, missing)
-            bar = tqdm(total=len(examples), initial=len(examples) - sum(len(store.rows(c)) for c in missing), desc=progress,
-                       unit="image", disable=progress is None, file=sys.stderr, dynamic_ncols=True, mininterval=0.5)  # fmt: skip
+            bar = tqdm(
+                total=len(examples),
+                initial=len(examples) - sum(len(store.rows(c)) for c in missing),
+                desc=progress,
+                unit="image",
+                disable=progress is None,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                mininterval=0.5,
+            )
             with bar:
                 for chunk, (values, skipped) in zip(missing, rows, strict=True):
                     store.write(chunk, values, skipped)
@@ -85,8 +104,12 @@ def tail_inputs(model: Pretrained, examples: Examples, split: int, cache_dir: st
             (folder / "complete").touch()
         inputs, skipped = store.inputs, sorted(store.skipped)
     if skipped and not skip_unreadable:
-        raise refusal("tail_inputs", "readable images", f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}",
-                      "Mend or remove it, or pass --skip_unreadable")  # fmt: skip
+        raise refusal(
+            "tail_inputs",
+            "readable images",
+            f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}",
+            "Mend or remove it, or pass --skip_unreadable",
+        )
     if not skipped:
         return TailInputs(inputs, examples.labels, examples.names, 0)
     kept = np.setdiff1d(np.arange(len(examples)), skipped)
@@ -97,8 +120,16 @@ def keys(model: Pretrained, examples: Examples, split: int, dtype: Any) -> dict[
     """The cache key of every split up to `split`: weights are hashed leaf by leaf, once."""
     config, identifiers = model.config, "".join(examples.identifiers())
     leaves = {path: trees.fingerprint(leaf) for path, leaf in trees.leaves(model.params).items()}
-    shared = [config.image_size, config.heads, config.activation, config.epsilon, config.pre_norm, str(model.preprocessing),
-              str(jnp.dtype(dtype or jnp.float32)), hashlib.sha256(identifiers.encode()).hexdigest()]  # fmt: skip
+    shared = [
+        config.image_size,
+        config.heads,
+        config.activation,
+        config.epsilon,
+        config.pre_norm,
+        str(model.preprocessing),
+        str(jnp.dtype(dtype or jnp.float32)),
+        hashlib.sha256(identifiers.encode()).hexdigest(),
+    ]
 
     def below(path: str, split: int) -> bool:
         if path.startswith("block_"):
@@ -109,8 +140,12 @@ def keys(model: Pretrained, examples: Examples, split: int, dtype: Any) -> dict[
     for s in {*range(split), IMAGES, split}:
         at = config.class_token_at
         replaced = [at, leaves["new_class_token"]] if at is not None and at < s else None
-        trunk = [s, config.pool if s == config.depth else "", replaced,
-                 sorted((path, digest) for path, digest in leaves.items() if below(path, s))]  # fmt: skip
+        trunk = [
+            s,
+            config.pool if s == config.depth else "",
+            replaced,
+            sorted((path, digest) for path, digest in leaves.items() if below(path, s)),
+        ]
         made[s] = hashlib.sha256(json.dumps([shared, trunk]).encode()).hexdigest()[:24]
     return made
 
@@ -193,7 +228,7 @@ def between(w: Tree, x: Array, config: ViTConfig, start: int, split: int, dtype:
     return ViT(config, dtype).apply({"params": w}, x, start, split, method="between")  # pyright: ignore
 
 
-def in_batches(run: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
+def in_batches(run: Callable[[Any], Array], x: np.ndarray) -> np.ndarray:
     """`run` over x in batches of one shape; small ones on a CPU, where they stay in its caches."""
     size = 8 if jax.default_backend() == "cpu" else CHUNK
     parts = []
@@ -211,8 +246,11 @@ def from_images(model: Pretrained, examples: Examples, split: int, dtype: Any, c
     """Chunks computed from the images, which are decoded ahead in threads."""
     size = model.config.image_size
     wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
-    jobs = (partial(lambda i: decode(examples.read(i), examples.names[i], size, model.preprocessing), i)
-            for rows in wanted for i in rows)  # fmt: skip
+    jobs = (
+        partial(lambda i: decode(examples.read(i), examples.names[i], size, model.preprocessing), i)
+        for rows in wanted
+        for i in rows
+    )
     decoded = decode_ahead(jobs, workers=os.cpu_count() or 1, ahead=2 * CHUNK)
     for rows in wanted:
         images, skipped = np.zeros((len(rows), size, size, 3), np.uint8), []
@@ -227,7 +265,10 @@ def from_images(model: Pretrained, examples: Examples, split: int, dtype: Any, c
         if split == IMAGES:
             yield images, skipped
         else:
-            yield in_batches(lambda x: trunk(model.params, x, model.config, split, dtype, model.preprocessing), images), skipped
+            yield (
+                in_batches(lambda x: trunk(model.params, x, model.config, split, dtype, model.preprocessing), images),
+                skipped,
+            )
 
 
 def from_lower(model: Pretrained, below: Store, start: int, split: int, dtype: Any, chunks: list[int]) -> Rows:
@@ -235,7 +276,9 @@ def from_lower(model: Pretrained, below: Store, start: int, split: int, dtype: A
     stale = below.missing()
     for chunk in chunks:
         if chunk in stale:
-            raise refusal("tail_inputs", "an unaltered cache", f"a changed file under {below.journal.parent}", "Remove it")
+            raise refusal(
+                "tail_inputs", "an unaltered cache", f"a changed file under {below.journal.parent}", "Remove it"
+            )
         rows = below.rows(chunk)
         x = np.asarray(below.inputs[rows.start : rows.stop])
         if start == IMAGES:

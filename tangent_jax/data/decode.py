@@ -21,11 +21,15 @@ def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Prepr
     Raises: InputError naming the image where it cannot be read.
     """
     try:
-        picture = Image.fromarray(image) if isinstance(image, np.ndarray) else Image.open(io.BytesIO(image))
+        if isinstance(image, np.ndarray):
+            picture = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
+        else:
+            picture = Image.open(io.BytesIO(image))
         picture = picture.convert("RGB")
     except Exception as error:
-        raise refusal("decode", "an image", f"{name} ({type(error).__name__})",
-                      "Mend or remove it, or pass --skip_unreadable") from error  # fmt: skip
+        raise refusal(
+            "decode", "an image", f"{name} ({type(error).__name__})", "Mend or remove it, or pass --skip_unreadable"
+        ) from error
     short, (width, height) = int(size / preprocessing.crop), picture.size
     factor = short / min(width, height)
     resized = (short, int(height * factor)) if width <= height else (int(width * factor), short)
@@ -34,7 +38,9 @@ def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Prepr
     return np.asarray(picture.crop((left, top, left + size, top + size)))
 
 
-def decode_ahead(jobs: Iterable[Callable[[], np.ndarray]], workers: int, ahead: int) -> Iterator[np.ndarray | InputError]:
+def decode_ahead(
+    jobs: Iterable[Callable[[], np.ndarray]], workers: int, ahead: int
+) -> Iterator[np.ndarray | InputError]:
     """The results of `jobs` in order, `ahead` of them decoded in threads before they are asked for.
 
     Pillow decodes and resizes without the interpreter's lock. An unreadable image yields its InputError.

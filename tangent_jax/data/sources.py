@@ -1,10 +1,10 @@
 """Where images come from: one Dataset for `digits`, folders and zips, TFDS, and official archives.
 
-    digits                  scikit-learn's handwritten digits (real, no network), split by writer order
-    folder:PATH             class sub-folders; train/ and test/ (and validation/) inside; or a zip of
-                            either, or a zip with manifest.json {"classes", "items": [name, split, class]}
-    tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
-    NAME:PATH               an official archive, unpacked: see archives.py
+digits                  scikit-learn's handwritten digits (real, no network), split by writer order
+folder:PATH             class sub-folders; train/ and test/ (and validation/) inside; or a zip of
+                        either, or a zip with manifest.json {"classes", "items": [name, split, class]}
+tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
+NAME:PATH               an official archive, unpacked: see archives.py
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,8 +57,13 @@ class Dataset:
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
         for class_name, count in zip(self.classes, counts, strict=True):
-            require(count > 0, "open_dataset", f"a training image of every class of {self.name}", f"none of {class_name}",
-                    "Add images or remove the class")  # fmt: skip
+            require(
+                count > 0,
+                "open_dataset",
+                f"a training image of every class of {self.name}",
+                f"none of {class_name}",
+                "Add images or remove the class",
+            )
 
 
 def content_identifier(content: bytes | np.ndarray) -> str:
@@ -96,7 +102,7 @@ def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
     labels, half = bunch.target.astype(np.int32), len(images) // 2
 
@@ -147,10 +153,18 @@ def folder(where: str) -> Dataset:
     images = [name for name in names if name.lower().endswith(SUFFIXES)]
     found = {split: [n for n in images if n.startswith(f"{split}/")] for split in splits} if splits else {"": images}
     depth = 1 if splits else 0
-    classes = sorted({name.split("/")[depth] for name in folders if name.count("/") >= depth and name.split("/")[0] in (splits or [name.split("/")[0]])})  # fmt: skip
+    classes = sorted(
+        {
+            name.split("/")[depth]
+            for name in folders
+            if name.count("/") >= depth and name.split("/")[0] in (splits or [name.split("/")[0]])
+        }
+    )
     index = {name: i for i, name in enumerate(classes)}
-    made = {split: make(kept := [n for n in members if n.count("/") > depth], [index[n.split("/")[depth]] for n in kept])
-            for split, members in found.items()}  # fmt: skip
+    made = {
+        split: make(kept := [n for n in members if n.count("/") > depth], [index[n.split("/")[depth]] for n in kept])
+        for split, members in found.items()
+    }
     return Dataset(path.stem, tuple(classes), made if splits else by_content(made[""]))
 
 
@@ -172,8 +186,9 @@ def from_manifest(path: Path, manifest: dict, present: set[str], make: Callable[
     names = {split: [item for item in items if item[1] == split] for split in sorted({item[1] for item in items})}
     if "train" not in names:  # one split of whatever name
         names = {"train": items}
-    return Dataset(path.stem, classes, {split: make([i[0] for i in kept], [i[2] for i in kept])
-                                        for split, kept in names.items()})  # fmt: skip
+    return Dataset(
+        path.stem, classes, {split: make([i[0] for i in kept], [i[2] for i in kept]) for split, kept in names.items()}
+    )
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
@@ -187,25 +202,38 @@ def tfds(where: str) -> Dataset:
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise refusal("open_dataset", "tensorflow-datasets", "no such package", "pip install 'tangent-jax[data]'") from error
+        raise refusal(
+            "open_dataset", "tensorflow-datasets", "no such package", "pip install 'tangent-jax[data]'"
+        ) from error
     name, _, data_dir = where.partition("@")
-    do = (f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record, "
-          "then pass tfds:NAME@DATA_DIR")  # fmt: skip
+    do = (
+        f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record, "
+        "then pass tfds:NAME@DATA_DIR"
+    )
     try:
-        prepared = Path(data_dir, name) if data_dir and not Path(data_dir, "dataset_info.json").exists() else Path(data_dir)
-        versions = sorted(info.parent for info in prepared.glob("**/dataset_info.json")) if data_dir else []
-        builder = (tensorflow_datasets.builder_from_directory(versions[-1]) if versions
-                   else tensorflow_datasets.builder(name))  # fmt: skip
+        found = sorted(path.parent for path in Path(data_dir).glob("**/dataset_info.json")) if data_dir else []
+        versions = [path for path in found if name.split("/")[0] in path.parts or path == Path(data_dir)]
+        builder: Any = (
+            tensorflow_datasets.builder_from_directory(versions[-1])
+            if versions
+            else tensorflow_datasets.builder(name, try_gcs=False, data_dir=data_dir or None)
+        )
         sources = {split: builder.as_data_source(split) for split in builder.info.splits}
         classes = tuple(builder.info.features["label"].names)
     except Exception as error:
         detail = str(error).strip().splitlines()
-        raise refusal("open_dataset", f"the TFDS set {name}, prepared as array_record",
-                      f"{type(error).__name__}: {detail[0] if detail else ''}", do) from error  # fmt: skip
+        raise refusal(
+            "open_dataset",
+            f"the TFDS set {name}, prepared as array_record",
+            f"{type(error).__name__}: {detail[0] if detail else ''}",
+            do,
+        ) from error
 
     def examples(split: str) -> Examples:
         source = sources[split]
         labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
-        return Examples(tuple(f"{split}/{i}" for i in range(len(labels))), labels, lambda i: np.asarray(source[i]["image"]))
+        return Examples(
+            tuple(f"{split}/{i}" for i in range(len(labels))), labels, lambda i: np.asarray(source[i]["image"])
+        )
 
     return Dataset(name, classes, {split: examples(split) for split in sources})

@@ -11,5 +11,15 @@ from tangent_jax.rules.gelu import ACTIVATIONS
 from tangent_jax.rules.layer_norm import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax
 
-__all__ = ["ACTIVATIONS", "attention", "class_attention", "contract", "dense", "layer_norm", "scale",
-           "softmax", "standardize", "total"]  # fmt: skip
+__all__ = [
+    "ACTIVATIONS",
+    "attention",
+    "class_attention",
+    "contract",
+    "dense",
+    "layer_norm",
+    "scale",
+    "softmax",
+    "standardize",
+    "total",
+]

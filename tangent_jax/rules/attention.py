@@ -7,7 +7,7 @@ from tangent_jax.rules.dense import contract
 from tangent_jax.rules.softmax import softmax
 
 
-def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:  # fmt: skip
+def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
     """Scaled dot-product attention and its tangent.
 
     Source: Liu et al. 2024, the tangent of attention. Their Phi is our a, Psi our ds, Gamma our dv. Misprints there:

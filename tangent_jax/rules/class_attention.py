@@ -25,7 +25,9 @@ from tangent_jax.rules.softmax import softmax
 Leaf = Mapping[str, Dual]
 
 
-def class_attention(x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf) -> tuple[Array, Tangent]:  # fmt: skip
+def class_attention(
+    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf
+) -> tuple[Array, Tangent]:
     """What one query reads from all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";

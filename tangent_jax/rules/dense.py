@@ -1,7 +1,7 @@
 """Products and sums: what a dense layer is made of.
 
-    y  = x W + b
-    dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias)
+y  = x W + b
+dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias)
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
     return g * x, total(None if dx is None else g * dx, None if dg is None else dg * x)
 
 
-def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df->...f") -> tuple[Array, Tangent]:  # fmt: skip
+def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df->...f") -> tuple[Array, Tangent]:
     """A dense layer and its tangent.
 
     Source: Liu et al. 2024, the tangent of a linear layer.

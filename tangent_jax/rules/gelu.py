@@ -33,8 +33,8 @@ def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     """The tanh approximation (Google's ViT code) and its tangent.
 
-        t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
-        y = x (1 + t) / 2,        dy = ((1 + t) / 2 + x (1 - t^2) k (1 + 3 a x^2) / 2) dx
+    t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
+    y = x (1 + t) / 2,        dy = ((1 + t) / 2 + x (1 - t^2) k (1 + 3 a x^2) / 2) dx
     """
     k, a = (2 / jnp.pi) ** 0.5, 0.044715
     t = jnp.tanh(k * (x + a * x * x * x))
@@ -47,7 +47,7 @@ def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     """x sigmoid(1.702 x) (OpenAI's CLIP towers) and its tangent.
 
-        s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
+    s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
     """
     s = jax.nn.sigmoid(1.702 * x)
     return x * s, None if dx is None else (s + 1.702 * x * s * (1 - s)) * dx

@@ -38,7 +38,7 @@ def standardize(x: Array, dx: Tangent, epsilon: float) -> tuple[Array, Tangent]:
     return x_hat.astype(x.dtype), dx_hat.astype(x.dtype)
 
 
-def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], epsilon: float) -> tuple[Array, Tangent]:  # fmt: skip
+def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], epsilon: float) -> tuple[Array, Tangent]:
     """Layer norm and its tangent.
 
     Args:       x, dx: "... d"; leaf: {"scale": (g, dg), "bias": (beta, dbeta)}, each "d".

@@ -26,8 +26,12 @@ def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
     a = jax.nn.softmax(s.astype(wide), -1)
     if ds is None:
         return a.astype(s.dtype), None
-    require((s.shape, s.dtype) == (ds.shape, ds.dtype), "softmax", f"ds of shape {s.shape} and dtype {s.dtype}",
-            f"{ds.shape}, {ds.dtype}")  # fmt: skip
+    require(
+        (s.shape, s.dtype) == (ds.shape, ds.dtype),
+        "softmax",
+        f"ds of shape {s.shape} and dtype {s.dtype}",
+        f"{ds.shape}, {ds.dtype}",
+    )
     ds = ds.astype(wide)
     da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
     return a.astype(s.dtype), da.astype(s.dtype)

@@ -1,0 +1,55 @@
+"""linearize takes any function of a pytree: plain, linen, NNX."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from helpers import assert_rel_close, normal, tree_normal
+
+from tangent_jax import Dual, InputError, linearize
+
+
+def test_a_plain_function_with_a_tuple_of_parameters(x64):
+    w = (normal(1, (3, 4)), [normal(2, (4,))])
+    dw = (normal(3, (3, 4)), [normal(4, (4,))])
+    x = normal(5, (2, 3))
+    got = linearize(lambda w, x: jnp.tanh(x @ w[0] + w[1][0]), w)(dw, x)
+    y = jnp.tanh(x @ w[0] + w[1][0])
+    assert_rel_close(got, Dual(y, (1 - y**2) * (x @ dw[0] + dw[1][0])))
+
+
+def test_a_linen_model_with_part_of_its_parameters(x64):
+    model, x = nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(2)]), normal(1, (4, 3))
+    w = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(jax.random.key(0), x))
+    dw = {"params": {"layers_2": tree_normal(2, w["params"]["layers_2"])}}
+    zero = jax.tree.map(jnp.zeros_like, w)
+    zero["params"]["layers_2"] = dw["params"]["layers_2"]
+    assert_rel_close(linearize(model.apply, w)(dw, x), Dual(*jax.jvp(lambda w: model.apply(w, x), (w,), (zero,))))
+
+
+def test_an_nnx_model_after_split():
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.one, self.two = nnx.Linear(3, 5, rngs=rngs), nnx.Linear(5, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.two(jnp.tanh(self.one(x)))
+
+    graph, w, rest = nnx.split(Net(nnx.Rngs(0)), nnx.Param, ...)
+    x = jnp.ones((4, 3))
+    f = lambda w, x: nnx.merge(graph, w, rest)(x)  # noqa: E731
+    dw = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.5), w)
+    last = nnx.filter_state(dw, lambda path, _: path[0] == "two")
+    zero = nnx.filter_state(jax.tree.map(jnp.zeros_like, w), lambda path, _: path[0] == "one")
+    assert_rel_close(linearize(f, w)(dw, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (dw,))))
+    assert_rel_close(linearize(f, w)(last, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (nnx.merge_state(last, zero),))))
+
+
+def test_an_empty_step_has_no_tangent():
+    assert linearize(lambda w, x: w["a"] * x, {"a": 2.0})({}, 3.0) == Dual(6.0, None)
+
+
+def test_a_leaf_that_w_has_not_is_refused():
+    with pytest.raises(InputError, match="linearize: expected a part of w; got the leaf b"):
+        linearize(lambda w, x: w["a"] * x, {"a": 2.0})({"b": 1.0}, 3.0)

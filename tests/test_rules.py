@@ -1,0 +1,204 @@
+"""Every closed form against jax.jvp, a central difference, jit, vmap, and a property of its own."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from helpers import DIFFERENCE, TOLERANCE, assert_rel_close, normal
+
+from tangent_jax import rules
+from tangent_jax.checks import InputError
+from tangent_jax.notation import Dual
+
+B, N, H, E, D, F = 2, 5, 3, 4, 12, 20
+
+
+def dense(x, kernel, bias):
+    return lambda d: rules.dense(x, d[0], {"kernel": Dual(kernel, d[1]), "bias": Dual(bias, d[2])})
+
+
+def layer_norm(x, scale, bias):
+    return lambda d: rules.layer_norm(x, d[0], {"scale": Dual(scale, d[1]), "bias": Dual(bias, d[2])}, 1e-6)
+
+
+def class_attention(x, q, scale, bias, wk, bk, wv, bv):
+    def rule(d):
+        pairs = [Dual(*pair) for pair in zip((scale, bias, wk, bk, wv, bv), d[2:], strict=True)]
+        names = (
+            {"scale": pairs[0], "bias": pairs[1]},
+            {"kernel": pairs[2], "bias": pairs[3]},
+            {"kernel": pairs[4], "bias": pairs[5]},
+        )
+        return rules.class_attention(x, d[0], q, d[1], *names)
+
+    return rule
+
+
+def full_attention_row(x, q, scale, bias, wk, bk, wv, bv):
+    """What class_attention must equal: keys and values formed for every token."""
+    z = x * scale + bias
+    k, v = jnp.einsum("bmd,dhe->bmhe", z, wk) + bk, jnp.einsum("bmd,dhe->bmhe", z, wv) + bv
+    a = jax.nn.softmax(jnp.einsum("bhe,bmhe->bhm", q, k) / E**0.5)
+    return jnp.einsum("bhm,bmhe->bhe", a, v)
+
+
+CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the same function by plain jnp)
+    "dense": (((B, N, D), (D, F), (F,)), dense, lambda x, w, b: x @ w + b),
+    "layer_norm": (
+        ((B, N, D), (D,), (D,)),
+        layer_norm,
+        lambda x, g, b: g * (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6) + b,
+    ),
+    "standardize": (
+        ((B, N, D),),
+        lambda x: lambda d: rules.standardize(x, d[0], 1e-6),
+        lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6),
+    ),
+    "gelu": (
+        ((B, N, F),),
+        lambda x: lambda d: rules.ACTIVATIONS["gelu"](x, d[0]),
+        lambda x: jax.nn.gelu(x, approximate=False),
+    ),
+    "gelu_tanh": (
+        ((B, N, F),),
+        lambda x: lambda d: rules.ACTIVATIONS["gelu_tanh"](x, d[0]),
+        lambda x: jax.nn.gelu(x, approximate=True),
+    ),
+    "quick_gelu": (
+        ((B, N, F),),
+        lambda x: lambda d: rules.ACTIVATIONS["quick_gelu"](x, d[0]),
+        lambda x: x * jax.nn.sigmoid(1.702 * x),
+    ),
+    "softmax": (
+        ((B, H, N, N + 1),),
+        lambda s: lambda d: rules.softmax(s, d[0]),
+        lambda s: jnp.exp(s) / jnp.exp(s).sum(-1, keepdims=True),
+    ),
+    "attention": (
+        ((B, N, H, E), (B, N + 1, H, E), (B, N + 1, H, E)),
+        lambda q, k, v: lambda d: rules.attention(q, d[0], k, d[1], v, d[2]),
+        lambda q, k, v: jnp.einsum("bhnm,bmhe->bnhe", jax.nn.softmax(jnp.einsum("bnhe,bmhe->bhnm", q, k) / E**0.5), v),
+    ),
+    "class_attention": (
+        ((B, N, D), (B, H, E), (D,), (D,), (D, H, E), (H, E), (D, H, E), (H, E)),
+        class_attention,
+        full_attention_row,
+    ),
+}
+
+
+def operands(name, dtype=jnp.float64):
+    shapes, rule, plain = CASES[name]
+    x = [normal(i, shape, dtype) for i, shape in enumerate(shapes)]
+    dx = [normal(100 + i, shape, dtype) for i, shape in enumerate(shapes)]
+    return x, dx, rule, plain
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_closed_form_equals_jvp_in_f64(x64, name):
+    x, dx, rule, plain = operands(name)
+    assert_rel_close(rule(*x)(dx), jax.jvp(plain, x, dx))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_closed_form_in_low_precision_equals_f64(x64, name, dtype):
+    x, dx, rule, plain = operands(name, jnp.dtype(dtype))
+    y, dy = rule(*x)(dx)
+    assert y.dtype == dy.dtype == dtype
+    wide = jax.jvp(plain, *([a.astype(jnp.float64) for a in args] for args in (x, dx)))
+    assert_rel_close((y.astype(jnp.float64), dy.astype(jnp.float64)), wide, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_closed_form_equals_a_central_difference(x64, name):
+    x, dx, rule, plain = operands(name)
+    step = 1e-5
+    ahead, behind = (plain(*(a + s * da for a, da in zip(x, dx, strict=True))) for s in (step, -step))
+    assert_rel_close(rule(*x)(dx)[1], (ahead - behind) / (2 * step), DIFFERENCE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_closed_form_is_linear_in_its_tangents(x64, name):
+    x, dx, rule, _ = operands(name)
+    other = [normal(200 + i, a.shape) for i, a in enumerate(x)]
+    mixed = rule(*x)([2.5 * a - 0.5 * b for a, b in zip(dx, other, strict=True)])[1]
+    assert_rel_close(mixed, 2.5 * rule(*x)(dx)[1] - 0.5 * rule(*x)(other)[1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_closed_form_is_the_same_jitted_and_example_by_example(x64, name):
+    x, dx, rule, _ = operands(name)
+    want = rule(*x)(dx)
+    assert_rel_close(jax.jit(lambda x, dx: rule(*x)(dx))(x, dx), want)
+    batched = [a.ndim > 1 and a.shape[0] == B for a in x]
+    axes = [0 if is_batched else None for is_batched in batched]
+    single = jax.vmap(
+        lambda x, dx: jax.tree.map(
+            lambda y: y[0],
+            rule(*(a[None] if b else a for a, b in zip(x, batched, strict=True)))(
+                [a[None] if b else a for a, b in zip(dx, batched, strict=True)]
+            ),
+        ),
+        in_axes=(axes, axes),
+    )(x, dx)
+    assert_rel_close(single, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_structural_zero_equals_a_zero_tangent(x64, name):
+    x, dx, rule, _ = operands(name)
+    assert rule(*x)([None] * len(x))[1] is None
+    for kept in range(len(x)):
+        sparse = [da if i == kept else None for i, da in enumerate(dx)]
+        dense_ = [da if i == kept else jnp.zeros_like(da) for i, da in enumerate(dx)]
+        got, want = rule(*x)(sparse)[1], rule(*x)(dense_)[1]
+        if got is None:  # the key bias: softmax ignores a common shift
+            assert float(jnp.abs(want).max()) == 0
+        else:
+            assert_rel_close(got, want)
+
+
+def test_rows_of_the_softmax_tangent_sum_to_zero(x64):
+    _, da = rules.softmax(normal(1, (B, N)), normal(2, (B, N)))
+    assert float(jnp.abs(da.sum(-1)).max()) < TOLERANCE["float64"]
+
+
+def test_softmax_over_one_key_is_constant(x64):
+    a, da = rules.softmax(normal(1, (B, 1)), normal(2, (B, 1)))
+    assert (a == 1).all()
+    assert (da == 0).all()
+
+
+def test_softmax_refuses_a_tangent_of_another_dtype(x64):
+    with pytest.raises(InputError, match="softmax: expected ds of shape"):
+        rules.softmax(normal(1, (B, N)), normal(2, (B, N), jnp.float32))
+
+
+def test_a_constant_row_standardises_to_zero(x64):
+    dx = normal(1, (1, D))
+    x_hat, dx_hat = rules.standardize(jnp.ones((1, D)), dx, 1e-6)
+    assert (x_hat == 0).all()
+    assert_rel_close(dx_hat, (dx - dx.mean()) / 1e-3)
+
+
+def test_rows_of_the_standardised_tangent_sum_to_zero(x64):
+    _, dx_hat = rules.standardize(normal(1, (B, D)), normal(2, (B, D)), 1e-6)
+    assert float(jnp.abs(dx_hat.sum(-1)).max()) < TOLERANCE["float64"]
+
+
+def test_layer_norm_with_frozen_input_keeps_the_term_that_the_paper_omits(x64):
+    x, g, beta, dg, dbeta = normal(1, (B, D)), *(normal(i, (D,)) for i in range(2, 6))
+    _, dy = rules.layer_norm(x, None, {"scale": Dual(g, dg), "bias": Dual(beta, dbeta)}, 1e-6)
+    assert_rel_close(dy, dg * rules.standardize(x, None, 1e-6)[0] + dbeta)
+
+
+def test_gelu_at_zero_has_slope_one_half(x64):
+    for name, rule in rules.ACTIVATIONS.items():
+        y, dy = rule(jnp.zeros(1), jnp.ones(1))
+        assert (float(y[0]), float(dy[0])) == (0.0, 0.5), name
+
+
+def test_one_key_is_read_whole(x64):
+    q, k, v, dv = (normal(i, (B, 1, H, E)) for i in range(4))
+    o, do = rules.attention(q, None, k, None, v, dv)
+    assert_rel_close((o, do), (v, dv))

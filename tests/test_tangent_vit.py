@@ -1,0 +1,167 @@
+"""The two roads agree: closed forms over the ViT against jax.jvp, at every depth and subset."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TOLERANCE, assert_rel_close, images, normal, small, tree_normal
+
+from tangent_jax import subsets, trees, vit
+from tangent_jax.checks import InputError
+from tangent_jax.config import ViTConfig
+from tangent_jax.linearize import jacobian, linearize
+from tangent_jax.tangent_vit import TangentViT
+
+VARIANTS = {
+    "token": {},
+    "avg": {"pool": "avg"},
+    "class token replaced": {"class_token_at": 1},
+    "clip": {"pre_norm": True, "activation": "quick_gelu", "epsilon": 1e-5},
+    "layer scale, avg": {"layer_scale": True, "pool": "avg", "activation": "gelu_tanh"},
+}
+SUBSETS = [
+    ("blocks", 0),
+    ("blocks", 1),
+    ("blocks", 2),
+    ("bitfit", 1),
+    ("bitfit", 2),
+    ("layernorm", 2),
+    ("head", 1),
+    ("everything", 1),
+]
+
+
+def plain(config, dtype=None):
+    return lambda w, x: vit.ViT(config, dtype).apply({"params": w}, x)
+
+
+def closed(config, w, dw, x, dtype=None):
+    return TangentViT(config, dtype).apply({"params": w, "tangent": dw}, x)
+
+
+def step(subset, w, key=50):
+    return tree_normal(key, subset.part(w))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("kind", "blocks"), SUBSETS)
+def test_closed_form_equals_autodiff_for_every_subset(x64, variant, kind, blocks):
+    config, w = small(depth=2, **VARIANTS[variant])
+    dw = step(subsets.make_subset(config, kind, blocks), w)
+    assert_rel_close(closed(config, w, dw, images()), linearize(plain(config), w)(dw, images()))
+
+
+@pytest.mark.parametrize("variant", ["token", "avg", "class token replaced"])
+@pytest.mark.parametrize("depth", range(1, 13))
+def test_closed_form_equals_autodiff_at_every_depth(x64, depth, variant):
+    config, w = small(
+        depth, **({**VARIANTS[variant], "class_token_at": 0} if "class" in variant else VARIANTS[variant])
+    )
+    dw = step(subsets.make_subset(config, "everything"), w)
+    assert_rel_close(closed(config, w, dw, images(1)), linearize(plain(config), w)(dw, images(1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_low_precision_agrees_with_f64(x64, dtype):
+    config, w = small(3)
+    dw = step(subsets.make_subset(config, blocks=2), w)
+    got = closed(config, w, dw, images(), jnp.dtype(dtype))
+    assert got.primal.dtype == got.tangent.dtype == dtype
+    want = closed(config, w, dw, images())
+    assert_rel_close(jax.tree.map(lambda y: y.astype(jnp.float64), got), want, TOLERANCE[dtype])
+
+
+def test_the_primal_is_the_plain_model(x64):
+    config, w = small(3)
+    assert_rel_close(closed(config, w, {}, images()).primal, plain(config)(w, images()))
+    assert closed(config, w, {}, images()).tangent is None
+
+
+@pytest.mark.parametrize(("kind", "blocks"), SUBSETS)
+def test_the_tail_from_the_trunk_equals_the_whole(x64, kind, blocks):
+    config, w = small(2)
+    subset = subsets.make_subset(config, kind, blocks)
+    if subset.split == subsets.IMAGES:
+        pytest.skip("its tail begins at the images")
+    dw = step(subset, w)
+    x = vit.ViT(config).apply({"params": w}, images(), subset.split, method="trunk")
+    tail = TangentViT(config).apply({"params": w, "tangent": dw}, x, subset.split, method="tail")
+    assert_rel_close(tail, closed(config, w, dw, images()))
+
+
+def test_the_tangent_is_linear_in_dw(x64):
+    config, w = small(2)
+    subset = subsets.make_subset(config, "everything")
+    a, b = step(subset, w, 50), step(subset, w, 5000)
+    mixed = closed(config, w, jax.tree.map(lambda a, b: 2 * a - 3 * b, a, b), images()).tangent
+    assert_rel_close(mixed, 2 * closed(config, w, a, images()).tangent - 3 * closed(config, w, b, images()).tangent)
+
+
+@pytest.mark.parametrize("variant", ["token", "avg"])
+def test_the_transpose_is_the_vjp(x64, variant):
+    config, w = small(2, **VARIANTS[variant])
+    dw, u = step(subsets.make_subset(config, "everything"), w), normal(9, (2, 7))
+    transposed = jax.linear_transpose(lambda dw: closed(config, w, dw, images()).tangent, dw)(u)[0]
+    assert_rel_close(transposed, jax.vjp(lambda w: plain(config)(w, images()), w)[1](u)[0])
+    _, forward, transpose = jacobian(plain(config), w, dw, images())
+    assert_rel_close(transpose(u), transposed)
+    assert_rel_close(jnp.vdot(forward(dw), u), trees_dot(dw, transposed))
+
+
+def trees_dot(a, b):
+    return sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_the_taylor_remainder_falls_fourfold_per_halved_step(x64):
+    config, w = small(3)
+    dw = jax.tree.map(lambda leaf: 1e-3 * leaf, step(subsets.make_subset(config, "everything"), w))
+
+    def remainder(s):
+        moved = jax.tree.map(lambda leaf: s * leaf, dw)
+        return float(
+            jnp.linalg.norm(plain(config)(trees.add(w, moved), images()) - closed(config, w, moved, images()).total)
+        )
+
+    ratios = [remainder(s) / remainder(s / 2) for s in (1.0, 0.5, 0.25)]
+    assert all(3.7 <= ratio <= 4.3 for ratio in ratios), ratios
+
+
+def test_jit_vmap_and_grad_are_clean(x64):
+    config, w = small(2)
+    dw = step(subsets.make_subset(config), w)
+    want = closed(config, w, dw, images())
+    assert_rel_close(jax.jit(lambda w, dw, x: closed(config, w, dw, x))(w, dw, images()), want)
+    assert_rel_close(jax.vmap(lambda x: jax.tree.map(lambda y: y[0], closed(config, w, dw, x[None])))(images()), want)
+    # squared loss of f_lin: the gradient is J^T (f_lin), by both roads
+    losses = [
+        lambda dw, f=f: jnp.sum(f(dw).total ** 2)
+        for f in (lambda dw: closed(config, w, dw, images()), lambda dw: linearize(plain(config), w)(dw, images()))
+    ]
+    assert_rel_close(*[jax.grad(loss)(dw) for loss in losses])
+
+
+def flops(function, *args):
+    return jax.jit(function).lower(*args).compile().cost_analysis()["flops"]
+
+
+def test_a_frozen_prefix_costs_nothing():
+    """Compiled FLOPs, depth 12: a tangent of the last block adds under 3 %, of the head nothing to speak of."""
+    config = ViTConfig(width=48, depth=12, heads=3, mlp_width=192, patch_size=4, image_size=32, classes=7)
+    w, x = vit.init(config, jax.random.key(0)), jnp.ones((2, 32, 32, 3))
+    base = flops(plain(config), w, x)
+    for kind, blocks, most in (("blocks", 1, 1.03), ("head", 1, 1.001)):
+        dw = subsets.make_subset(config, kind, blocks).zeros(w)
+        cost = flops(lambda w, dw, x: closed(config, w, dw, x), w, dw, x)
+        assert cost <= most * base, (kind, cost / base)
+    full = flops(lambda w, dw, x: closed(config, w, dw, x), w, subsets.make_subset(config, blocks=12).zeros(w), x)
+    assert full > 1.5 * base  # so the measure can tell
+
+
+def test_a_wrong_tangent_is_refused_by_name(x64):
+    config, w = small(1)
+    with pytest.raises(InputError, match="TangentViT: expected a part of w; got the leaf block_7/norm1/scale"):
+        closed(config, w, {"block_7": {"norm1": {"scale": np.zeros(12)}}}, images())
+    with pytest.raises(InputError, match=r"head/bias of shape \(7,\); got \(8,\)"):
+        closed(config, w, {"head": {"bias": np.zeros(8)}}, images())
+    with pytest.raises(InputError, match=r"ViT: expected images of shape \('b', 8, 8, 3\)"):
+        closed(config, w, {}, images(size=12))

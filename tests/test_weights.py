@@ -1,0 +1,303 @@
+"""One tree from every layout, and one line for every broken file."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close
+from safetensors.numpy import save_file
+
+from tangent_jax import trees, vit, weights
+from tangent_jax.checks import InputError
+from tangent_jax.config import ViTConfig, vit_config
+
+
+def model(**changes):
+    """A small ViT that the name tables can carry: width 128 in two heads."""
+    config = ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8, classes=7, **changes)
+    w = vit.init(config, jax.random.key(0))
+    return config, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), w)
+
+
+def timm(config, w):
+    """The state dict that timm would hold for our parameters, built by hand, not by the loader's tables."""
+    d = config.width
+    out = {
+        "cls_token": w["class_token"].reshape(1, 1, d),
+        "pos_embed": w["position_embedding"][None],
+        "patch_embed.proj.weight": w["patch_embedding"]["kernel"].transpose(3, 2, 0, 1),
+        "patch_embed.proj.bias": w["patch_embedding"]["bias"],
+        "norm.weight": w["norm"]["scale"],
+        "norm.bias": w["norm"]["bias"],
+        "head.weight": w["head"]["kernel"].T,
+        "head.bias": w["head"]["bias"],
+    }
+    for i in range(config.depth):
+        b, a = w[f"block_{i}"], w[f"block_{i}"]["attention"]
+        out |= {
+            f"blocks.{i}.attn.qkv.weight": jnp.concatenate(
+                [a[k]["kernel"].reshape(d, d).T for k in ("query", "key", "value")]
+            ),
+            f"blocks.{i}.attn.qkv.bias": jnp.concatenate([a[k]["bias"].reshape(d) for k in ("query", "key", "value")]),
+            f"blocks.{i}.attn.proj.weight": a["out"]["kernel"].reshape(d, d).T,
+            f"blocks.{i}.attn.proj.bias": a["out"]["bias"],
+            f"blocks.{i}.mlp.fc1.weight": b["mlp_in"]["kernel"].T,
+            f"blocks.{i}.mlp.fc1.bias": b["mlp_in"]["bias"],
+            f"blocks.{i}.mlp.fc2.weight": b["mlp_out"]["kernel"].T,
+            f"blocks.{i}.mlp.fc2.bias": b["mlp_out"]["bias"],
+        }
+        for j in (1, 2):
+            out |= {
+                f"blocks.{i}.norm{j}.weight": b[f"norm{j}"]["scale"],
+                f"blocks.{i}.norm{j}.bias": b[f"norm{j}"]["bias"],
+            }
+            if config.layer_scale:
+                out[f"blocks.{i}.ls{j}.gamma"] = b[f"layer_scale{j}"]["scale"]
+    if config.pre_norm:
+        out |= {"norm_pre.weight": w["pre_norm"]["scale"], "norm_pre.bias": w["pre_norm"]["bias"]}
+    return {name: np.ascontiguousarray(value) for name, value in out.items()}
+
+
+def hugging_face(config, w):
+    d, flat = config.width, timm(config, w)
+    names = {
+        "cls_token": "vit.embeddings.cls_token",
+        "pos_embed": "vit.embeddings.position_embeddings",
+        "patch_embed.proj": "vit.embeddings.patch_embeddings.projection",
+        "norm": "vit.layernorm",
+        "head": "classifier",
+        "norm1": "layernorm_before",
+        "norm2": "layernorm_after",
+        "attn.proj": "attention.output.dense",
+        "mlp.fc1": "intermediate.dense",
+        "mlp.fc2": "output.dense",
+    }
+    out = {}
+    for name, value in flat.items():
+        stem, _, kind = name.rpartition(".")
+        if name.startswith("blocks."):
+            _, i, inner = stem.split(".", 2)
+            layer = f"vit.encoder.layer.{i}"
+            if inner == "attn.qkv":
+                for part, piece in zip(("query", "key", "value"), np.split(value, 3), strict=True):
+                    out[f"{layer}.attention.attention.{part}.{kind}"] = np.ascontiguousarray(piece)
+            else:
+                out[f"{layer}.{names[inner]}.{kind}"] = value
+        else:
+            out[names.get(name) or f"{names[stem]}.{kind}"] = value
+    assert out["vit.encoder.layer.0.attention.attention.query.weight"].shape == (d, d)
+    return out
+
+
+def google(config, w, heads_fused=False, positions="Transformer/posembed_input/pos_embedding"):
+    out = {"cls": w["class_token"].reshape(1, 1, -1), positions: w["position_embedding"][None]}
+    for name in ("kernel", "bias"):
+        out |= {f"embedding/{name}": w["patch_embedding"][name], f"head/{name}": w["head"][name]}
+    for name in ("scale", "bias"):
+        out[f"Transformer/encoder_norm/{name}"] = w["norm"][name]
+    for i in range(config.depth):
+        b, root = w[f"block_{i}"], f"Transformer/encoderblock_{i}"
+        out |= {
+            f"{root}/LayerNorm_{n}/{name}": b[f"norm{j}"][name]
+            for n, j in ((0, 1), (2, 2))
+            for name in ("scale", "bias")
+        }
+        out |= {
+            f"{root}/MlpBlock_3/Dense_{n}/{name}": b[layer][name]
+            for n, layer in ((0, "mlp_in"), (1, "mlp_out"))
+            for name in ("kernel", "bias")
+        }
+        for part in ("query", "key", "value", "out"):
+            for name, value in b["attention"][part].items():
+                fused = value.reshape(-1) if name == "bias" else value.reshape(config.width, config.width)
+                out[f"{root}/MultiHeadDotProductAttention_1/{part}/{name}"] = fused if heads_fused else value
+    return {name: np.asarray(value) for name, value in out.items()}
+
+
+@pytest.mark.parametrize("changes", [{}, {"layer_scale": True}, {"pre_norm": True, "epsilon": 1e-5}])
+def test_timm_names_give_our_tree(tmp_path, changes):
+    config, w = model(**changes)
+    save_file(timm(config, w), tmp_path / "model.safetensors")
+    found = weights.load(tmp_path / "model.safetensors")
+    assert found.config == config
+    assert_rel_close(found.params, w)
+    assert found.preprocessing.mean == (weights.CLIP if config.pre_norm else weights.INCEPTION)[0]
+    assert_rel_close(weights.load(tmp_path).params, w)  # the folder
+
+
+def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
+    config, w = model()
+    tensors = {k: v for k, v in timm(config, w).items() if not k.startswith("head.")}
+    save_file(
+        {**tensors, "decoder_blocks.0.norm1.weight": np.ones(3), "mask_token": np.ones(3)}, tmp_path / "mae.safetensors"
+    )
+    found = weights.load(tmp_path / "mae.safetensors")
+    assert found.config == config.replace(classes=0)
+    assert found.preprocessing.mean == weights.IMAGENET[0]
+
+
+def test_a_norm_after_pooling_means_average_pooling(tmp_path):
+    config, w = model(pool="avg")
+    tensors = {k.replace("norm.", "fc_norm.") if k.startswith("norm.") else k: v for k, v in timm(config, w).items()}
+    save_file(tensors, tmp_path / "m.safetensors")
+    assert weights.load(tmp_path / "m.safetensors").config == config
+
+
+def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
+    config, w = model(epsilon=1e-12, activation="gelu_tanh")
+    save_file(hugging_face(config, w), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_act": "gelu_new", "num_attention_heads": 2}))
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, "resample": 2})
+    )
+    found = weights.load(tmp_path)
+    assert found.config == config
+    assert found.preprocessing == weights.Preprocessing((0.1,) * 3, (0.2,) * 3, 1.0, "bilinear")
+    assert_rel_close(found.params, w)
+
+
+@pytest.mark.parametrize("heads_fused", [False, True])
+@pytest.mark.parametrize("prefix", ["", "opt/target/", "params/"])
+def test_npz_layouts_give_our_tree(tmp_path, heads_fused, prefix):
+    config, w = model(activation="gelu_tanh")
+    np.savez(tmp_path / "m.npz", **{prefix + k: v for k, v in google(config, w, heads_fused).items()})
+    found = weights.load(tmp_path / "m.npz")
+    assert found.config == config
+    assert_rel_close(found.params, w)
+
+
+def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
+    config, w = model(activation="gelu_tanh")
+    tensors = google(config, w, positions="pos_embedding")
+    tensors["pos_embedding"] = tensors["pos_embedding"][:, 1:]
+    np.savez(tmp_path / "m.npz", **tensors)
+    got = weights.load(tmp_path / "m.npz").params["position_embedding"]
+    assert (got[0] == 0).all()
+    assert_rel_close(got[1:], w["position_embedding"][1:])
+
+
+def test_an_old_representation_layer_is_dropped_with_its_head(tmp_path):
+    config, w = model(activation="gelu_tanh")
+    np.savez(tmp_path / "m.npz", **google(config, w), **{"pre_logits/kernel": np.ones((128, 128))})
+    assert weights.load(tmp_path / "m.npz").config.classes == 0
+
+
+def test_orbax_and_safetensors_of_ours_round_trip(tmp_path):
+    config, w = model(layer_scale=True)
+    saved = weights.Pretrained(config, w, weights.Preprocessing(crop=1.0), "here")
+    weights.save(tmp_path / "orbax", saved)
+    weights.save_safetensors(tmp_path / "ours.safetensors", saved)
+    for path in (tmp_path / "orbax", tmp_path / "ours.safetensors"):
+        found = weights.load(path, None)
+        assert (found.config, found.preprocessing) == (config, saved.preprocessing)
+        assert trees.fingerprint(found.params) == trees.fingerprint(w)
+    with pytest.raises(InputError, match="save: expected a folder that does not exist"):
+        weights.save(tmp_path / "orbax", saved)
+
+
+def test_the_builtin_model_and_random_ones_load():
+    builtin = weights.load("builtin")
+    assert (builtin.config.classes, builtin.source) == (52, "builtin")
+    assert weights.load("random:Ti/32", "Ti/32").config == vit_config("Ti/32")
+
+
+def broken(tmp_path, name):
+    config, w = model()
+    tensors = timm(config, w)
+    path = tmp_path / "m.safetensors"
+    if name == "missing":
+        del tensors["blocks.1.norm2.weight"]
+    elif name == "extra":
+        tensors["blocks.1.attn.gate"] = np.ones(3)
+    elif name == "misshapen":
+        tensors["blocks.1.mlp.fc2.bias"] = np.ones(3)
+    elif name == "nan":
+        tensors["norm.bias"] = np.full(128, np.nan, np.float32)
+    elif name == "not a ViT":
+        tensors = {"norm.weight": np.ones(3)}
+    save_file(tensors, path)
+    if name == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    if name == "pickle":
+        path = path.rename(tmp_path / "m.pth")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("missing", r"expected the tensor of block_1/norm2/scale \(128,\); got none"),
+        ("extra", r"got the extra tensor blocks.1.attn.gate \(3,\)"),
+        ("misshapen", r"expected block_1/mlp_out/bias of shape \(128,\); got shape \(3,\)"),
+        ("nan", "expected norm/bias finite; got NaN or infinity"),
+        ("truncated", "expected a whole safetensors file"),
+        ("not a ViT", "expected the tensor of patch_embedding/kernel; got none"),
+        ("pickle", "pickled checkpoints are never loaded"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(tmp_path, name, match):
+    with pytest.raises(InputError, match=match) as error:
+        weights.load(broken(tmp_path, name))
+    assert "\n" not in str(error.value)
+
+
+def test_other_wrong_sources_are_one_clear_line(tmp_path):
+    config, w = model()
+    save_file(timm(config, w), tmp_path / "m.safetensors")
+    np.savez(tmp_path / "object.npz", a=np.array([{}], object))
+    (tmp_path / "empty").mkdir()
+    for source, expected, match in [
+        ("nowhere.npz", None, "which does not exist"),
+        (tmp_path / "object.npz", None, "plain arrays"),
+        (tmp_path / "empty", None, "an Orbax checkpoint of ours"),
+        (tmp_path / "m.safetensors", "L/16", "expected L/16 with width 1024; got width 128"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            weights.load(source, expected)
+
+
+@pytest.mark.slow
+def test_the_real_weights_classify_the_imagenet_sample(vit_tiny, shared):
+    """Top-1 0.80 and top-5 0.95, within 0.01 (PyTorch: 0.799, 0.949)."""
+    from tangent_jax.data.decode import decode
+    from tangent_jax.data.sources import open_dataset
+
+    found = weights.load(vit_tiny, "Ti/16")
+    sample = open_dataset(f"folder:{shared}/data/imagenet_sample1000.zip").splits["train"]
+    f = jax.jit(lambda x: vit.ViT(found.config).apply({"params": found.params}, found.preprocessing.normalize(x)))
+    ranks = []
+    for start in range(0, 1000, 8):
+        x = np.stack([decode(sample.read(i), "", 224, found.preprocessing) for i in range(start, start + 8)])
+        ranks.append(np.argsort(-np.asarray(f(x)), -1)[:, :5])
+    hits = np.concatenate(ranks) == sample.labels[:, None]
+    assert abs(hits[:, 0].mean() - 0.80) <= 0.01
+    assert abs(hits.any(1).mean() - 0.95) <= 0.01
+
+
+def test_logits_equal_those_of_hugging_face_on_random_weights(tmp_path):
+    torch = pytest.importorskip("torch", reason="parity needs torch==2.13.0 and transformers: make parity")
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers: make parity")
+    hf = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            hidden_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=96,
+            image_size=32,
+            patch_size=8,
+            num_labels=7,
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    hf.save_pretrained(tmp_path, safe_serialization=True)
+    found = weights.load(tmp_path)
+    x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype(np.float32)
+    with torch.no_grad():
+        want = hf(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).logits.numpy()
+    got = vit.ViT(found.config).apply({"params": found.params}, x)
+    assert found.config.heads == 4
+    assert np.abs(np.asarray(got) - want).max() <= 1e-4
