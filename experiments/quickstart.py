@@ -19,12 +19,13 @@ SHARDS = flags.DEFINE_integer("shards", 5, "Shards trained apart.", lower_bound=
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the head, the shards and the order of examples.")
 OUT = flags.DEFINE_string("out", "out/quickstart", "Folder for result.json and quickstart.png.")
 
+RATE = 3e-3  # of Adam, for all three methods
 METHODS = {"FC": Choice("fc"), "NLFT-1": Choice("nlft"), "TAFT-1": Choice("taft")}
 EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TAFT-1": "the last block's tangent"}
 
 
 def train(task: Task, train_set: TailInputs, title: str) -> trees.Tree:
-    return common.train(task, train_set, common.settings_of(1e-3), SEED.value, title=title).dw
+    return common.train(task, train_set, common.settings_of(RATE), SEED.value, title=title).dw
 
 
 def main() -> None:

@@ -1,0 +1,40 @@
+# Both targets set up everything on a machine that has only Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint parity clean
+
+demo: .venv/demo  ## the two-minute tour, offline on digits
+	$(BIN)/python -m experiments.quickstart
+
+test: .venv/dev lint  ## lint, types, and every test in parallel
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+parity: .venv/dev  ## also against PyTorch and Hugging Face, which a user never needs
+	$(PIP) torch==2.13.0
+	$(PIP) 'transformers>=5,<6'
+	$(BIN)/python -m pytest tests/test_weights.py
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/python pyproject.toml constraints.txt
+	@echo "installing into .venv (a minute or two) ..."
+	$(PIP) --editable '.[data]'
+	touch $@
+
+.venv/dev: .venv/python pyproject.toml constraints.txt
+	@echo "installing into .venv (a minute or two) ..."
+	$(PIP) --editable '.[dev]'
+	touch $@ .venv/demo
+
+clean:
+	rm -rf .venv out build *.egg-info

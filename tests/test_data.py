@@ -1,0 +1,291 @@
+"""Sources, official archives, decoding and shards, on small files of the tests' own."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from tangent_jax.checks import InputError
+from tangent_jax.data import shards
+from tangent_jax.data.decode import decode, decode_ahead
+from tangent_jax.data.sources import Dataset, open_dataset
+from tangent_jax.weights import Preprocessing
+
+RNG = np.random.default_rng(0)
+
+
+def picture(size=(12, 10), suffix="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (*size[::-1], 3), np.uint8)).save(buffer, suffix)
+    return buffer.getvalue()
+
+
+def write(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture())
+
+
+def summary(dataset):
+    return {
+        split: list(zip(examples.names, examples.labels.tolist(), strict=True))
+        for split, examples in dataset.splits.items()
+    }
+
+
+def test_digits_are_split_by_writer_order():
+    dataset = open_dataset("digits")
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 898, "test": 899}
+    image = dataset.splits["test"].read(0)
+    assert (image.shape, image.dtype, image.max()) == ((8, 8, 3), np.uint8, 255)
+    assert set(dataset.splits["train"].identifiers()).isdisjoint(dataset.splits["test"].identifiers())
+
+
+def test_a_folder_with_train_and_test_inside(tmp_path):
+    write(
+        tmp_path, "train/b/1.png", "train/a/2.PNG", "train/a/3.jpg", "test/a/4.png", "test/b/5.png", "test/b/note.txt"
+    )
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert dataset.classes == ("a", "b")
+    assert summary(dataset) == {"train": [("train/a/2.PNG", 0), ("train/a/3.jpg", 0), ("train/b/1.png", 1)],
+                                "test": [("test/a/4.png", 0), ("test/b/5.png", 1)]}  # fmt: skip
+    assert dataset.splits["train"].read(2) == (tmp_path / "train/b/1.png").read_bytes()
+
+
+def test_a_folder_of_classes_is_split_by_content(tmp_path):
+    write(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(40)))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert len(dataset.splits["train"]) + len(dataset.splits["test"]) == 80
+    assert 4 <= len(dataset.splits["test"]) <= 32
+    before = set(dataset.splits["test"].names)
+    gone = dataset.splits["train"].names[0]
+    (tmp_path / gone).unlink()
+    assert set(open_dataset(f"folder:{tmp_path}").splits["test"].names) == before
+
+
+def as_zip(path, members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_zip_reads_like_the_folder_or_by_its_manifest(tmp_path):
+    images = {f"{split}/{c}/{i}.png": picture() for split in ("train", "test") for c in "ab" for i in range(2)}
+    plain = open_dataset(f"folder:{as_zip(tmp_path / 'plain.zip', images)}")
+    assert [len(plain.splits[s]) for s in ("train", "test")] == [4, 4]
+    items = [[name, name.split("/")[0], int("/b/" in name)] for name in images]
+    manifest = json.dumps({"classes": ["x", "y"], "items": items})
+    listed = open_dataset(f"folder:{as_zip(tmp_path / 'listed.zip', {**images, 'manifest.json': manifest})}")
+    assert listed.classes == ("x", "y")
+    assert summary(listed) == summary(plain)
+    assert listed.splits["test"].read(3) == images["test/b/1.png"]
+    assert listed.splits["train"].take(np.array([2])).identifiers() == listed.splits["train"].identifiers()[2:3]
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("nowhere", "open_dataset: expected one of digits, folder:PATH, tfds:NAME"),
+        ("folder:/nowhere", "which does not exist"),
+        ("folder:", "expected one of digits"),
+        ("cub200:{here}", "an unpacked archive with images.txt"),
+        ("folder:{file}", "a folder or a zip"),
+    ],
+)
+def test_a_wrong_specification_is_one_clear_line(tmp_path, spec, match):
+    (tmp_path / "file.txt").write_text("no zip")
+    with pytest.raises(InputError, match=match):
+        open_dataset(spec.format(here=tmp_path, file=tmp_path / "file.txt"))
+
+
+def test_a_class_without_images_is_named(tmp_path):
+    write(tmp_path, "train/a/1.png", "train/b/1.png", "test/a/1.png")
+    (tmp_path / "train/empty").mkdir()
+    with pytest.raises(InputError, match=r"a training image of every class of .*; got none of empty"):
+        open_dataset(f"folder:{tmp_path}")
+
+
+def test_one_class_is_refused(tmp_path):
+    write(tmp_path, "train/a/1.png", "test/a/1.png")
+    with pytest.raises(InputError, match="at least two classes"):
+        open_dataset(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize(("items", "match"), [([["a.png", "train", 2]], "a class index below 2; got 2 of a.png"),
+                                              ([["b.png", "train", 0]], "none named b.png")])  # fmt: skip
+def test_a_manifest_that_does_not_match_is_refused(tmp_path, items, match):
+    path = as_zip(
+        tmp_path / "m.zip", {"a.png": picture(), "manifest.json": json.dumps({"classes": ["x", "y"], "items": items})}
+    )
+    with pytest.raises(InputError, match=match):
+        open_dataset(f"folder:{path}")
+
+
+def archive(tmp_path, name):
+    """A small copy of each official layout; returns what the splits must be."""
+    if name == "caltech256":
+        write(tmp_path, *(f"256_ObjectCategories/{c}/{i}.jpg" for c in ("001.ak47", "002.flag") for i in range(62)),
+              "256_ObjectCategories/257.clutter/1.jpg")  # fmt: skip
+        return {"train": 120, "test": 4}, ("001.ak47", "002.flag")
+    if name == "mit67":
+        write(tmp_path, *(f"Images/{c}/{i}.jpg" for c in ("bar", "gym") for i in range(3)))
+        (tmp_path / "TrainImages.txt").write_text("gym/0.jpg\nbar/1.jpg\n")
+        (tmp_path / "TestImages.txt").write_text("bar/2.jpg\n")
+        return {"train": 2, "test": 1}, ("bar", "gym")
+    if name == "aircraft":
+        write(tmp_path, *(f"fgvc/data/images/{i}.jpg" for i in range(4)))
+        for split, lines in (("train", "0 DC-3\n1 Spitfire 2"), ("val", "2 DC-3"), ("test", "3 Spitfire 2")):
+            (tmp_path / f"fgvc/data/images_variant_{split}.txt").write_text(lines + "\n")
+        return {"train": 2, "validation": 1, "test": 1}, ("DC-3", "Spitfire 2")
+    if name == "cub200":
+        root = tmp_path / "CUB_200_2011"
+        write(root, *(f"images/{c}/{i}.jpg" for c in ("001.A", "002.B") for i in range(2)))
+        files = [f"{c}/{i}.jpg" for c in ("001.A", "002.B") for i in range(2)]
+        for table, values in (
+            ("images", files),
+            ("image_class_labels", [1, 1, 2, 2]),
+            ("train_test_split", [1, 0, 1, 0]),
+        ):
+            (root / f"{table}.txt").write_text("".join(f"{i + 1} {v}\n" for i, v in enumerate(values)))
+        (root / "classes.txt").write_text("1 001.A\n2 002.B\n")
+        return {"train": 2, "test": 2}, ("001.A", "002.B")
+    if name == "cars":
+        write(tmp_path, *(f"cars_{split}/{i}.jpg" for split in ("train", "test") for i in range(2)))
+        (tmp_path / "devkit").mkdir()
+        savemat(tmp_path / "devkit/cars_meta.mat", {"class_names": np.array(["Audi", "BMW"], object)})
+        for path in ("devkit/cars_train_annos", "cars_test_annos_withlabels"):
+            rows = np.array([("0.jpg", 2), ("1.jpg", 1)], [("fname", object), ("class", object)])
+            savemat(tmp_path / f"{path}.mat", {"annotations": rows})
+        return {"train": 2, "test": 2}, ("Audi", "BMW")
+    if name == "dogs":
+        write(tmp_path, *(f"Images/{c}/{i}.jpg" for c in ("n1-pug", "n2-lab") for i in range(2)))
+        for split in ("train", "test"):
+            files = np.array([f"{c}/{int(split == 'test')}.jpg" for c in ("n1-pug", "n2-lab")], object)
+            savemat(tmp_path / f"{split}_list.mat", {"file_list": files})
+        return {"train": 2, "test": 2}, ("n1-pug", "n2-lab")
+    write(tmp_path, *(f"images/{c}_{i}.jpg" for c in ("Abyssinian", "great_dane") for i in range(2)))
+    (tmp_path / "annotations").mkdir()
+    for split, i in (("trainval", 0), ("test", 1)):
+        (tmp_path / f"annotations/{split}.txt").write_text(f"#comment\nAbyssinian_{i} 1 1 1\ngreat_dane_{i} 2 2 1\n")
+    return {"train": 2, "test": 2}, ("Abyssinian", "great_dane")
+
+
+@pytest.mark.parametrize("name", ["caltech256", "mit67", "aircraft", "cub200", "cars", "dogs", "pets"])
+def test_an_official_archive_reads_with_its_official_split(tmp_path, name):
+    counts, classes = archive(tmp_path, name)
+    dataset = open_dataset(f"{name}:{tmp_path}")
+    assert dataset.classes == classes
+    assert {split: len(examples) for split, examples in dataset.splits.items()} == counts
+    for examples in dataset.splits.values():
+        assert decode(examples.read(0), "", 8, Preprocessing()).shape == (8, 8, 3)
+        for label, file in zip(examples.labels, examples.names, strict=True):
+            if "/" in file or name == "pets":
+                assert classes[label] in file
+    if name == "cars":
+        assert dataset.splits["train"].labels.tolist() == [1, 0]
+
+
+def test_a_tfds_set_reads_without_tensorflow(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class TangentTiny(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "image": tfds.features.Image(shape=(None, None, 3)),
+                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(4), "test": self._generate_examples(2)}
+
+        def _generate_examples(self, count):
+            for i in range(count):
+                buffer = io.BytesIO()
+                Image.new("RGB", (9, 9), (40 * i,) * 3).save(buffer, "PNG")
+                yield i, {"image": io.BytesIO(buffer.getvalue()), "label": ["cat", "dog"][i % 2]}
+
+    TangentTiny(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    dataset = open_dataset(f"tfds:tangent_tiny@{tmp_path}")
+    assert (dataset.classes, len(dataset.splits["train"]), len(dataset.splits["test"])) == (("cat", "dog"), 4, 2)
+    for i, label in enumerate(dataset.splits["train"].labels):
+        assert (dataset.splits["train"].read(i)[0, 0, 0] // 40) % 2 == label
+    import sys
+
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_tfds_set_that_is_not_prepared_says_how():
+    with pytest.raises(
+        InputError, match=r"Prepare it once where TensorFlow is installed: tfds build \w+ --file_format=array_record"
+    ) as error:
+        open_dataset("tfds:stanford_dogs@/nowhere")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [(40, 20), (20, 40), (30, 30)])
+def test_decoding_crops_the_centre_of_the_resized_short_side(size):
+    wide = np.zeros((*size[::-1], 3), np.uint8)
+    centre = [slice(s // 2 - 2, s // 2 + 2) for s in size[::-1]]
+    wide[centre[0], centre[1]] = 255
+    got = decode(wide, "", 16, Preprocessing(crop=0.8))
+    assert (got.shape, got.dtype) == ((16, 16, 3), np.uint8)
+    rows, columns = np.nonzero(got[..., 0] > 100)
+    assert abs(rows.mean() - 7.5) <= 0.75
+    assert abs(columns.mean() - 7.5) <= 0.75
+
+
+def test_grey_palette_and_transparent_images_become_rgb():
+    for mode in ("L", "P", "RGBA", "CMYK"):
+        buffer = io.BytesIO()
+        Image.new(mode, (9, 9)).save(buffer, "TIFF")
+        assert decode(buffer.getvalue(), "", 8, Preprocessing()).shape == (8, 8, 3)
+    assert decode(np.zeros((9, 9, 1), np.uint8), "", 8, Preprocessing()).shape == (8, 8, 3)
+
+
+def test_a_text_file_is_named_as_unreadable():
+    with pytest.raises(InputError, match=r"decode: expected an image; got cat.jpg \(UnidentifiedImageError\)"):
+        decode(b"not an image", "cat.jpg", 8, Preprocessing())
+
+
+def test_decoding_ahead_keeps_the_order_and_yields_errors():
+    def job(i):
+        if i == 3:
+            raise InputError("three")
+        return np.full(1, i)
+
+    results = list(decode_ahead((lambda i=i: job(i) for i in range(9)), workers=3, ahead=4))
+    assert isinstance(results.pop(3), InputError)
+    assert [int(r[0]) for r in results] == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+def test_uniform_shards_are_a_disjoint_cover_of_equal_sizes():
+    found = shards.uniform(23, 5, seed=1)
+    assert sorted(np.concatenate(found)) == list(range(23))
+    assert {len(rows) for rows in found} == {4, 5}
+    assert all((a == b).all() for a, b in zip(found, shards.uniform(23, 5, seed=1), strict=True))
+    with pytest.raises(InputError, match=r"shards in 1\.\.3"):
+        shards.uniform(3, 4, seed=0)
+
+
+def test_hashed_shards_do_not_move_when_an_example_leaves():
+    names = tuple(f"{i:064x}" for i in RNG.integers(0, 2**62, 50) * 4)
+    where = {names[i]: s for s, rows in enumerate(shards.by_identifier(names, 4)) for i in rows}
+    fewer = names[:20] + names[21:]
+    assert len(where) == 50
+    assert {fewer[i]: s for s, rows in enumerate(shards.by_identifier(fewer, 4)) for i in rows} == {
+        n: where[n] for n in fewer
+    }
+
+
+def test_a_data_set_needs_a_train_split():
+    with pytest.raises(InputError, match="a train split in x"):
+        Dataset("x", ("a", "b"), {})

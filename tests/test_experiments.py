@@ -1,0 +1,193 @@
+"""The binaries, as a user runs them: results, files, and one clear line for what they cannot use."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from tangent_jax import trees, weights
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(binary, *arguments, code=0):
+    """(last line of stdout, stderr) of a binary started from the checkout."""
+    done = subprocess.run([sys.executable, "-m", f"experiments.{binary}", *arguments], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "TQDM_MININTERVAL": "1"}, timeout=900)  # fmt: skip
+    assert done.returncode == code, done.stderr[-3000:]
+    lines = done.stdout.strip().splitlines()
+    return lines[-1] if lines else "", done.stderr
+
+
+def photographs(root, count=6, classes=("cat", "dog")):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label, name in enumerate(classes):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                image = np.clip(rng.normal(80 + 90 * label, 40, (20, 24, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(image).save(root / split / name / f"{i}.png")
+    return root
+
+
+@pytest.mark.slow
+def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
+    line, _ = run("finetune", "--epochs=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out")
+    result = json.loads(line)
+    assert result["accuracy"] > 0.6
+    assert (result["method"], result["blocks"], result["dataset"], result["steps"], result["seed"]) == (
+        "taft",
+        1,
+        "digits",
+        87,
+        0,
+    )
+    assert result["trainable_parameters"] == 113002
+    assert min(result["train_seconds"], result["examples_per_second"]) > 0
+    stored = json.loads((tmp_path / "out/result.json").read_text())
+    assert stored["accuracy"] == result["accuracy"]
+    assert len(stored["history"]) == 3
+    assert Image.open(tmp_path / "out/curves.png").size[0] > 600
+    assert (tmp_path / "out/dw.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [
+    ["--method=fc"], ["--method=nlft", "--blocks=2"], ["--linearization=autodiff", "--new_class_token", "--reset"],
+    ["--subset=everything", "--dtype=bfloat16"], ["--subset=bitfit", "--blocks=6", "--loss=ce"],
+])  # fmt: skip
+def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, flags):
+    photographs(tmp_path / "photos")
+    line, _ = run("finetune", f"--dataset=folder:{tmp_path}/photos", "--epochs=15", "--batch_size=5", f"--cache_dir={tmp_path}/c",
+                  f"--out={tmp_path}/out", *flags)  # fmt: skip
+    assert json.loads(line)["accuracy"] >= 0.75
+
+
+@pytest.mark.slow
+def test_quickstart_shows_a_removal_that_is_exact(tmp_path):
+    line, _ = run("quickstart", "--epochs=4", "--shards=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out")
+    result = json.loads(line)
+    assert result["removal_is_exact"]
+    assert set(result["accuracy"]) == {"FC", "NLFT-1", "TAFT-1", "one shard", "3 added", "2 left"}
+    assert (tmp_path / "out/quickstart.png").exists()
+
+
+@pytest.mark.slow
+def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path):
+    photographs(tmp_path / "photos")
+    flags = [f"--datasets=folder:{tmp_path}/photos", "--blocks=1", "--seeds=2", "--epochs=3", "--search_epochs=2", "--nosearch_anchor",
+             f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"]  # fmt: skip
+    first, _ = run("table1", *flags)
+    runs = (tmp_path / "out/runs.jsonl").read_text()
+    assert len(runs.splitlines()) == 3 * (2 + 2)
+    assert run("table1", *flags)[0] == first
+    assert (tmp_path / "out/runs.jsonl").read_text() == runs
+    cell = json.loads(first)["photos"]["TAFT-1"]
+    assert cell["mean"] == pytest.approx(np.mean(cell["accuracies"]))
+    assert (tmp_path / "out/table1.md").read_text().startswith("| data set | FC | NLFT-1 | TAFT-1 |")
+    assert (tmp_path / "out/table1.png").exists()
+
+
+@pytest.mark.slow
+def test_pretrain_writes_a_model_that_loads(tmp_path):
+    run("pretrain", "--images=64", "--epochs=1", f"--out={tmp_path}")
+    assert weights.load(tmp_path / "vit_builtin.safetensors").config == weights.load("builtin").config
+
+
+def damaged(root, harm):
+    """A folder of photographs, or a weights file, with one thing wrong; the flags that name it."""
+    photos = photographs(root / "photos", 2, ("cat",) if harm == "one class" else ("cat", "dog"))
+    flags = [f"--dataset=folder:{photos}"]
+    if harm == "text":
+        (photos / "train/cat/1.png").write_text("not an image")
+    elif harm == "empty class":
+        (photos / "train/eel").mkdir()
+    elif harm == "class only in test":
+        (photos / "test/eel").mkdir()
+        Image.new("RGB", (9, 9)).save(photos / "test/eel/1.png")
+    elif harm in ("nan", "truncated", "wrong model"):
+        path = root / "w.safetensors"
+        weights.save_safetensors(path, weights.load("builtin"))
+        if harm == "nan":
+            flat = {k: np.array(v) for k, v in trees.leaves(weights.load("builtin").params).items()}
+            flat["norm/bias"][0] = np.nan
+            save_file(flat, path, {"tangent_jax": json.dumps(weights.meta_of(weights.load("builtin")))})
+        elif harm == "truncated":
+            path.write_bytes(path.read_bytes()[:-10])
+        flags += [f"--weights={path}", *(["--architecture=B/16"] if harm == "wrong model" else [])]
+    elif harm == "missing weights":
+        flags += ["--weights=nowhere.safetensors"]
+    elif harm == "too many blocks":
+        flags += ["--blocks=9"]
+    elif harm == "stray word":
+        flags += ["word"]
+    return [*flags, f"--cache_dir={root}/cache", f"--out={root}/out"]
+
+
+CLEAR = {
+    "text": r"decode: expected an image; got train/cat/1.png (UnidentifiedImageError). Mend or remove it, or pass --skip_unreadable.",
+    "empty class": "open_dataset: expected a training image of every class of photos; got none of eel.",
+    "class only in test": "open_dataset: expected a training image of every class of photos; got none of eel.",
+    "one class": "open_dataset: expected at least two classes in photos; got 1.",
+    "nan": "load: expected norm/bias finite; got NaN or infinity",
+    "truncated": "load: expected a whole safetensors file; got",
+    "wrong model": "load: expected B/16 with width 768; got width 96",
+    "missing weights": "load: expected weights: builtin, random:SIZE/PATCH",
+    "too many blocks": "make_subset: expected blocks in 0..6; got 9.",
+    "stray word": "finetune: expected flags only; got word.",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", CLEAR)
+def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, harm):
+    _, stderr = run("finetune", *damaged(tmp_path, harm), code=1)
+    complaint = stderr.strip().splitlines()[-1]
+    assert complaint.startswith(CLEAR[harm]), stderr
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_unreadable_images_are_skipped_and_counted_where_asked(tmp_path):
+    line, stderr = run("finetune", *damaged(tmp_path, "text"), "--skip_unreadable", "--epochs=2")
+    assert json.loads(line)["skipped"] == 1
+    assert "train inputs: skipped 1 unreadable of 4 images" in stderr
+
+
+@pytest.mark.slow
+def test_an_unknown_flag_is_refused():
+    _, stderr = run("finetune", "--blokcs=1", code=1)
+    assert "Unknown command line flag 'blokcs'. Did you mean: blocks" in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.slow
+def test_tangent_beats_the_head_on_real_birds(vit_tiny, shared, tmp_path):
+    """Default flags: TAFT-1 at least 0.850 on cub50's test split, FC at least 0.835 and below it."""
+    accuracy = {}
+    for method in ("taft", "fc"):
+        line, _ = run("finetune", f"--weights={vit_tiny}", f"--dataset=folder:{shared}/data/cub50.zip", f"--method={method}",
+                      f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/{method}")  # fmt: skip
+        accuracy[method] = json.loads(line)["accuracy"]
+    assert accuracy["taft"] >= 0.850
+    assert 0.835 <= accuracy["fc"] < accuracy["taft"]
+
+
+def test_the_picture_of_a_history_is_drawn(tmp_path):
+    from experiments import pictures
+
+    rows = [{"epoch": i, "loss": 1 / i, "train_accuracy": 0.1 * i, "test_accuracy": 0.1} for i in range(1, 5)]
+    pictures.history(tmp_path / "h.png", rows, "title")
+    pictures.bars(
+        tmp_path / "b.png", ["a", "b"], {"FC": [(0.8, 0.01), (0.7, 0.0)], "TAFT": [(0.9, 0.01), (0.8, 0.0)]}, "title"
+    )
+    for name in ("h.png", "b.png"):
+        assert Image.open(io.BytesIO((tmp_path / name).read_bytes())).size[0] > 500
