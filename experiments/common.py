@@ -1,24 +1,22 @@
-"""What the binaries share: flags, the way from a photograph to a trained step, results on disk."""
+"""What the fine-tuning binaries share: flags, and the way from a photograph to a trained step."""
 
-import json
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags, logging
+from absl import flags
 
 from tangent_jax import subsets
-from tangent_jax.checks import InputError, require
+from tangent_jax.checks import require
 from tangent_jax.data.cache import TailInputs, tail_inputs
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.fit import Fitted, Settings, fit
 from tangent_jax.losses import LOSSES
 from tangent_jax.predict import Predictor
 from tangent_jax.subsets import Subset
+from tangent_jax.vit import resize_positions
 from tangent_jax.weights import Pretrained
 
 WEIGHTS = flags.DEFINE_string(
@@ -29,6 +27,9 @@ WEIGHTS = flags.DEFINE_string(
 )
 ARCHITECTURE = flags.DEFINE_string(
     "architecture", None, "What the weights must be, such as L/16; unset: whatever they are."
+)
+IMAGE_SIZE = flags.DEFINE_integer(
+    "image_size", None, "Side in pixels; unset: the weights' own. The position embedding is resampled.", lower_bound=1
 )
 CACHE = flags.DEFINE_string("cache_dir", "~/.cache/tangent_jax", "Folder of cached tail inputs.")
 SKIP = flags.DEFINE_bool("skip_unreadable", False, "Leave unreadable images out and count them.")
@@ -83,6 +84,8 @@ class Task(NamedTuple):
 def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> Task:
     """The anchor (new head; CLS=T and PT=F where chosen), its trained subset and predictor."""
     config, w = pretrained.config, pretrained.params
+    if IMAGE_SIZE.value is not None:
+        config, w = resize_positions(config, w, IMAGE_SIZE.value)
     fresh = jax.random.split(jax.random.key(seed), 3)
     config, w = subsets.new_head(config, w, classes, fresh[0])
     fc = choice.method == "fc"
@@ -140,34 +143,3 @@ def test_split(dataset: Dataset) -> Examples:
             return dataset.splits[name]
     require(False, "test_split", f"a test or validation split in {dataset.name}", sorted(dataset.splits))
     raise AssertionError
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Written whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
-    os.replace(partial, path)
-
-
-def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
-    """result.json (with `more`), and the result as the last line of stdout."""
-    write_json(out / "result.json", {**result, **more})
-    print(json.dumps(result))
-
-
-def run(main: Callable[[], None]) -> None:
-    """Runs a binary: bad input is one line on stderr and exit code 1; an interruption says how to go on."""
-
-    def guarded(argv: list[str]) -> None:
-        logging.set_verbosity(logging.WARNING)
-        try:
-            require(len(argv) == 1, Path(argv[0]).stem, "flags only", " ".join(argv[1:]))
-            main()
-        except InputError as error:
-            print(error, file=sys.stderr)
-            sys.exit(1)
-        except KeyboardInterrupt:
-            print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-            sys.exit(130)
-
-    app.run(guarded)

@@ -6,7 +6,7 @@ from pathlib import Path
 from absl import flags
 from safetensors.flax import save_file
 
-from experiments import common, pictures
+from experiments import binary, common, pictures
 from tangent_jax import trees, weights
 from tangent_jax.data.sources import open_dataset
 from tangent_jax.subsets import KINDS
@@ -74,8 +74,8 @@ def main() -> None:
         "seed": SEED.value,
         "skipped": train_set.skipped + test_set.skipped,
     }
-    common.finish(out, result, history=fitted.history)
+    binary.finish(out, result, history=fitted.history)
 
 
 if __name__ == "__main__":
-    common.run(main)
+    binary.run(main)

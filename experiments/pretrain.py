@@ -3,16 +3,14 @@
 The file shipped as tangent_jax/assets/vit_builtin.safetensors is this command's output with no flags.
 """
 
-import json
-import sys
 import time
 from pathlib import Path
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import flags
 
-from experiments import characters
+from experiments import binary, characters
 from tangent_jax import subsets, vit, weights
 from tangent_jax.config import ViTConfig
 from tangent_jax.data.decode import decode
@@ -38,7 +36,7 @@ def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([decode(image, "letter", CONFIG.image_size, PREPROCESSING) for image in images]), labels
 
 
-def main(_: list[str]) -> None:
+def main() -> None:
     out = Path(OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     images, labels = letters(IMAGES.value, SEED.value)
@@ -69,9 +67,8 @@ def main(_: list[str]) -> None:
         "bytes": path.stat().st_size,
         "train_seconds": round(time.perf_counter() - started, 1),
     }
-    (out / "result.json").write_text(json.dumps({**result, "history": fitted.history}, indent=1))
-    print(json.dumps(result))
+    binary.finish(out, result, history=fitted.history)
 
 
 if __name__ == "__main__":
-    app.run(main, sys.argv)
+    binary.run(main)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from experiments import common, pictures
+from experiments import binary, common, pictures
 from experiments.common import Choice, Task
 from tangent_jax import compose, trees, weights
 from tangent_jax.data import shards
@@ -67,7 +67,7 @@ def main() -> None:
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  What is left after the removal is {same} that the other {n - 1} shards alone give.\n")
     pictures.steps(out / "quickstart.png", [(name, value) for name, _, value in rows], f"{dataset.name}: test accuracy")
-    common.finish(
+    binary.finish(
         out, {"accuracy": {name: value for name, _, value in rows}, "removal_is_exact": exact, "seed": SEED.value}
     )
     if not exact:
@@ -75,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    binary.run(main)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from experiments import common, pictures
+from experiments import binary, common, pictures
 from experiments.common import Choice
 from tangent_jax import weights
 from tangent_jax.data.cache import TailInputs
@@ -81,7 +81,7 @@ def main() -> None:
     series = {name: [(table[d.name][name]["mean"], table[d.name][name]["spread"]) for d in sets] for name in names}
     pictures.bars(out / "table1.png", [d.name for d in sets], series, f"Fine-tuning, {SEEDS.value} seeds")
     print(markdown)
-    common.finish(out, table)
+    binary.finish(out, table)
 
 
 def measure(pretrained: weights.Pretrained, dataset: Dataset, method: str, blocks: int, runs: Runs) -> dict:
@@ -154,4 +154,4 @@ def as_markdown(table: dict[str, dict[str, dict]]) -> str:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    binary.run(main)

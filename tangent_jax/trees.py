@@ -19,7 +19,7 @@ from tangent_jax.checks import require
 from tangent_jax.notation import Dual, Tree
 
 
-def leaves(tree: Tree) -> dict[str, Array]:
+def leaves(tree: Tree) -> dict[str, Any]:
     """The leaves by path, in the tree's own order."""
     return {keystr(path, simple=True, separator="/"): leaf for path, leaf in tree_flatten_with_path(tree)[0]}
 

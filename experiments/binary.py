@@ -1,0 +1,43 @@
+"""The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import app, logging
+
+from tangent_jax.checks import InputError, require
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Written whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
+    """result.json (with `more`), and the result as the last line of stdout."""
+    write_json(out / "result.json", {**result, **more})
+    print(json.dumps(result))
+
+
+def run(main: Callable[[], None]) -> None:
+    """Bad input is one line on stderr and exit code 1; an interruption says how to go on."""
+
+    def guarded(argv: list[str]) -> None:
+        logging.set_verbosity(logging.WARNING)
+        try:
+            require(len(argv) == 1, Path(argv[0]).stem, "flags only", " ".join(argv[1:]))
+            main()
+        except InputError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+            sys.exit(130)
+
+    app.run(guarded)
