@@ -58,10 +58,16 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [
-    ["--method=fc"], ["--method=nlft", "--blocks=2"], ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24"],
-    ["--subset=everything", "--dtype=bfloat16"], ["--subset=bitfit", "--blocks=6", "--loss=ce"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--method=fc"],
+        ["--method=nlft", "--blocks=2"],
+        ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24"],
+        ["--subset=everything", "--dtype=bfloat16"],
+        ["--subset=bitfit", "--blocks=6", "--loss=ce"],
+    ],
+)
 def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, flags):
     photographs(tmp_path / "photos")
     cache, out = f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"
