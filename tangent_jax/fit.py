@@ -8,8 +8,8 @@ callable pytree of the caller's. Source: Liu et al. 2024, Section 3 and the sett
 
 import dataclasses
 import hashlib
-import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -155,8 +155,10 @@ def fit(
     run = partial(scan_steps, settings=settings, steps_per_epoch=steps)
     state = State(dw, settings.optimizer(steps).init(dw))
     history: list[dict[str, float]] = []
-    saver = Saver(checkpoints, state, settings, key, n) if checkpoints is not None else None
-    if saver is not None:
+    saver = None
+    if checkpoints is not None:
+        seed = jax.random.key_data(key).tolist()
+        saver = Saver(checkpoints, run_identity(predict, dw, inputs, labels, settings, seed, evaluation is None))
         state, history = saver.restore(state)
     state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
     source = Batches(inputs, labels, resident_bytes, batch)
@@ -263,19 +265,24 @@ def accuracy(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, lab
     return float(np.mean(logits(predict, dw, inputs).argmax(-1) == np.asarray(labels)))
 
 
-class Saver:
-    """The last finished epoch on disk (Orbax), under a name that the run's settings and start decide."""
+def run_identity(predict: Callable, dw: Tree, inputs: Any, labels: np.ndarray, *others: Any) -> str:
+    """A name for what decides a run: model, start, settings, key, labels, and up to 64 rows of the inputs."""
+    rows = np.unique(np.linspace(0, len(labels) - 1, 64).astype(int))
+    data = {
+        "rows": np.asarray(inputs[rows]),
+        "labels": np.asarray(labels),
+        "dw": dw,
+        "leaves": jax.tree.leaves(predict),
+    }
+    program = re.sub(r" at 0x[0-9a-f]+", "", f"{jax.tree.structure(predict)} {inputs.shape} {others}")
+    return hashlib.sha256(f"{program} {trees.fingerprint(data)}".encode()).hexdigest()[:16]
 
-    def __init__(self, folder: str | os.PathLike, state: State, settings: Settings, key: Array, n: int) -> None:
-        identity = json.dumps(
-            [
-                dataclasses.asdict(settings),
-                np.asarray(jax.random.key_data(key)).tolist(),
-                n,
-                trees.fingerprint(state.dw),
-            ]
-        )
-        self.folder = Path(folder).absolute() / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+class Saver:
+    """The last finished epoch of one run on disk (Orbax)."""
+
+    def __init__(self, folder: str | os.PathLike, identity: str) -> None:
+        self.folder = Path(folder).absolute() / identity
         for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(leftover, ignore_errors=True)
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=1))

@@ -68,6 +68,18 @@ def test_a_folder_of_classes_is_split_by_content(tmp_path):
     assert set(open_dataset(f"folder:{tmp_path}").splits["test"].names) == before
 
 
+def test_a_folder_around_everything_and_hidden_files_are_passed_over(tmp_path):
+    names = [f"photos/train/{c}/1.png" for c in "ab"] + ["photos/test/a/2.png", "photos/.cache/x/3.png"]
+    write(tmp_path, *names, "photos/train/a/deep/4.png")
+    (tmp_path / "photos/.DS_Store").write_text("")
+    dataset = open_dataset(
+        f"folder:{as_zip(tmp_path / 'z.zip', {n: b'' for n in names} | {'__MACOSX/photos/x.png': b''})}"
+    )
+    assert summary(dataset) == {"test": [(names[2], 0)], "train": [(names[0], 0), (names[1], 1)]}
+    whole = open_dataset(f"folder:{tmp_path}")
+    assert summary(whole)["train"] == [(names[0], 0), ("photos/train/a/deep/4.png", 0), (names[1], 1)]
+
+
 def as_zip(path, members):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():

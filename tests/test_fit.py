@@ -1,5 +1,6 @@
 """Training: convex, deterministic, the same streamed or resident, and the same after a kill."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -70,18 +71,21 @@ def test_one_epoch_is_the_adam_steps_written_out(x64):
         jax.random.key(3),
     )
     got = fit(predict, dw, np.asarray(x), Y[:21], settings, key).dw
-    moments = None
+
+    @jax.jit
+    def gradient(dw, x, y):
+        def objective(dw):
+            losses = optax.softmax_cross_entropy_with_integer_labels(predict(dw, x), y)
+            return losses.mean() + 0.05 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(dw))
+
+        return jax.grad(objective)(dw)
+
+    moments = optax.adam(1e-3).init(dw)
     for epoch in range(2):
         optimizer = optax.adam(1e-3 * 0.1**epoch)
-        moments = optimizer.init(dw) if moments is None else moments
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), 21))
         for rows in np.split(order, [8, 16]):
-
-            def objective(dw, rows=rows):
-                losses = optax.softmax_cross_entropy_with_integer_labels(predict(dw, x[rows]), Y[rows])
-                return losses.mean() + 0.05 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(dw))
-
-            updates, moments = optimizer.update(jax.grad(objective)(dw), moments)
+            updates, moments = optimizer.update(gradient(dw, x[rows], Y[rows]), moments)
             dw = optax.apply_updates(dw, updates)
     assert_rel_close(got, dw, 1e-9)  # 6 Adam steps divide rounding by sqrt(v)
 
@@ -157,8 +161,14 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     again = train(*task(), checkpoints=tmp_path)
     assert again.history == first.history
     assert trees.fingerprint(again.dw) == trees.fingerprint(first.dw)
-    other = train(*task(), checkpoints=tmp_path, seed=4)  # another run's checkpoint is not taken for this one's
-    assert trees.fingerprint(other.dw) != trees.fingerprint(first.dw)
+    # another run's checkpoint is not taken for this one's: seed, method, anchor and data tell them apart
+    moved, dw = task()
+    moved = dataclasses.replace(moved, w=jax.tree.map(lambda leaf: 1.01 * leaf, moved.w))
+    others = [train(*task(), checkpoints=tmp_path, seed=4), train(*task("nlft"), checkpoints=tmp_path)]
+    others += [train(moved, dw, checkpoints=tmp_path)]
+    others += [fit(*task(), X[::-1], Y, Settings(epochs=6), jax.random.key(0), checkpoints=tmp_path)]
+    assert len({trees.fingerprint(fitted.dw) for fitted in [first, *others]}) == 5
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 @pytest.mark.parametrize(("call", "match"), [

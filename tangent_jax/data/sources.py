@@ -145,36 +145,44 @@ def folder(where: str) -> Dataset:
 
         def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
             kept = tuple(names)
-            return Examples(kept, np.fromiter(labels, np.int32), lambda i: read_member(path, kept[i]))
+            return Examples(kept, np.fromiter(labels, np.int32), lambda i: read_member(archive, kept[i]))
 
     if manifest is not None:
         return from_manifest(path, manifest, set(names), make)
-    splits = sorted({"train", "test", "validation"} & {name.split("/")[0] for name in folders})
-    images = [name for name in names if name.lower().endswith(SUFFIXES)]
-    found = {split: [n for n in images if n.startswith(f"{split}/")] for split in splits} if splits else {"": images}
+    classes, found = by_folder(names, folders)
+    made = {split: make([name for name, _ in items], [label for _, label in items]) for split, items in found.items()}
+    return Dataset(path.stem, classes, made if "train" in made else by_content(made[""]))
+
+
+def by_folder(names: list[str], folders: list[str]) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]]]:
+    """Classes, and (name, class index) by split; the split is "" where there are no folders train and test.
+
+    A single folder around everything, hidden files and what macOS adds to a zip are passed over.
+    """
+    visible = [f for f in folders if not f.startswith("__MACOSX") and not any(p.startswith(".") for p in f.split("/"))]
+    images = [n for n in names if n.lower().endswith(SUFFIXES) and n.rpartition("/")[0] in visible]
+    tops = {folder.split("/")[0] for folder in visible}
+    around = f"{min(tops)}/" if len(tops) == 1 and not tops & {n.rpartition("/")[0] for n in images} else ""
+    parts = {name: name.removeprefix(around).split("/") for name in [*images, *visible] if name.startswith(around)}
+    splits = {"train", "test", "validation"} & {part[0] for part in parts.values()}
     depth = 1 if splits else 0
-    classes = sorted(
-        {
-            name.split("/")[depth]
-            for name in folders
-            if name.count("/") >= depth and name.split("/")[0] in (splits or [name.split("/")[0]])
-        }
-    )
+    inside = {name: part for name, part in parts.items() if part[0] in splits or not splits}
+    classes = tuple(sorted({inside[name][depth] for name in visible if len(inside.get(name, ())) > depth}))
     index = {name: i for i, name in enumerate(classes)}
-    made = {
-        split: make(kept := [n for n in members if n.count("/") > depth], [index[n.split("/")[depth]] for n in kept])
-        for split, members in found.items()
-    }
-    return Dataset(path.stem, tuple(classes), made if splits else by_content(made[""]))
+    found: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(splits) or [""]}
+    for name in images:
+        part = inside.get(name, [])
+        if len(part) > depth + 1:
+            found[part[0] if splits else ""].append((name, index[part[depth]]))
+    return classes, found
 
 
-def read_member(path: Path, name: str) -> bytes:
-    """One member of a zip; each call opens it, so that threads and processes may read together."""
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """One member of a zip; threads may read together, as ZipFile locks its file."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.read(name)
+        return archive.read(name)
     except (zipfile.BadZipFile, KeyError, OSError) as error:
-        raise refusal("open_dataset", f"a readable {name} in {path}", error) from error
+        raise refusal("open_dataset", f"a readable {name} in {archive.filename}", error) from error
 
 
 def from_manifest(path: Path, manifest: dict, present: set[str], make: Callable[..., Examples]) -> Dataset:
