@@ -36,6 +36,9 @@ def run(main: Callable[[], None]) -> None:
         except InputError as error:
             print(error, file=sys.stderr)
             sys.exit(1)
+        except OSError as error:
+            print(f"{Path(argv[0]).stem}: {error}", file=sys.stderr)
+            sys.exit(1)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
             sys.exit(130)

@@ -18,6 +18,7 @@ from absl import flags
 from experiments import binary, common, pictures
 from experiments.common import Choice
 from tangent_jax import weights
+from tangent_jax.checks import refusal
 from tangent_jax.data.cache import TailInputs
 from tangent_jax.data.sources import Dataset, open_dataset
 
@@ -32,11 +33,19 @@ OUT = flags.DEFINE_string("out", "out/table1", "Folder for result.json, table1.m
 
 def candidates(method: str, blocks: int) -> list[Choice]:
     """What is searched for one column of the table."""
-    rates = [float(rate) for rate in RATES.value]
+    rates = numbers("lrs", RATES.value, float)
     anchors = (
         list(itertools.product((False, True), repeat=2)) if ALL_CHOICES.value and method != "fc" else [(False, False)]
     )
     return [Choice(method, "blocks", blocks, reset, token, rate) for (reset, token) in anchors for rate in rates]
+
+
+def numbers(flag: str, values: list[str], kind: type) -> list:
+    """The numbers of a comma-separated flag."""
+    try:
+        return [kind(value) for value in values]
+    except ValueError as error:
+        raise refusal("table1", f"--{flag} as numbers separated by commas", ",".join(values)) from error
 
 
 def name_of(method: str, blocks: int) -> str:
@@ -66,8 +75,11 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs = Runs(out / "runs.jsonl")
     sets = [open_dataset(spec) for spec in DATASETS.value]
-    depths = [int(blocks) for blocks in BLOCKS.value if int(blocks) <= pretrained.config.depth]
-    columns = [("fc", 0), *((method, blocks) for blocks in depths for method in ("nlft", "taft"))]
+    depths = [blocks for blocks in numbers("blocks", BLOCKS.value, int) if blocks <= pretrained.config.depth]
+    columns: list[tuple[str, int]] = [
+        ("fc", 0),
+        *((method, blocks) for blocks in depths for method in ("nlft", "taft")),
+    ]
     names = [name_of(*column) for column in columns]
     table: dict[str, dict[str, dict]] = {}
     for dataset in sets:
@@ -85,7 +97,8 @@ def main() -> None:
 def measure(pretrained: weights.Pretrained, dataset: Dataset, method: str, blocks: int, runs: Runs) -> dict:
     """Searches on validation, trains on train, measures on test: one cell of the table."""
     searched = candidates(method, blocks)
-    validated = [one_run(pretrained, dataset, choice, 0, runs, search=True) for choice in searched]
+    several = len(searched) > 1
+    validated = [one_run(pretrained, dataset, c, 0, runs, search=True) for c in searched] if several else [0.0]
     best = searched[int(np.argmax(validated))]
     accuracies = [one_run(pretrained, dataset, best, seed, runs, search=False) for seed in range(SEEDS.value)]
     print(
@@ -97,7 +110,7 @@ def measure(pretrained: weights.Pretrained, dataset: Dataset, method: str, block
         "spread": float(np.std(accuracies)),
         "accuracies": accuracies,
         "chosen": best._asdict(),
-        "validation": max(validated),
+        "validation": max(validated) if several else None,
         "searched": len(searched),
     }
 

@@ -226,7 +226,8 @@ def tfds(where: str) -> Dataset:
             if versions
             else tensorflow_datasets.builder(name, try_gcs=False, data_dir=data_dir or None)
         )
-        require(builder.info.splits, "tfds", "prepared splits", "none")
+        if not builder.info.splits:
+            raise LookupError("no split is prepared")
         sources = {split: builder.as_data_source(split) for split in builder.info.splits}
         classes = tuple(builder.info.features["label"].names)
     except Exception as error:
