@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
@@ -67,4 +69,25 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.08), title=title, xticks=[])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
+    save(figure, path)
+
+
+def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, float]) -> None:
+    """Achieved FLOP/s against FLOPs per byte, under the measured roof; one marker an operation."""
+    figure, axes = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
+    names = list(dict.fromkeys(row["operation"] for row in rows))
+    for i, name in enumerate(names):
+        mine = [row for row in rows if row["operation"] == name]
+        axes.scatter(
+            [row["gflop"] / row["gbyte"] for row in mine],
+            [row["gflop"] / row["seconds"] for row in mine],
+            label=name,
+            color=plt.get_cmap("tab20")(i),
+            marker="osD^vP*X<>"[i % 10],
+        )
+    intensity = [row["gflop"] / row["gbyte"] for row in rows]
+    at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
+    axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)
+    axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte accessed", ylabel="GFLOP/s", title="Roofline")
+    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
