@@ -17,6 +17,7 @@ from tangent_jax.data.sources import open_dataset
 from tangent_jax.fit import Fitted, Settings, accuracy, fit, logits
 from tangent_jax.linearize import jacobian, linearize
 from tangent_jax.losses import cross_entropy, mean_squared, rescaled_square
+from tangent_jax.many import fit_many
 from tangent_jax.notation import Dual
 from tangent_jax.predict import Predictor
 from tangent_jax.subsets import Subset, make_subset, new_class_token, new_head, reset
@@ -41,6 +42,7 @@ __all__ = [
     "compose",
     "cross_entropy",
     "fit",
+    "fit_many",
     "init",
     "jacobian",
     "linearize",

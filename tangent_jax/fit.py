@@ -7,32 +7,26 @@ callable pytree of the caller's. Source: Liu et al. 2024, Section 3 and the sett
 """
 
 import dataclasses
-import hashlib
 import os
-import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 from jax import Array
 from tqdm import tqdm
 
 from tangent_jax import trees
+from tangent_jax.checkpoints import Saver, run_identity
 from tangent_jax.checks import require
 from tangent_jax.losses import make_loss
 from tangent_jax.notation import Tree
-
-CHECKPOINT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +80,13 @@ class Fitted(NamedTuple):
     examples_per_second: float
 
 
-@partial(jax.jit, static_argnames=("settings", "steps_per_epoch"), donate_argnames="state")
-def scan_steps(
-    predict: Callable,
-    state: State,
-    inputs: Array,
-    labels: Array,
-    order: Array,
-    present: Array,
-    *,
-    settings: Settings,
-    steps_per_epoch: int,
-) -> tuple[State, Array]:
-    """Runs one step per row of `order`, "k b" indices into inputs; `present` is 0 where a row is padded.
+Step = Callable[[State, tuple[Array, Array]], tuple[State, Array]]
 
-    Returns the state and, per step, the sums over examples of the loss and of correct predictions, "k 2".
+
+def make_step(predict: Callable, inputs: Array, labels: Array, settings: Settings, steps_per_epoch: int) -> Step:
+    """One step of Adam on a batch (rows of the inputs "b", 1 where present and 0 where padded "b").
+
+    The step returns the state and the sums over examples of the loss and of correct predictions, "2".
     """
     optimizer = settings.optimizer(steps_per_epoch)
     loss = make_loss(settings.loss, settings.alpha, settings.kappa)
@@ -117,7 +103,23 @@ def scan_steps(
         updates, moments = optimizer.update(gradient, state.moments, state.dw)
         return State(optax.apply_updates(state.dw, updates), moments), sums  # pyright: ignore[reportArgumentType]
 
-    return jax.lax.scan(step, state, (order, present))
+    return step
+
+
+@partial(jax.jit, static_argnames=("settings", "steps_per_epoch"), donate_argnames="state")
+def scan_steps(
+    predict: Callable,
+    state: State,
+    inputs: Array,
+    labels: Array,
+    order: Array,
+    present: Array,
+    *,
+    settings: Settings,
+    steps_per_epoch: int,
+) -> tuple[State, Array]:
+    """One step per row of `order` and `present`, "k b"; returns the state and each step's sums, "k 2"."""
+    return jax.lax.scan(make_step(predict, inputs, labels, settings, steps_per_epoch), state, (order, present))
 
 
 def fit(
@@ -263,61 +265,3 @@ def logits(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, batch
 def accuracy(predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: np.ndarray) -> float:
     """The fraction of inputs whose largest logit is the label's."""
     return float(np.mean(logits(predict, dw, inputs).argmax(-1) == np.asarray(labels)))
-
-
-def run_identity(predict: Callable, dw: Tree, inputs: Any, labels: np.ndarray, *others: Any) -> str:
-    """A name for what decides a run: model, start, settings, key, labels, and up to 64 rows of the inputs."""
-    rows = np.unique(np.linspace(0, len(labels) - 1, 64).astype(int))
-    data = {
-        "rows": np.asarray(inputs[rows]),
-        "labels": np.asarray(labels),
-        "dw": dw,
-        "leaves": jax.tree.leaves(predict),
-    }
-    program = re.sub(r" at 0x[0-9a-f]+", "", f"{jax.tree.structure(predict)} {inputs.shape} {others}")
-    return hashlib.sha256(f"{program} {trees.fingerprint(data)}".encode()).hexdigest()[:16]
-
-
-class Saver:
-    """The last finished epoch of one run on disk (Orbax)."""
-
-    def __init__(self, folder: str | os.PathLike, identity: str) -> None:
-        self.folder = Path(folder).absolute() / identity
-        for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=1))
-        self.saved = time.perf_counter()
-
-    def restore(self, state: State) -> tuple[State, list[dict[str, float]]]:
-        """The state and history of the last finished epoch, or those given where there is none."""
-        last = self.manager.latest_step()
-        if last is None:
-            return state, []
-        leaves, structure = jax.tree.flatten(state)
-        target = {str(i): leaf for i, leaf in enumerate(leaves)}
-        found = self.manager.restore(
-            last,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(target),  # pyright: ignore
-                history=ocp.args.JsonRestore(),
-            ),
-        )
-        return jax.tree.unflatten(structure, [found["state"][name] for name in target]), found["history"]["epochs"]
-
-    def save(self, state: State, history: list[dict[str, float]], last: bool) -> None:
-        """Saves, unless the last save was less than CHECKPOINT_SECONDS ago."""
-        if not last and time.perf_counter() - self.saved < CHECKPOINT_SECONDS:
-            return
-        named = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))}
-        self.manager.save(
-            len(history),
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(named),  # pyright: ignore
-                history=ocp.args.JsonSave({"epochs": history}),
-            ),
-        )
-        self.manager.wait_until_finished()
-        self.saved = time.perf_counter()
-
-    def close(self) -> None:
-        self.manager.close()

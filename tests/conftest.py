@@ -3,11 +3,16 @@
 import os
 from pathlib import Path
 
-import jax
-import pytest
-
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Workers and the binaries they start share what they compile (before jax is imported: it reads these then).
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 
 @pytest.fixture

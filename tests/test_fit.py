@@ -129,7 +129,7 @@ SCRIPT = """
 import json, sys
 import test_fit
 from tangent_jax import trees
-import importlib; module = importlib.import_module("tangent_jax.fit"); module.CHECKPOINT_SECONDS = 0.0
+from tangent_jax import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
 fitted = test_fit.train(*test_fit.task(), epochs=40, checkpoints=sys.argv[1], evaluation=(test_fit.X, test_fit.Y))
 print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))
 """

@@ -9,7 +9,7 @@ ROOT = Path(tangent_jax.__file__).parent
 FLOORS = [
     {"notation", "checks", "trees", "_version"},
     {"rules", "linearize", "losses"},
-    {"config", "vit", "names", "weights", "subsets", "tangent_vit", "predict", "fit", "compose"},
+    {"config", "vit", "names", "weights", "subsets", "tangent_vit", "predict", "checkpoints", "fit", "many", "compose"},
     {"data"},
     {"__init__"},
 ]
@@ -24,7 +24,9 @@ ORDER = {
     "tangent_vit": 1,
     "names": 0,
     "predict": 2,
+    "checkpoints": 0,
     "fit": 3,
+    "many": 4,
     "compose": 0,
     "linearize": 0,
     "losses": 0,
