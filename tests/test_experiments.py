@@ -107,6 +107,19 @@ def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path):
 
 
 @pytest.mark.slow
+def test_bench_writes_every_row_and_its_ratios(tmp_path):
+    line, _ = run("bench", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
+    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    assert {row["operation"] for row in rows} >= {"plain forward", "TAFT-1 forward", "TAFT-1 step", "NLFT-1 step"}
+    by_name = {row["operation"]: row for row in rows}
+    # the class query: compiled FLOPs of a step on the last block, against jax.jvp of the full block
+    assert by_name["TAFT-1 step, full block by jvp"]["gflop"] > 20 * by_name["TAFT-1 step"]["gflop"]
+    assert all(row["seconds"] > 0 and row["memory_mib"] > 0 for row in rows)
+    assert json.loads(line)["ratios"]["full_block_step_over_class_query_step"] > 1
+    assert (tmp_path / "roofline.png").exists()
+
+
+@pytest.mark.slow
 def test_pretrain_writes_a_model_that_loads(tmp_path):
     run("pretrain", "--images=64", "--epochs=1", f"--out={tmp_path}")
     assert weights.load(tmp_path / "vit_builtin.safetensors").config == weights.load("builtin").config

@@ -10,7 +10,7 @@ linear in the normalised tokens z = g x^ + beta, so their kernels move to the on
     o = W_v^T m + b_v              e
 
 Exact, with O(n h d + d^2) work instead of O(n d^2). The tangent is the product rule on each line.
-
+Not in the paper.
 """
 
 from collections.abc import Mapping
