@@ -298,6 +298,13 @@ def test_hashed_shards_do_not_move_when_an_example_leaves():
     }
 
 
+def test_an_empty_split_is_named(tmp_path):
+    write(tmp_path, "train/a/1.png", "train/b/1.png")
+    (tmp_path / "test/a").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"images in every split of .*; got none in test"):
+        open_dataset(f"folder:{tmp_path}")
+
+
 def test_a_data_set_needs_a_train_split():
     with pytest.raises(InputError, match="a train split in x"):
         Dataset("x", ("a", "b"), {})

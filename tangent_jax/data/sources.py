@@ -55,6 +55,10 @@ class Dataset:
     def __post_init__(self) -> None:
         require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
+        for split, examples in self.splits.items():
+            require(
+                len(examples), "open_dataset", f"images in every split of {self.name}", f"none in {split}", "Add some"
+            )
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
         for class_name, count in zip(self.classes, counts, strict=True):
             require(
