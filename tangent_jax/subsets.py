@@ -5,6 +5,7 @@ below that block is the trunk, a fixed function of the image.
 """
 
 import dataclasses
+import math
 import re
 
 import jax
@@ -93,10 +94,8 @@ def make_subset(config: ViTConfig, kind: str = "blocks", blocks: int = 1) -> Sub
     split = IMAGES if embedding else min(inside, default=config.depth)
     if config.class_token_at is not None and "new_class_token" in shapes:
         split = min(split, config.class_token_at)
-    name = {"blocks": f"blocks-{blocks}", "bitfit": f"bitfit-{blocks}", "layernorm": f"layernorm-{blocks}"}.get(
-        kind, kind
-    )
-    size = sum(int(jnp.prod(jnp.array(shape))) for shape in shapes.values())
+    name = kind if kind in ("head", "everything") else f"{kind}-{blocks}"
+    size = sum(math.prod(shape) for shape in shapes.values())
     return Subset(name, tuple(sorted(shapes)), split, size)
 
 
