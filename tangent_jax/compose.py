@@ -2,7 +2,7 @@
 
     dw = sum_s lambda_s dw_s,   so that   f_lin(dw, x) = f_w(x) + sum_s lambda_s J_w f(x) . dw_s
 
-Source: Liu et al. 2024, Section 4: for a tangent model the composed output is the ensemble of the
+Source: Liu et al. 2024: for a tangent model the composed output is the ensemble of the
 components' tangent outputs. Removal re-sums the survivors, as subtraction rounds.
 """
 

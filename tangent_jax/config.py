@@ -64,7 +64,7 @@ class ViTConfig:
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
 
-SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021, Table 1; Steiner et al. 2022)
+SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021; Steiner et al. 2022)
     "Ti": (192, 12, 3, 768),
     "S": (384, 12, 6, 1536),
     "B": (768, 12, 12, 3072),

@@ -3,7 +3,7 @@
     min_dw  mean_b loss(predict(dw, x_b), y_b) + penalty / 2 |dw|^2
 
 `predict(dw, x)` is the tangent model (convex in dw), the non-linear baseline f(w + dw, x), or any
-callable pytree of the caller's. Source: Liu et al. 2024, Section 3 and the settings of its appendix.
+callable pytree of the caller's. Source: Liu et al. 2024, its loss and its settings.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
     f_lin(dw, x) = ( f(w, x),  J_w f(w, x) . dw )
 
-Source: Liu et al. 2024, Eq. (1): the first-order Taylor expansion of f around w. Only the leaves that
+Source: Liu et al. 2024: the first-order Taylor expansion of f around w. Only the leaves that
 `dw` holds are differentiated; the others are closed over, as a zero tangent would cost the full product.
 """
 

@@ -16,7 +16,7 @@ Loss = Callable[[Array, Array], Array]
 def rescaled_square(
     logits: Float[Array, "b c"], labels: Int[Array, " b"], alpha: float = 1.0, kappa: float = 15.0
 ) -> Float[Array, " b"]:
-    """Rescaled square loss (Hui and Belkin 2021; Liu et al. 2024, Section 3).
+    """Rescaled square loss (Hui and Belkin 2021; Liu et al. 2024).
 
         (alpha (f_y - kappa)^2 + sum_{c != y} f_c^2) / C
 
