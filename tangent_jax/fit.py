@@ -8,7 +8,6 @@ callable pytree of the caller's. Source: Liu et al. 2024, its loss and its setti
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from tqdm import tqdm
 
 from tangent_jax import trees
 from tangent_jax.checkpoints import Saver, run_identity
 from tangent_jax.checks import require
 from tangent_jax.losses import make_loss
 from tangent_jax.notation import Tree
+from tangent_jax.progress import progress_bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,17 +163,7 @@ def fit(
         state, history = saver.restore(state)
     state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
     source = Batches(inputs, labels, resident_bytes, batch)
-    bar = tqdm(
-        total=settings.epochs,
-        initial=len(history),
-        desc=progress,
-        unit="epoch",
-        disable=progress is None,
-        file=sys.stderr,
-        dynamic_ncols=True,
-        mininterval=0.5,
-    )
-    with bar:
+    with progress_bar(progress, settings.epochs, "epoch", len(history)) as bar:
         for epoch in range(len(history), settings.epochs):
             started = time.perf_counter()
             order, present = epoch_order(jax.random.fold_in(key, epoch), n, batch)

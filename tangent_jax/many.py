@@ -3,7 +3,6 @@
 Each shard's run is the one that `fit` does alone with its key: the same order of examples, batches and decay.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from tqdm import tqdm
 
 from tangent_jax.checks import require
 from tangent_jax.fit import Fitted, Settings, State, as_pytree, epoch_order, make_step
 from tangent_jax.notation import Tree
+from tangent_jax.progress import progress_bar
 
 
 @partial(jax.jit, static_argnames=("settings", "steps_per_epoch"), donate_argnames="states")
@@ -68,7 +67,7 @@ def fit_many(
         groups.setdefault((batch, -(-len(rows) // batch)), []).append(s)
     results: dict[int, Fitted] = {}
     total = len(shards) * settings.epochs
-    with tqdm(total=total, desc=progress, unit="epoch", disable=progress is None, file=sys.stderr) as bar:
+    with progress_bar(progress, total, "epoch") as bar:
         for (batch, steps), members in groups.items():
             run = partial(scan_many, settings=settings, steps_per_epoch=steps)
             for together in (members[start : start + at_once] for start in range(0, len(members), at_once)):

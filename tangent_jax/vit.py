@@ -22,7 +22,7 @@ from tangent_jax import trees
 from tangent_jax.checks import require
 from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Tree
-from tangent_jax.rules import ACTIVATIONS
+from tangent_jax.rules import ACTIVATIONS, softmax
 
 
 def initial(path: str, key: Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
@@ -92,21 +92,16 @@ class Attention(nn.Module):
     def __call__(self, z: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         q, k, v = self.query(z), self.key(z), self.value(z)
         s = jnp.einsum("bnhe,bmhe->bhnm", q * q.shape[-1] ** -0.5, k)
-        return self.out(jnp.einsum("bhnm,bmhe->bnhe", softmax(s), v))
+        return self.out(jnp.einsum("bhnm,bmhe->bnhe", softmax(s, None)[0], v))
 
     def one_query(self, z: Float[Array, "b m d"]) -> Float[Array, "b d"]:
         """Row 0 of `__call__`, in O(m h d + d^2): see rules/class_attention.py."""
         q = self.query(z[:, 0])
         wk, wv, bv = promote_dtype(self.key.kernel, self.value.kernel, self.value.bias, dtype=z.dtype)
         u = jnp.einsum("bhe,dhe->bhd", q * q.shape[-1] ** -0.5, wk)
-        a = softmax(jnp.einsum("bmd,bhd->bhm", z, u))
+        a, _ = softmax(jnp.einsum("bmd,bhd->bhm", z, u), None)
         m = jnp.einsum("bhm,bmd->bhd", a, z)
         return self.out(jnp.einsum("bhd,dhe->bhe", m, wv) + bv)
-
-
-def softmax(s: Array) -> Array:
-    """Softmax over the last axis in f32 or wider, in the dtype of s."""
-    return jax.nn.softmax(s.astype(jnp.promote_types(s.dtype, jnp.float32)), -1).astype(s.dtype)
 
 
 class Block(nn.Module):

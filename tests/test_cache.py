@@ -126,6 +126,16 @@ def test_a_higher_split_continues_from_a_lower_one(tmp_path):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
 
 
+def test_a_damaged_lower_split_is_not_continued_from(tmp_path):
+    cache.tail_inputs(MODEL, examples(), 1, tmp_path)
+    data = next(tmp_path.glob("*/inputs.bin"))
+    content = bytearray(data.read_bytes())
+    content[99] ^= 1
+    data.write_bytes(content)
+    got = cache.tail_inputs(MODEL, examples(), 3, tmp_path)
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
+
+
 def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
     for _ in range(2):  # also once the cache knows
         with pytest.raises(InputError, match="image 70"):

@@ -7,7 +7,7 @@ import tangent_jax
 
 ROOT = Path(tangent_jax.__file__).parent
 FLOORS = [
-    {"notation", "checks", "trees", "_version"},
+    {"notation", "checks", "trees", "progress", "_version"},
     {"rules", "linearize", "losses"},
     {"config", "vit", "names", "weights", "subsets", "tangent_vit", "predict", "checkpoints", "fit", "many", "compose"},
     {"data"},
@@ -16,6 +16,7 @@ FLOORS = [
 ORDER = {
     "notation": 0,
     "checks": 0,
+    "progress": 0,
     "trees": 1,
     "config": -1,
     "vit": 0,

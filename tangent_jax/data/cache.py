@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from tqdm import tqdm
 
 from tangent_jax import trees
 from tangent_jax.checks import InputError, refusal
@@ -34,6 +33,7 @@ from tangent_jax.config import ViTConfig
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.notation import Tree
+from tangent_jax.progress import progress_bar
 from tangent_jax.subsets import IMAGES
 from tangent_jax.vit import ViT
 from tangent_jax.weights import Preprocessing, Pretrained
@@ -70,7 +70,6 @@ def tail_inputs(
     Raises:     InputError naming the first unreadable image, unless they are skipped.
     """
     folders = {s: Path(cache_dir).expanduser() / key for s, key in keys(model, examples, split, dtype).items()}
-    lower = next((s for s in sorted(folders, reverse=True) if s < split and (folders[s] / "complete").exists()), None)
     shape, kind = row_of(model.config, split, dtype)
     folder = folders[split]
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,22 +81,13 @@ def tail_inputs(
             (folder / "meta.json").write_text(
                 json.dumps({"split": split, "rows": len(examples), "source": model.source})
             )
+            lower = next(whole_below(model.config, folders, len(examples), split, dtype), None)
             if lower is None:
                 rows = from_images(model, examples, split, dtype, missing, skip_unreadable)
             else:
-                below = Store(folders[lower], len(examples), *row_of(model.config, lower, dtype))
-                rows = from_lower(model, below, lower, split, dtype, missing)
-            bar = tqdm(
-                total=len(examples),
-                initial=len(examples) - sum(len(store.rows(c)) for c in missing),
-                desc=progress,
-                unit="image",
-                disable=progress is None,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                mininterval=0.5,
-            )
-            with bar:
+                rows = from_lower(model, *lower, split, dtype, missing)
+            done = len(examples) - sum(len(store.rows(chunk)) for chunk in missing)
+            with progress_bar(progress, len(examples), "image", done) as bar:
                 for chunk, (values, skipped) in zip(missing, rows, strict=True):
                     store.write(chunk, values, skipped)
                     bar.update(len(values))
@@ -271,14 +261,20 @@ def from_images(model: Pretrained, examples: Examples, split: int, dtype: Any, c
             )
 
 
-def from_lower(model: Pretrained, below: Store, start: int, split: int, dtype: Any, chunks: list[int]) -> Rows:
+def whole_below(
+    config: ViTConfig, folders: dict[int, Path], count: int, split: int, dtype: Any
+) -> Iterator[tuple[int, Store]]:
+    """The cached lower splits of the same data that are complete and unaltered, the nearest first."""
+    for lower in sorted((s for s in folders if s < split), reverse=True):
+        if (folders[lower] / "complete").exists():
+            below = Store(folders[lower], count, *row_of(config, lower, dtype))
+            if not below.missing():
+                yield lower, below
+
+
+def from_lower(model: Pretrained, start: int, below: Store, split: int, dtype: Any, chunks: list[int]) -> Rows:
     """Chunks computed from the cached input of a lower block."""
-    stale = below.missing()
     for chunk in chunks:
-        if chunk in stale:
-            raise refusal(
-                "tail_inputs", "an unaltered cache", f"a changed file under {below.journal.parent}", "Remove it"
-            )
         rows = below.rows(chunk)
         x = np.asarray(below.inputs[rows.start : rows.stop])
         if start == IMAGES:
