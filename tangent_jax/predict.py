@@ -65,7 +65,8 @@ class Predictor:
         elif self.linearization == "autodiff":
             logits = linearize(self.plain, self.w)(dw, x).total
         else:
-            logits = self.apply(TangentViT(self.config, self.dtype), {"params": self.w, "tangent": dw}, x).total
+            model = TangentViT(self.config, self.dtype)
+            logits = self.apply(model, {"params": self.w, "tangent": dw}, x).total
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
     def plain(self, w: Tree, x: Array) -> Array:

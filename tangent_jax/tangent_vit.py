@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax import trees
-from tangent_jax.checks import require
 from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Dual, Tangent, Tree
 from tangent_jax.rules import (
@@ -23,10 +22,9 @@ from tangent_jax.rules import (
     dense,
     layer_norm,
     scale,
-    standardize,
     total,
 )
-from tangent_jax.vit import patches, pool
+from tangent_jax.vit import check_tail, one_query_input, patches, reads_one_query, replace_class_token
 
 Pair = tuple[Array, Tangent]
 IN, OUT = "...d,dhe->...he", "...he,hed->...d"
@@ -41,11 +39,15 @@ class TangentViT(nn.Module):
     def __call__(self, images: Array) -> Dual:
         """Logits of normalised images, "b y x 3", and their tangent, both "b c"."""
         p = self._pairs()
-        return Dual(*tail(self.config, p, *embed(self.config, p, images.astype(self.dtype or images.dtype)), 0))
+        x, dx = embed(self.config, p, images.astype(self.dtype or images.dtype))
+        return Dual(*tail(self.config, p, x, dx, 0))
 
     def tail(self, x: Array, split: int) -> Dual:
         """From what `ViT.trunk(images, split)` returned; no leaf below `split` may be trained."""
-        return Dual(*tail(self.config, self._pairs(), x.astype(self.dtype or x.dtype), None, split))
+        check_tail("TangentViT.tail", self.config, split, x)
+        p = self._pairs()
+        x = x.astype(self.dtype or jnp.promote_types(x.dtype, p["norm"]["scale"].primal.dtype))
+        return Dual(*tail(self.config, p, x, None, split))
 
     def _pairs(self) -> Tree:
         w, dw = self.variables["params"], self.variables.get("tangent", {})
@@ -54,7 +56,7 @@ class TangentViT(nn.Module):
 
 
 def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
-    """Class token and patches plus positions, "b n d"."""
+    """Class token and patches plus positions: the input of block 0."""
     x, dx = dense(patches(config, images), None, p["patch_embedding"], "...yxc,yxcd->...d")
     token, dtoken = p["class_token"]
     row = (len(x), 1, config.width)
@@ -66,19 +68,21 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
     position, dposition = p["position_embedding"]
     dposition = None if dposition is None else jnp.broadcast_to(dposition, x.shape)
     x, dx = x + position, total(dx, dposition)
-    return layer_norm(x, dx, p["pre_norm"], config.epsilon) if config.pre_norm else (x, dx)
+    if config.pre_norm:
+        x, dx = layer_norm(x, dx, p["pre_norm"], config.epsilon)
+    return one_query_input(config, x, dx) if reads_one_query(config, 0) else (x, dx)
 
 
 def tail(config: ViTConfig, p: Tree, x: Array, dx: Tangent, split: int) -> Pair:
     """From the input of block `split` to the logits, "b c"."""
-    require(0 <= split <= config.depth, "TangentViT.tail", f"0 <= split <= {config.depth}", split)
     for i in range(split, config.depth):
         if i == config.class_token_at:
-            x, dx = replace_class_token(x, dx, p["new_class_token"])
-        last = i == config.depth - 1 and config.pool == "token"
-        x, dx = (class_row if last else block)(config, p[f"block_{i}"], x, dx)
+            x, dx = replace_class_token(config, i, x, dx, p["new_class_token"])
+        x, dx = (class_row if reads_one_query(config, i) else block)(config, p[f"block_{i}"], x, dx)
+        if reads_one_query(config, i + 1):
+            x, dx = one_query_input(config, x, dx)
     if split < config.depth and config.pool == "avg":
-        x, dx = pool(config, x), None if dx is None else pool(config, dx)
+        x, dx = jnp.mean(x[:, 1:], 1), None if dx is None else jnp.mean(dx[:, 1:], 1)
     z, dz = layer_norm(x, dx, p["norm"], config.epsilon)
     return dense(z, dz, p["head"]) if config.classes else (z, dz)
 
@@ -92,8 +96,8 @@ def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 
 def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
-    """The class token's row of one block's output, "b d"."""
-    z, dz = standardize(x, dx, config.epsilon)
+    """The class token's row of one block's output, "b d", from what `one_query_input` made."""
+    z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
     q, dq = dense(*layer_norm(x, dx, p["norm1"], config.epsilon), p["attention"]["query"], IN)
     o, do = class_attention(z, dz, q, dq, p["norm1"], p["attention"]["key"], p["attention"]["value"])
@@ -113,11 +117,3 @@ def residual(p: Tree, name: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -
     if name in p:
         y, dy = scale(y, dy, p[name]["scale"])
     return x + y, total(dx, dy)
-
-
-def replace_class_token(x: Array, dx: Tangent, token: Dual) -> Pair:
-    """CLS=T: row 0 becomes the new class token, which carries a tangent of its own."""
-    if dx is not None or token.tangent is not None:
-        dx = jnp.zeros_like(x) if dx is None else dx
-        dx = dx.at[:, 0].set(0 if token.tangent is None else token.tangent)
-    return x.at[:, 0].set(token.primal), dx

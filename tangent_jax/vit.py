@@ -5,7 +5,8 @@
     logits = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
 
 Source: Dosovitskiy et al. 2021, with timm's names for the options. No dropout, no training mode. With
-class-token pooling the last block reads one query row only, and so computes only that row.
+class-token pooling the last block reads one query row only, and so computes only that row; what it needs
+of the other tokens is their standardised x^, which `trunk` therefore returns at that split.
 """
 
 import zlib
@@ -21,8 +22,9 @@ from jaxtyping import Float
 from tangent_jax import trees
 from tangent_jax.checks import require
 from tangent_jax.config import ViTConfig
-from tangent_jax.notation import Tree
-from tangent_jax.rules import ACTIVATIONS, softmax
+from tangent_jax.notation import Dual, Tangent, Tree
+from tangent_jax.rules import ACTIVATIONS, softmax, standardize
+from tangent_jax.rules import layer_norm as layer_norm_rule
 
 
 def initial(path: str, key: Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
@@ -64,6 +66,24 @@ class Affine(nn.Module):
         return jnp.tensordot(x, kernel, self.summed) + bias
 
 
+class LayerNorm(nn.Module):
+    """g x^ + beta over the last axis; statistics in f32 or wider."""
+
+    config: ViTConfig
+    dtype: jax.typing.DTypeLike | None = None
+
+    def setup(self) -> None:
+        def leaf(name: str) -> Array:
+            return self.param(name, lambda key, shape: initial(name, key, shape), (self.config.width,))
+
+        self.scale, self.bias = leaf("scale"), leaf("bias")
+
+    def __call__(self, x: Array) -> Array:
+        x, scale, bias = promote_dtype(x, self.scale, self.bias, dtype=self.dtype)
+        leaf = {"scale": Dual(scale, None), "bias": Dual(bias, None)}
+        return layer_norm_rule(x, None, leaf, self.config.epsilon)[0]
+
+
 class LayerScale(nn.Module):
     """g x with one learned gain per feature (Touvron et al. 2021)."""
 
@@ -94,13 +114,14 @@ class Attention(nn.Module):
         s = jnp.einsum("bnhe,bmhe->bhnm", q * q.shape[-1] ** -0.5, k)
         return self.out(jnp.einsum("bhnm,bmhe->bnhe", softmax(s, None)[0], v))
 
-    def one_query(self, z: Float[Array, "b m d"]) -> Float[Array, "b d"]:
-        """Row 0 of `__call__`, in O(m h d + d^2): see rules/class_attention.py."""
-        q = self.query(z[:, 0])
-        wk, wv, bv = promote_dtype(self.key.kernel, self.value.kernel, self.value.bias, dtype=z.dtype)
+    def one_query(self, z: Float[Array, "b d"], x_hat: Float[Array, "b m d"], norm: LayerNorm) -> Float[Array, "b d"]:
+        """The row of `__call__` of one query token z, in O(m h d + d^2): see rules/class_attention.py."""
+        q = self.query(z)
+        leaves = (self.key.kernel, self.value.kernel, self.value.bias, norm.scale, norm.bias)
+        wk, wv, bv, g, beta = promote_dtype(*leaves, dtype=q.dtype)
         u = jnp.einsum("bhe,dhe->bhd", q * q.shape[-1] ** -0.5, wk)
-        a, _ = softmax(jnp.einsum("bmd,bhd->bhm", z, u), None)
-        m = jnp.einsum("bhm,bmd->bhd", a, z)
+        a, _ = softmax(jnp.einsum("bmd,bhd->bhm", x_hat, g * u), None)
+        m = g * jnp.einsum("bhm,bmd->bhd", a, x_hat) + beta
         return self.out(jnp.einsum("bhd,dhe->bhe", m, wv) + bv)
 
 
@@ -112,7 +133,7 @@ class Block(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.norm1, self.norm2 = layer_norm(c, self.dtype), layer_norm(c, self.dtype)
+        self.norm1, self.norm2 = LayerNorm(c, self.dtype), LayerNorm(c, self.dtype)
         self.attention = Attention(c, self.dtype)
         self.mlp_in = Affine((c.width, c.mlp_width), dtype=self.dtype)
         self.mlp_out = Affine((c.mlp_width, c.width), dtype=self.dtype)
@@ -122,8 +143,8 @@ class Block(nn.Module):
     def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         return self._mlp(self._add(1, x, self.attention(self.norm1(x))))
 
-    def class_row(self, x: Float[Array, "b n d"]) -> Float[Array, "b d"]:
-        return self._mlp(self._add(1, x[:, 0], self.attention.one_query(self.norm1(x))))
+    def class_row(self, x: Float[Array, "b d"], x_hat: Float[Array, "b n d"]) -> Float[Array, "b d"]:
+        return self._mlp(self._add(1, x, self.attention.one_query(self.norm1(x), x_hat, self.norm1)))
 
     def _mlp(self, x: Array) -> Array:
         y, _ = ACTIVATIONS[self.config.activation](self.mlp_in(self.norm2(x)), None)
@@ -131,10 +152,6 @@ class Block(nn.Module):
 
     def _add(self, branch: int, x: Array, y: Array) -> Array:
         return x + (getattr(self, f"layer_scale{branch}")(y) if self.config.layer_scale else y)
-
-
-def layer_norm(config: ViTConfig, dtype: jax.typing.DTypeLike | None) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=config.epsilon, dtype=dtype, use_fast_variance=False)
 
 
 class ViT(nn.Module):
@@ -157,12 +174,12 @@ class ViT(nn.Module):
             "position_embedding", lambda key, shape: initial("position_embedding", key, shape), (c.tokens, c.width)
         )
         if c.pre_norm:
-            self.pre_norm = layer_norm(c, self.dtype)
+            self.pre_norm = LayerNorm(c, self.dtype)
         if c.class_token_at is not None:
             self.new_class_token = self.param("new_class_token", token, (c.width,))
         for i in range(c.depth):
             setattr(self, f"block_{i}", Block(c, self.dtype))
-        self.norm = layer_norm(c, self.dtype)
+        self.norm = LayerNorm(c, self.dtype)
         if c.classes:
             self.head = Affine((c.width, c.classes), dtype=self.dtype, prefix="head/")
 
@@ -171,29 +188,37 @@ class ViT(nn.Module):
         return self.tail(self.trunk(images, 0), 0)
 
     def trunk(self, images: Float[Array, "b y x 3"], split: int) -> Array:
-        """Tokens at the input of block `split`, "b n d"; at split = depth the pooled token, "b d"."""
+        """What `tail` starts from: the tokens at the input of block `split`, "b n d".
+
+        Where one query row of that block is all that is read (`reads_one_query`): the class token, then the
+        standardised tokens, "b 1+n d". At split = depth: the pooled token, "b d".
+        """
         x = self.patch_embedding(patches(self.config, images))
         x, token, position = promote_dtype(x, self.class_token, self.position_embedding, dtype=self.dtype)
         x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, token.shape[-1])), x], 1) + position
-        return self.between(self.pre_norm(x) if self.config.pre_norm else x, 0, split)
+        x = self.pre_norm(x) if self.config.pre_norm else x
+        return self.between(one_query_input(self.config, x)[0] if reads_one_query(self.config, 0) else x, 0, split)
 
-    def between(self, x: Float[Array, "b n d"], start: int, split: int) -> Array:
+    def between(self, x: Array, start: int, split: int) -> Array:
         """From the input of block `start` to that of block `split` (both as in `trunk`)."""
         c = self.config
         require(0 <= start <= split <= c.depth, "ViT.between", f"0 <= start <= split <= {c.depth}", (start, split))
-        if start == c.depth:
-            return x
         for i in range(start, split):
-            if i == c.class_token_at:
-                x = x.at[:, 0].set(self.new_class_token.astype(x.dtype))
             block: Block = getattr(self, f"block_{i}")
-            if i == c.depth - 1 and c.pool == "token" and not self.is_initializing():
-                return block.class_row(x)
+            if i == c.class_token_at:
+                x, _ = replace_class_token(c, i, x, None, Dual(self.new_class_token.astype(x.dtype), None))
+            if reads_one_query(c, i):
+                if self.is_initializing():
+                    block(x[:, 1:])  # makes the leaves that `class_row` does not call
+                return block.class_row(x[:, 0], x[:, 1:])
             x = block(x)
-        return pool(c, x) if split == c.depth else x
+            if reads_one_query(c, i + 1):
+                x, _ = one_query_input(c, x)
+        return jnp.mean(x[:, 1:], 1) if start < split == c.depth else x
 
     def tail(self, x: Array, split: int) -> Float[Array, "b c"]:
         """Logits (normalised features, "b d", of a model without a head) from what `trunk` returned."""
+        check_tail("ViT.tail", self.config, split, x)
         z = self.norm(self.between(x, split, self.config.depth))
         return self.head(z) if self.config.classes else z
 
@@ -213,9 +238,42 @@ def patches(config: ViTConfig, images: Array) -> Array:
     return rows.reshape(-1, g * g, p, p, 3)
 
 
-def pool(config: ViTConfig, x: Array) -> Array:
-    """The class token, or the mean of the patch tokens."""
-    return x[:, 0] if config.pool == "token" else jnp.mean(x[:, 1:], 1)
+def reads_one_query(config: ViTConfig, block: int) -> bool:
+    """Whether only the class token's row of this block's output is ever read: the last, under token pooling."""
+    return config.pool == "token" and block == config.depth - 1
+
+
+def tail_shape(config: ViTConfig, split: int) -> tuple[int, ...]:
+    """The shape of one example of what `trunk(images, split)` returns."""
+    return (config.width,) if split == config.depth else (config.tokens + reads_one_query(config, split), config.width)
+
+
+def check_tail(function: str, config: ViTConfig, split: int, x: Array) -> None:
+    require(0 <= split <= config.depth, function, f"0 <= split <= {config.depth}", split)
+    shape = ("b", *tail_shape(config, split))
+    require(x.ndim == len(shape) and x.shape[1:] == shape[1:], function, f"tail inputs of shape {shape}", x.shape)
+
+
+def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> tuple[Array, Tangent]:
+    """From tokens "b n d" what a block of one query reads, "b 1+n d", and its tangent.
+
+    Row 0 is the class token as it is, for the residual and the query; then all tokens, standardised.
+    """
+    x_hat, dx_hat = standardize(x, dx, config.epsilon)
+    joined = None if dx is None or dx_hat is None else jnp.concatenate([dx[:, :1], dx_hat], 1)
+    return jnp.concatenate([x[:, :1], x_hat], 1), joined
+
+
+def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> tuple[Array, Tangent]:
+    """CLS=T: the class token in the input of `block` becomes the new one, which carries a tangent of its own."""
+    row, drow = token.primal[None, None], None if token.tangent is None else token.tangent[None, None]
+    if reads_one_query(config, block):
+        row, drow = one_query_input(config, row, drow)
+    new = (slice(None), slice(0, row.shape[1]))
+    if dx is not None or drow is not None:
+        dx = jnp.zeros_like(x) if dx is None else dx
+        dx = dx.at[new].set(0 if drow is None else drow)
+    return x.at[new].set(row), dx
 
 
 def shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:

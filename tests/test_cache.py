@@ -1,9 +1,10 @@
 """The cache of tail inputs: computed once, continued, checked, and keyed by what decides it."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close
+from helpers import assert_rel_close, tree_normal
 
 from tangent_jax import trees, vit, weights
 from tangent_jax.checks import InputError
@@ -11,7 +12,8 @@ from tangent_jax.config import ViTConfig
 from tangent_jax.data import cache
 from tangent_jax.data.decode import decode
 from tangent_jax.data.sources import Examples
-from tangent_jax.subsets import IMAGES
+from tangent_jax.predict import Predictor
+from tangent_jax.subsets import IMAGES, make_subset
 
 CONFIG = ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7)
 MODEL = weights.Pretrained(CONFIG, vit.init(CONFIG, jax.random.key(0)), weights.Preprocessing(), "here")
@@ -151,3 +153,16 @@ def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):
     got = cache.tail_inputs(MODEL, examples(), 2, tmp_path, dtype="bfloat16")
     assert got.inputs.dtype == "bfloat16"
     assert_rel_close(np.asarray(got.inputs, np.float32), np.asarray(expected(2)), 5e-2)
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_half_precision_rows_move_the_outputs_within_their_rounding(tmp_path, stored, blocks):
+    subset = make_subset(CONFIG, blocks=blocks)
+    dw = tree_normal(5, subset.part(MODEL.params))
+    predict = Predictor(MODEL.params, CONFIG, subset.split)
+    whole, half = (cache.tail_inputs(MODEL, examples(), subset.split, tmp_path, stored=kind) for kind in (None, stored))
+    assert half.inputs.dtype == stored
+    assert 2 * half.inputs.nbytes == whole.inputs.nbytes
+    # a rounding moves a number by at most epsilon / 2 of itself; ten of those leave room for what amplifies it
+    assert_rel_close(predict(dw, half.inputs), predict(dw, whole.inputs), 5 * float(jnp.finfo(stored).eps))

@@ -20,7 +20,7 @@ from tangent_jax.checks import InputError
 from tangent_jax.fit import Settings, accuracy, fit, logits
 from tangent_jax.predict import Predictor
 
-X = np.asarray(jax.random.normal(jax.random.key(1), (70, 5, 12)), np.float32)
+X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
 Y = np.random.default_rng(1).integers(0, 7, 70)
 
 
@@ -66,7 +66,7 @@ def test_one_epoch_is_the_adam_steps_written_out(x64):
     subset = subsets.make_subset(config)
     predict, dw = Predictor(w, config, subset.split), subset.zeros(w)
     x, settings, key = (
-        normal(1, (21, 5, 12)),
+        normal(1, (21, 6, 12)),
         Settings(loss="ce", epochs=2, batch_size=8, penalty=0.1, decay_at=(0.5,)),
         jax.random.key(3),
     )

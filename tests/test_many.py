@@ -12,7 +12,7 @@ from tangent_jax.fit import Settings, fit
 from tangent_jax.many import fit_many
 from tangent_jax.predict import Predictor
 
-X = normal(1, (50, 5, 12), np.float32)
+X = normal(1, (50, 6, 12), np.float32)
 Y = np.random.default_rng(1).integers(0, 7, 50)
 SETTINGS = Settings(epochs=4, batch_size=6, learning_rate=1e-3)
 KEYS = [jax.random.key(s) for s in range(4)]

@@ -55,6 +55,35 @@ def test_closed_form_equals_autodiff_for_every_subset(x64, variant, kind, blocks
     assert_rel_close(closed(config, w, dw, images()), linearize(plain(config), w)(dw, images()))
 
 
+def every_token_a_query(config):
+    """The ViT as everyone writes it: all blocks on all tokens, the class token read at the end."""
+
+    def f(w, x):
+        model = vit.ViT(config.replace(pool="avg", class_token_at=None))
+        x = model.apply({"params": w}, x, config.depth - 1, method="trunk")
+        if config.class_token_at == config.depth - 1:
+            x = x.at[:, 0].set(w["new_class_token"])
+        x = vit.Block(config).apply({"params": w[f"block_{config.depth - 1}"]}, x)
+        return vit.ViT(config).apply({"params": w}, x[:, 0], config.depth, method="tail")
+
+    return f
+
+
+@pytest.mark.parametrize("variant", ["token", "class token replaced", "clip"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(x64, variant, blocks):
+    config, w = small(depth=2, **VARIANTS[variant])
+    dw = step(subsets.make_subset(config, "blocks", blocks), w)
+    full = linearize(every_token_a_query(config), w)
+    assert_rel_close(closed(config, w, dw, images()), full(dw, images()))
+    u = normal(8, (2, 7))
+    gradients = [
+        jax.grad(lambda dw, f=f: jnp.sum(u * f(dw).total ** 2))(dw)
+        for f in (lambda dw: closed(config, w, dw, images()), lambda dw: full(dw, images()))
+    ]
+    assert_rel_close(*gradients)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["token", "avg", "class token replaced"])
 @pytest.mark.parametrize("depth", range(1, 13))

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import TOLERANCE, assert_rel_close, images, small
+from helpers import TOLERANCE, assert_rel_close, images, normal, small
 
 from tangent_jax import trees, vit
 from tangent_jax.checks import InputError
@@ -27,10 +27,17 @@ def test_the_named_sizes_have_their_published_parameter_counts(name, millions):
 @pytest.mark.parametrize("variant", [{}, {"pre_norm": True}, {"layer_scale": True}])
 def test_the_class_row_of_the_last_block_equals_the_full_block(x64, variant):
     config, w = small(2, **variant)
-    x = vit.ViT(config).apply({"params": w}, images(), 1, method="trunk")
+    x = normal(4, (2, 5, 12))
     block = vit.Block(config)
     last = {"params": w["block_1"]}
-    assert_rel_close(block.apply(last, x, method="class_row"), block.apply(last, x)[:, 0])
+    joined = vit.one_query_input(config, x)[0]
+    assert_rel_close(block.apply(last, joined[:, 0], joined[:, 1:], method="class_row"), block.apply(last, x)[:, 0])
+
+
+def test_a_tail_input_of_another_split_is_refused():
+    config, w = small(2)
+    with pytest.raises(InputError, match=r"tail inputs of shape \('b', 6, 12\); got \(2, 5, 12\)"):
+        vit.ViT(config).apply({"params": w}, normal(4, (2, 5, 12)), 1, method="tail")
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -67,7 +74,9 @@ def test_a_replaced_class_token_is_read_at_its_block(x64):
     config, w = small(2)
     moved, w2 = config.replace(class_token_at=1), {**w, "new_class_token": w["class_token"] * 3}
     model = vit.ViT(config)
-    x = model.apply({"params": w}, images(), 1, method="trunk").at[:, 0].set(w2["new_class_token"])
+    x = model.apply({"params": w}, images(), 1, method="trunk")
+    token = vit.one_query_input(config, w2["new_class_token"][None, None])[0]
+    x = x.at[:, :2].set(token)
     assert_rel_close(apply(moved, w2, images()), model.apply({"params": w}, x, 1, method="tail"))
 
 

@@ -35,7 +35,7 @@ from tangent_jax.data.sources import Examples
 from tangent_jax.notation import Tree
 from tangent_jax.progress import progress_bar
 from tangent_jax.subsets import IMAGES
-from tangent_jax.vit import ViT
+from tangent_jax.vit import ViT, tail_shape
 from tangent_jax.weights import Preprocessing, Pretrained
 
 CHUNK = 64  # rows per journal line
@@ -57,20 +57,22 @@ def tail_inputs(
     cache_dir: str | os.PathLike,
     *,
     dtype: Any = None,
+    stored: Any = None,
     skip_unreadable: bool = False,
     progress: str | None = None,
 ) -> TailInputs:
     """The input of block `split` for every example, from the cache or computed now.
 
     Args:       split: as in `ViT.trunk`; IMAGES keeps the decoded uint8 images;
-                dtype: the trunk's compute dtype, and the cache's (None: float32);
+                dtype: the trunk's compute dtype (None: float32); stored: the cache's, such as jnp.float16
+                (None: the compute dtype);
                 skip_unreadable: leave unreadable images out and count them;
                 progress: the title of the bar on stderr, or None.
     Returns:    TailInputs; `inputs` is a read-only memory map unless rows were skipped.
     Raises:     InputError naming the first unreadable image, unless they are skipped.
     """
-    folders = {s: Path(cache_dir).expanduser() / key for s, key in keys(model, examples, split, dtype).items()}
-    shape, kind = row_of(model.config, split, dtype)
+    folders = {s: Path(cache_dir).expanduser() / key for s, key in keys(model, examples, split, dtype, stored).items()}
+    shape, kind = row_of(model.config, split, stored or dtype)
     folder = folders[split]
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "lock"):
@@ -81,7 +83,7 @@ def tail_inputs(
             (folder / "meta.json").write_text(
                 json.dumps({"split": split, "rows": len(examples), "source": model.source})
             )
-            lower = next(whole_below(model.config, folders, len(examples), split, dtype), None)
+            lower = next(whole_below(model.config, folders, len(examples), split, stored or dtype), None)
             if lower is None:
                 rows = from_images(model, examples, split, dtype, missing, skip_unreadable)
             else:
@@ -106,7 +108,7 @@ def tail_inputs(
     return TailInputs(inputs[kept], examples.labels[kept], tuple(examples.names[i] for i in kept), len(skipped))
 
 
-def keys(model: Pretrained, examples: Examples, split: int, dtype: Any) -> dict[int, str]:
+def keys(model: Pretrained, examples: Examples, split: int, dtype: Any, stored: Any = None) -> dict[int, str]:
     """The cache key of every split up to `split`: weights are hashed leaf by leaf, once."""
     config, identifiers = model.config, "".join(examples.identifiers())
     leaves = {path: trees.fingerprint(leaf) for path, leaf in trees.leaves(model.params).items()}
@@ -118,6 +120,7 @@ def keys(model: Pretrained, examples: Examples, split: int, dtype: Any) -> dict[
         config.pre_norm,
         str(model.preprocessing),
         str(jnp.dtype(dtype or jnp.float32)),
+        str(jnp.dtype(stored or dtype or jnp.float32)),
         hashlib.sha256(identifiers.encode()).hexdigest(),
     ]
 
@@ -132,7 +135,7 @@ def keys(model: Pretrained, examples: Examples, split: int, dtype: Any) -> dict[
         replaced = [at, leaves["new_class_token"]] if at is not None and at < s else None
         trunk = [
             s,
-            config.pool if s == config.depth else "",
+            config.pool if s >= config.depth - 1 else "",
             replaced,
             sorted((path, digest) for path, digest in leaves.items() if below(path, s)),
         ]
@@ -144,8 +147,7 @@ def row_of(config: ViTConfig, split: int, dtype: Any) -> tuple[tuple[int, ...], 
     """Shape and dtype of one row of the cache."""
     if split == IMAGES:
         return (config.image_size, config.image_size, 3), np.dtype(np.uint8)
-    shape = (config.width,) if split == config.depth else (config.tokens, config.width)
-    return shape, np.dtype(dtype or np.float32)
+    return tail_shape(config, split), np.dtype(dtype or np.float32)
 
 
 @contextmanager
