@@ -22,6 +22,7 @@ from tangent_jax import subsets, vit
 from tangent_jax.config import ViTConfig, vit_config
 from tangent_jax.fit import Settings, State, scan_steps
 from tangent_jax.linearize import linearize
+from tangent_jax.many import scan_many, stacked
 from tangent_jax.notation import Tree
 from tangent_jax.predict import Predictor
 from tangent_jax.tangent_vit import TangentViT
@@ -37,15 +38,20 @@ DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Compute 
 OUT = flags.DEFINE_string("out", "out/bench", "Folder for result.json, bench.md and roofline.png.")
 
 CLASSES = 200
+SETTINGS = Settings(learning_rate=1e-5)
+
+
+MODELS = 10  # trained at once, against one after another
 
 
 class Operation(NamedTuple):
-    """A compiled program, how to call it (it may replace its state), and what it is."""
+    """A compiled program, how to call it (it may replace its state), and how often one call runs it."""
 
     name: str
     call: Callable[[], Any]
     compiled: Any
     compile_seconds: float
+    runs: int = 1
 
 
 def standard(config: ViTConfig, dtype: Any, w: Tree, x: jax.Array, split: int) -> jax.Array:
@@ -86,17 +92,20 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
 
     for blocks in [int(n) for n in BLOCKS.value if int(n) <= config.depth]:
         subset = subsets.make_subset(config, blocks=blocks)
-        x = 0.5 * jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width))
-        x = x if dtype is None else x.astype(dtype)
+        tokens = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype or jnp.float32)
+        x = vit.one_query_input(config, tokens)[0] if blocks == 1 else tokens
         tails = {
             f"NLFT-{blocks} step": Predictor(w, config, subset.split, "nlft", dtype=dtype),
             f"TAFT-{blocks} step": Predictor(w, config, subset.split, "taft", dtype=dtype),
             f"TAFT-{blocks} step, autodiff": Predictor(w, config, subset.split, "taft", "autodiff", dtype),
         }
-        if blocks == 1:
-            tails["TAFT-1 step, full block by jvp"] = jax.tree_util.Partial(_full_of(config, dtype, subset.split), w)  # pyright: ignore
         for name, predict in tails.items():
             yield step(name, predict, subset.zeros(w), x, labels)
+        if blocks == 1:
+            predict = jax.tree_util.Partial(_full_of(config, dtype, subset.split), w)
+            yield step("TAFT-1 step, full block by jvp", predict, subset.zeros(w), tokens, labels)
+            for at_once in (1, MODELS):
+                yield many(tails["TAFT-1 step"], subset.zeros(w), x, labels, at_once)
 
 
 _FULL: dict[Any, Callable] = {}
@@ -109,21 +118,43 @@ def _full_of(config: ViTConfig, dtype: Any, split: int) -> Callable:
 
 def step(name: str, predict: Any, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
     """One training step on one batch of cached tail inputs, optimiser included."""
-    settings = Settings(learning_rate=1e-5)
-    state = State(dw, settings.optimizer(1).init(dw))
     order, present = jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels)))
+    state = State(dw, SETTINGS.optimizer(1).init(dw))
+    return training(name, scan_steps, predict, [state], x, labels, order, present)
+
+
+def many(predict: Any, dw: Tree, x: jax.Array, labels: jax.Array, at_once: int) -> Operation:
+    """One step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
+    order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
+    state = State(dw, SETTINGS.optimizer(1).init(dw))
+    states = [stacked(state, at_once) for _ in range(MODELS // at_once)]
+    name = f"{MODELS} models' TAFT-1 steps, " + ("at once" if at_once > 1 else "one by one")
+    return training(name, scan_many, predict, states, x, labels, order, jnp.ones(order.shape))
+
+
+def training(
+    name: str,
+    scan: Any,
+    predict: Any,
+    states: list[State],
+    x: jax.Array,
+    labels: jax.Array,
+    order: jax.Array,
+    present: jax.Array,
+) -> Operation:
+    """The compiled `scan` applied to each of the states, which it replaces."""
     started = time.perf_counter()
-    compiled = scan_steps.lower(
-        predict, state, x, labels, order, present, settings=settings, steps_per_epoch=1
-    ).compile()
+    lowered = scan.lower(predict, states[0], x, labels, order, present, settings=SETTINGS, steps_per_epoch=1)
+    compiled = lowered.compile()
     seconds = time.perf_counter() - started
-    held = [jax.tree.map(jnp.array, state)]
+    held = [jax.tree.map(jnp.array, state) for state in states]
 
     def call() -> Any:
-        held[0], sums = compiled(predict, held[0], x, labels, order, present)
-        return sums
+        done = [compiled(predict, state, x, labels, order, present) for state in held]
+        held[:] = [state for state, _ in done]
+        return [sums for _, sums in done]
 
-    return Operation(name, call, compiled, seconds)
+    return Operation(name, call, compiled, seconds, len(states))
 
 
 def peaks(dtype: Any) -> dict[str, float]:
@@ -166,9 +197,9 @@ def measure(size: str, batch: int, dtype: Any, peak: dict[str, float]) -> list[d
 
 def describe(size: str, batch: int, operation: Operation, taken: list[float], peak: dict[str, float]) -> dict[str, Any]:
     cost, memory = operation.compiled.cost_analysis(), operation.compiled.memory_analysis()
-    seconds = float(np.median(taken))
-    floor = max(cost["flops"] / peak["flops_per_second"], cost["bytes accessed"] / peak["bytes_per_second"])
-    bound = "compute" if cost["flops"] / peak["flops_per_second"] == floor else "memory"
+    seconds, flops, nbytes = float(np.median(taken)), *(operation.runs * cost[k] for k in ("flops", "bytes accessed"))
+    limits = {"compute": flops / peak["flops_per_second"], "memory": nbytes / peak["bytes_per_second"]}
+    bound = max(limits, key=lambda name: limits[name])
     return {
         "size": size,
         "batch": batch,
@@ -176,11 +207,11 @@ def describe(size: str, batch: int, operation: Operation, taken: list[float], pe
         "seconds": seconds,
         "rounds": len(taken),
         "spread": float(np.subtract(*np.percentile(taken, [75, 25]))),
-        "gflop": cost["flops"] / 1e9,
-        "gbyte": cost["bytes accessed"] / 1e9,
-        "over_floor": seconds / floor,
+        "gflop": flops / 1e9,
+        "gbyte": nbytes / 1e9,
+        "over_floor": seconds / limits[bound],
         "bound": bound,
-        "fraction_of_peak": cost["flops"] / seconds / peak["flops_per_second"],
+        "fraction_of_peak": flops / seconds / peak["flops_per_second"],
         "memory_mib": (
             memory.temp_size_in_bytes
             + memory.argument_size_in_bytes
@@ -202,6 +233,10 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
         "taft7_step_over_nlft7_step": ("TAFT-7 step", "NLFT-7 step"),
         "closed_form_over_autodiff_1": ("TAFT-1 step", "TAFT-1 step, autodiff"),
         "closed_form_over_autodiff_7": ("TAFT-7 step", "TAFT-7 step, autodiff"),
+        "ten_models_at_once_over_one_by_one": (
+            f"{MODELS} models' TAFT-1 steps, at once",
+            f"{MODELS} models' TAFT-1 steps, one by one",
+        ),
     }
     return {name: round(t[above] / t[below], 3) for name, (above, below) in pairs.items() if above in t and below in t}
 

@@ -1,7 +1,6 @@
 """The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +9,12 @@ from typing import Any
 from absl import app, logging
 
 from tangent_jax.checks import InputError, require
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Written whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
-    os.replace(partial, path)
+from tangent_jax.files import write_whole
 
 
 def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
     """result.json (with `more`), and the result as the last line of stdout."""
-    write_json(out / "result.json", {**result, **more})
+    write_whole(out / "result.json", json.dumps({**result, **more}, indent=1) + "\n")
     print(json.dumps(result))
 
 

@@ -1,8 +1,9 @@
 """What the fine-tuning binaries share: flags, and the way from a photograph to a trained step."""
 
+import dataclasses
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,9 @@ IMAGE_SIZE = flags.DEFINE_integer(
 CACHE = flags.DEFINE_string("cache_dir", "~/.cache/tangent_jax", "Folder of cached tail inputs.")
 SKIP = flags.DEFINE_bool("skip_unreadable", False, "Leave unreadable images out and count them.")
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Compute dtype; parameters stay float32.")
+CACHE_DTYPE = flags.DEFINE_enum(
+    "cache_dtype", None, ["float32", "float16", "bfloat16"], "Dtype of cached tail inputs; unset: the compute dtype."
+)
 EPOCHS = flags.DEFINE_integer(
     "epochs", 30, "Passes over the training set; learning rate x0.1 after 1/2 and 5/6 of them.", lower_bound=1
 )
@@ -73,6 +77,7 @@ class Task(NamedTuple):
             self.subset.split,
             CACHE.value,
             dtype=self.predict.dtype,
+            stored=None if CACHE_DTYPE.value is None else jnp.dtype(CACHE_DTYPE.value),
             skip_unreadable=SKIP.value,
             progress=title,
         )
@@ -104,6 +109,21 @@ def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> 
     method = "nlft" if choice.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
     predict = Predictor(w, config, subset.split, method, LINEARIZATION.value, dtype, pretrained.preprocessing)
     return Task(predict, subset, Pretrained(config, w, pretrained.preprocessing, pretrained.source))
+
+
+def recipe(task: Task, dataset: str, choice: Choice, settings: Settings, seed: int, key: list[int]) -> dict[str, Any]:
+    """What it takes to train a component again: of the flags, those that decide it."""
+    return {
+        "weights": task.model.source,
+        "dataset": dataset,
+        "choice": choice._asdict(),
+        "settings": dataclasses.asdict(settings),
+        "seed": seed,
+        "key": key,
+        "dtype": DTYPE.value,
+        "cache_dtype": CACHE_DTYPE.value,
+        "image_size": IMAGE_SIZE.value,
+    }
 
 
 def settings_of(learning_rate: float) -> Settings:

@@ -9,6 +9,8 @@ from safetensors.flax import save_file
 from experiments import binary, common, pictures
 from tangent_jax import trees, weights
 from tangent_jax.data.sources import open_dataset
+from tangent_jax.files import write_whole
+from tangent_jax.provenance import make_provenance
 from tangent_jax.subsets import KINDS
 
 DATASET = flags.DEFINE_string(
@@ -28,7 +30,9 @@ RATE = flags.DEFINE_float("lr", 1e-3, "Learning rate of Adam.", lower_bound=0.0)
 RESET = flags.DEFINE_bool("reset", False, "Re-initialise the trained blocks, norm and head before linearising (PT=F).")
 TOKEN = flags.DEFINE_bool("new_class_token", False, "A new class token at the first trained block (CLS=T).")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the new head, of what is reset and of the order of examples.")
-OUT = flags.DEFINE_string("out", "out/finetune", "Folder for result.json, curves.png, dw.safetensors and checkpoints.")
+OUT = flags.DEFINE_string(
+    "out", "out/finetune", "Folder for result.json, curves.png, dw.safetensors, provenance.json, checkpoints."
+)
 
 
 def main() -> None:
@@ -58,6 +62,10 @@ def main() -> None:
         title=f"{METHOD.value}-{BLOCKS.value}",
     )
     save_file(trees.leaves(fitted.dw), out / "dw.safetensors", {"subset": task.subset.name})
+    recipe = common.recipe(task, DATASET.value, choice, settings, SEED.value, [SEED.value, 1])
+    config, w = task.model.config, task.model.params
+    made = make_provenance(config, w, task.subset, train_set.examples, recipe, fitted.seconds, task.predict.method)
+    write_whole(out / "provenance.json", made.to_json())
     pictures.history(out / "curves.png", fitted.history, f"{METHOD.value} {task.subset.name} on {dataset.name}")
     result = {
         "method": METHOD.value,

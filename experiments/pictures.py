@@ -36,7 +36,13 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None
     save(figure, path)
 
 
-def bars(path: Path, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]], title: str) -> None:
+def bars(
+    path: Path,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    ylabel: str = "test accuracy",
+) -> None:
     """Grouped bars of accuracy: `series` maps a name to (mean, spread) per group."""
     figure, axes = plt.subplots(figsize=(2.2 + 2.2 * len(groups), 3.4), layout="constrained")
     width = 0.8 / len(series)
@@ -53,7 +59,7 @@ def bars(path: Path, groups: Sequence[str], series: Mapping[str, Sequence[tuple[
         )
         axes.bar_label(drawn, [f"{m:.3f}" for m, _ in values], fontsize=7, padding=2)
     lowest = min(mean for values in series.values() for mean, _ in values)
-    axes.set(ylabel="test accuracy", ylim=(max(0.0, lowest - 0.1), None), title=title)
+    axes.set(ylabel=ylabel, ylim=(max(0.0, lowest - 0.1), None), title=title)
     axes.set_xticks(range(len(groups)), groups)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.1))
@@ -69,6 +75,28 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.08), title=title, xticks=[])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
+    save(figure, path)
+
+
+def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, perhaps `log`."""
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
+    )
+    for panel, drawn in zip(panels, axes[0], strict=True):
+        for i, (name, line) in enumerate(panel["lines"].items()):
+            y, spread = line if isinstance(line, tuple) else (line, None)
+            colour, style = COLOURS[i % len(COLOURS)], "--" if name.endswith("full data") else "-"
+            drawn.plot(panel["x"], y, style, color=colour, marker="" if style == "--" else "o", ms=3, label=name)
+            if spread is not None:
+                low, high = np.subtract(y, spread), np.add(y, spread)
+                drawn.fill_between(panel["x"], low, high, color=colour, alpha=0.15, lw=0)
+        drawn.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
+        for axis in panel.get("log", ""):
+            drawn.set(**{f"{axis}scale": "log"})
+        drawn.spines[["top", "right"]].set_visible(False)
+        drawn.legend(frameon=False, fontsize=8)
+    figure.suptitle(title)
     save(figure, path)
 
 

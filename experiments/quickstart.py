@@ -44,9 +44,7 @@ def main() -> None:
     rows = [(name, EXPLAINED[name], test(name, train(task, train_sets[name], name))) for name, task in tasks.items()]
     task, whole = tasks["TAFT-1"], train_sets["TAFT-1"]
     split = shards.uniform(len(whole.labels), SHARDS.value, SEED.value)
-    parts = {
-        f"shard {s + 1}": whole._replace(inputs=whole.inputs[r], labels=whole.labels[r]) for s, r in enumerate(split)
-    }
+    parts = {f"shard {s + 1}": whole.take(rows) for s, rows in enumerate(split)}
     components = {name: train(task, part, name) for name, part in parts.items()}
     alone = [test("TAFT-1", dw) for dw in components.values()]
     composed = compose.mean(components)

@@ -124,7 +124,7 @@ def one_run(
         settings = dataclasses.replace(settings, epochs=SEARCH_EPOCHS.value)
     train_split = dataset.splits["train"]
     data = [dataset.name, zlib.crc32(json.dumps([train_split.names, train_split.labels.tolist()]).encode())]
-    flags_used = [common.DTYPE.value, common.IMAGE_SIZE.value, common.LINEARIZATION.value]
+    flags_used = [f.value for f in (common.DTYPE, common.CACHE_DTYPE, common.IMAGE_SIZE, common.LINEARIZATION)]
     key = json.dumps([pretrained.source, *flags_used, *data, *choice, seed, search, dataclasses.astuple(settings)])
     known = runs.get(key)
     if known is not None:
@@ -152,10 +152,7 @@ def hold_out(train_set: TailInputs) -> tuple[TailInputs, TailInputs]:
         rows = np.flatnonzero(train_set.labels == label)
         rank[rows] = np.arange(len(rows))
     held = rank % 5 == 4
-    return tuple(
-        TailInputs(train_set.inputs[rows], train_set.labels[rows], (), train_set.skipped)
-        for rows in (np.flatnonzero(~held), np.flatnonzero(held))
-    )  # pyright: ignore[reportReturnType]
+    return train_set.take(np.flatnonzero(~held)), train_set.take(np.flatnonzero(held))
 
 
 def as_markdown(table: dict[str, dict[str, dict]]) -> str:

@@ -1,12 +1,13 @@
-"""Composition and removal as sums of trees.
+"""Composition and removal as sums of trees, and the soups they are measured against.
 
     dw = sum_s lambda_s dw_s,   so that   f_lin(dw, x) = f_w(x) + sum_s lambda_s J_w f(x) . dw_s
 
 Source: Liu et al. 2024: for a tangent model the composed output is the ensemble of the
-components' tangent outputs. Removal re-sums the survivors, as subtraction rounds.
+components' tangent outputs. Removal re-sums the survivors, as subtraction rounds. The same mean of non-linear
+components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -15,28 +16,36 @@ from tangent_jax.checks import require
 from tangent_jax.notation import Tree
 
 
-def weighted_sum(components: Sequence[Tree], weights: Sequence[float]) -> Tree:
-    """sum_s lambda_s dw_s, added in the order given.
+def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
+    """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
 
-    Raises: InputError for no component, unequal lengths, or trees of unequal structure or shapes.
+    Args:       components: trees on the device or on the host, or an iterator that reads them one by one: no more
+                than the running sum and one component are held.
+    Returns:    a tree on the device if the components are, else on the host.
+    Guarantees: the same bits for the same components, weights and order, on either.
+    Raises:     InputError for no component, unequal numbers, or trees of unequal structure or shapes.
     """
-    require(
-        len(components) == len(weights) and components, "weighted_sum", f"{len(components)} >= 1 weights", len(weights)
-    )
-    first = shapes_of(components[0])
-    for i, component in enumerate(components):
+    total, first, count, weights = None, None, 0, list(weights)
+    for component in components:
+        require(count < len(weights), "weighted_sum", f"as many weights as components ({len(weights)})", "more")
+        shapes = shapes_of(component)
         require(
-            shapes_of(component) == first,
+            first is None or shapes == first,
             "weighted_sum",
             "components of one subset and architecture",
-            f"component {i} with other leaves or shapes",
+            f"component {count} with other leaves or shapes",
         )
+        first, weight = shapes, weights[count]
+        scaled = jax.tree.map(lambda leaf, weight=weight: leaf * np.asarray(weight, leaf.dtype), component)
+        total = scaled if total is None else jax.tree.map(accumulate, total, scaled)
+        count += 1
+    require(count == len(weights) and count, "weighted_sum", f"{len(weights)} >= 1 components", count)
+    return total
 
-    def add(*leaves: jax.Array) -> jax.Array:
-        scaled = [leaf * np.asarray(weight, leaf.dtype) for weight, leaf in zip(weights, leaves, strict=True)]
-        return sum(scaled[1:], start=scaled[0])
 
-    return jax.tree.map(add, *components)
+def accumulate(total: np.ndarray | jax.Array, term: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+    """total + term, in place on the host."""
+    return np.add(total, term, out=total) if isinstance(total, np.ndarray) else total + term
 
 
 def mean(components: Mapping[str, Tree]) -> Tree:
@@ -46,7 +55,23 @@ def mean(components: Mapping[str, Tree]) -> Tree:
     mean of the survivors is bitwise what it would have been had the component never existed.
     """
     names = sorted(components)
-    return weighted_sum([components[name] for name in names], [1 / max(len(names), 1)] * len(names))
+    return weighted_sum((components[name] for name in names), [1 / max(len(names), 1)] * len(names))
+
+
+def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:
+    """The names whose mean is the greedy soup: best first, each kept if the mean's score does not fall.
+
+    Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher better; equal scores go by name.
+    """
+    require(components, "greedy_soup", "at least one component", "none")
+    alone = {name: score(component) for name, component in components.items()}
+    ranked: Sequence[str] = sorted(components, key=lambda name: (-alone[name], name))
+    kept, best = [ranked[0]], alone[ranked[0]]
+    for name in ranked[1:]:
+        together = score(mean({kept_name: components[kept_name] for kept_name in [*kept, name]}))
+        if together >= best:
+            kept, best = [*kept, name], together
+    return kept
 
 
 def shapes_of(tree: Tree) -> tuple:

@@ -192,6 +192,36 @@ def fit(
     return Fitted(state.dw, history, sum(seconds), settings.epochs * steps, n / float(np.median(seconds)))
 
 
+def distance_bound(
+    predict: Callable[[Tree, Array], Array], dw: Tree, inputs: Any, labels: np.ndarray, settings: Settings
+) -> float:
+    """How far, in L2 over the tree, dw is at most from the optimum of `fit`'s objective on (inputs, labels).
+
+        |dw - dw*| <= |grad L(dw)| / lambda,    L = mean loss + lambda/2 |dw|^2
+
+    Guarantees: holds where L is lambda-strongly convex: a tangent model, any of our losses, lambda = penalty > 0.
+    Raises:     InputError for a penalty of 0.
+    """
+    require(settings.penalty > 0, "distance_bound", "penalty > 0", settings.penalty)
+    batch, n = min(64, len(labels)), len(labels)
+    order, present = np.pad(np.arange(n), (0, -n % batch)), np.pad(np.ones(n, np.float32), (0, -n % batch))
+    sums = jax.tree.map(lambda leaf: settings.penalty * leaf, dw)
+    for start in range(0, n, batch):
+        rows = order[start : start + batch]
+        part = _loss_gradient(
+            as_pytree(predict), dw, inputs[rows], labels[rows], present[start : start + batch], settings
+        )
+        sums = jax.tree.map(lambda total, leaf: total + leaf / n, sums, part)
+    return float(jnp.sqrt(trees.squared_norm(sums))) / settings.penalty
+
+
+@partial(jax.jit, static_argnames="settings")
+def _loss_gradient(predict: Callable, dw: Tree, x: Array, y: Array, here: Array, settings: Settings) -> Tree:
+    """The gradient of the summed loss of a batch, without the penalty."""
+    loss = make_loss(settings.loss, settings.alpha, settings.kappa)
+    return jax.grad(lambda dw: jnp.sum(loss(predict(dw, x), y) * here))(dw)
+
+
 def as_pytree(predict: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
     """`predict` as a pytree that jit takes as data; a plain function becomes one without leaves."""
     return predict if jax.tree.leaves(predict) != [predict] else jax.tree_util.Partial(predict)

@@ -7,6 +7,7 @@ One table a layout: (pattern, our path, transform). A transform turns torch's (o
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def torch_norm(name: str, path: str) -> list[Rule]:
 
 TIMM: list[Rule] = [
     ("cls_token", "class_token", same),
+    ("new_class_token", "new_class_token", same),
     ("pos_embed", "position_embedding", same),
     (r"patch_embed\.proj\.weight", "patch_embedding/kernel", conv),
     (r"patch_embed\.proj\.bias", "patch_embedding/bias", same),
@@ -95,6 +97,11 @@ NPZ: list[Rule] = [
     (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_0/(kernel|bias)", r"block_\1/mlp_in/\2", same),
     (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_1/(kernel|bias)", r"block_\1/mlp_out/\2", same),
 ]
+UNDONE: dict[Any, Callable[[np.ndarray], np.ndarray]] = {
+    T: lambda x: np.moveaxis(x, -1, 0),
+    conv: lambda x: x.transpose(3, 2, 0, 1),
+    same: same,
+}
 DROPPED = re.compile(r"(pre_logits|decoder_|mask_token|vit\.pooler|pooler)")
 """Parts that no classifier uses: MAE's decoder, the pre-2021 representation layer (and then its head)."""
 
@@ -122,3 +129,37 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: Path) 
         )
         del flat[ours]
     return flat
+
+
+def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token") -> Flat:
+    """Our paths under timm's names, in torch's layout; `translate(..., TIMM)` undone.
+
+    A fused qkv of which only a part is given has zeros in the rest: right for a tangent, where absent means frozen.
+    Leaves that timm does not know keep our path.
+    """
+    joined: Flat = {}
+    for ours, value in flat.items():
+        value, (*_, parent, name, kind) = np.asarray(value), ["", "", *ours.split("/")]
+        if parent == "attention" and (name, kind) != ("out", "bias"):
+            value = value.reshape((-1, value.shape[-1]) if name == "out" else (*value.shape[:-2], -1))
+        if name in ("query", "key", "value"):
+            parts = joined.setdefault(ours.replace(name, "qkv"), np.zeros((3, *value.shape), value.dtype))
+            parts[("query", "key", "value").index(name)] = value
+        else:
+            joined[ours] = value
+    joined = {ours: np.concatenate([*value], -1) if "/qkv/" in ours else value for ours, value in joined.items()}
+    theirs: Flat = {}
+    for ours, value in joined.items():
+        for pattern, template, transform in TIMM:
+            known = re.fullmatch(template.replace(r"\1", r"(\d+)").replace(r"\2", "([12])"), ours)
+            if known:
+                numbers = iter(known.groups())
+                spelled = re.sub(r"\(\?:.*?\)\?", "", pattern).replace(r"\.", ".")
+                name = re.sub(r"\(.*?\)", lambda _, numbers=numbers: next(numbers), spelled)
+                name = f"fc_{name}" if pool == "avg" and ours.startswith("norm/") else name
+                theirs[name] = np.ascontiguousarray(UNDONE[transform](value))
+                break
+        else:
+            theirs[ours] = value
+    axes = {"cls_token": (0, 1), "pos_embed": (0,)}
+    return {name: np.expand_dims(value, axes.get(name, ())) for name, value in theirs.items()}

@@ -143,7 +143,8 @@ def read_safetensors(path: Path) -> Pretrained:
         raise refusal("load", "a whole safetensors file", f"{path} ({error})", "Fetch it again") from error
     if "tangent_jax" in metadata:
         meta = json.loads(metadata["tangent_jax"])
-        return assemble(tensors, path, ViTConfig(**meta["config"]), preprocessing_of(meta["preprocessing"]))
+        flat = translate(tensors, TIMM, path) if "cls_token" in tensors else tensors
+        return assemble(flat, path, ViTConfig(**meta["config"]), preprocessing_of(meta["preprocessing"]))
     hints = {name: read_json(path.with_name(f"{name}.json")) for name in ("config", "preprocessor_config")}
     hugging_face = any("encoder.layer." in name for name in tensors)
     flat = translate(tensors, HUGGING_FACE if hugging_face else TIMM, path)

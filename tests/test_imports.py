@@ -7,10 +7,25 @@ import tangent_jax
 
 ROOT = Path(tangent_jax.__file__).parent
 FLOORS = [
-    {"notation", "checks", "trees", "progress", "_version"},
+    {"notation", "checks", "trees", "progress", "files", "_version"},
     {"rules", "linearize", "losses"},
-    {"config", "vit", "names", "weights", "subsets", "tangent_vit", "predict", "checkpoints", "fit", "many", "compose"},
-    {"data"},
+    {
+        "config",
+        "vit",
+        "names",
+        "weights",
+        "subsets",
+        "tangent_vit",
+        "predict",
+        "checkpoints",
+        "fit",
+        "many",
+        "compose",
+        "journal",
+        "provenance",
+        "exports",
+    },
+    {"data", "store"},
     {"__init__"},
 ]
 ORDER = {
@@ -29,6 +44,11 @@ ORDER = {
     "fit": 3,
     "many": 4,
     "compose": 0,
+    "files": 0,
+    "journal": 0,
+    "provenance": 2,
+    "exports": 2,
+    "store": 0,
     "linearize": 0,
     "losses": 0,
     "rules": 0,

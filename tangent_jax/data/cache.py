@@ -42,12 +42,16 @@ CHUNK = 64  # rows per journal line
 
 
 class TailInputs(NamedTuple):
-    """What the tail trains on: inputs "n ...", labels "n", names, and how many images were skipped."""
+    """What the tail trains on: inputs "n ...", labels "n", (content identifier, name) of each, images skipped."""
 
     inputs: np.ndarray
     labels: np.ndarray
-    names: tuple[str, ...]
+    examples: tuple[tuple[str, str], ...]
     skipped: int
+
+    def take(self, rows: np.ndarray) -> "TailInputs":
+        """The examples at `rows`, in that order."""
+        return TailInputs(self.inputs[rows], self.labels[rows], tuple(self.examples[i] for i in rows), self.skipped)
 
 
 def tail_inputs(
@@ -102,10 +106,9 @@ def tail_inputs(
             f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}",
             "Mend or remove it, or pass --skip_unreadable",
         )
-    if not skipped:
-        return TailInputs(inputs, examples.labels, examples.names, 0)
-    kept = np.setdiff1d(np.arange(len(examples)), skipped)
-    return TailInputs(inputs[kept], examples.labels[kept], tuple(examples.names[i] for i in kept), len(skipped))
+    pairs = tuple(zip(examples.identifiers(), examples.names, strict=True))
+    found = TailInputs(inputs, examples.labels, pairs, len(skipped))
+    return found.take(np.setdiff1d(np.arange(len(examples)), skipped)) if skipped else found
 
 
 def keys(model: Pretrained, examples: Examples, split: int, dtype: Any, stored: Any = None) -> dict[int, str]:

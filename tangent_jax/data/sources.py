@@ -8,6 +8,7 @@ NAME:PATH               an official archive, unpacked: see archives.py
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import zipfile
@@ -41,6 +42,10 @@ class Examples:
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, whatever its name."""
+        return self._identifiers
+
+    @functools.cached_property
+    def _identifiers(self) -> tuple[str, ...]:
         return tuple(content_identifier(self.read(i)) for i in range(len(self)))
 
 

@@ -1,0 +1,331 @@
+"""The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import small, tree_normal
+
+from tangent_jax import compose, trees
+from tangent_jax.checks import InputError
+from tangent_jax.provenance import Provenance, check_same, make_provenance
+from tangent_jax.store import Store
+from tangent_jax.subsets import make_subset
+
+CONFIG, W = small(1)
+SUBSET = make_subset(CONFIG)
+
+
+def part(s):
+    return jax.tree.map(np.asarray, tree_normal(1000 * s, SUBSET.part(W)))
+
+
+def origin(s, **changes):
+    examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
+    made = make_provenance(CONFIG, W, SUBSET, examples, {"seed": s}, 1.5)
+    return dataclasses.replace(made, **changes)
+
+
+def filled(root, count=3):
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s))
+    return store
+
+
+def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
+    filled(tmp_path)
+    again = Store(tmp_path)
+    assert sorted(again.components) == ["shard 0", "shard 1", "shard 2"]
+    assert trees.fingerprint(again.read("shard 1")) == trees.fingerprint(part(1))
+    assert again.provenance("shard 1") == origin(1)
+    assert again.provenance("shard 1").versions["jax"] == jax.__version__
+    assert again.verify() == []
+
+
+def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
+    store, never = filled(tmp_path / "a"), Store(tmp_path / "b")
+    for s in (2, 0):
+        never.add(f"shard {s}", part(s), origin(s))
+    whole = store.compose()
+    assert trees.fingerprint(whole) == trees.fingerprint(compose.mean({f"shard {s}": part(s) for s in range(3)}))
+    folder = store.folder("shard 1")
+    receipt_id, receipt = store.remove(["shard 1"], asked=["photo 4.jpg"])
+    assert receipt["composed_before"] == trees.fingerprint(whole)
+    assert receipt["composed_after"] == trees.fingerprint(never.compose())
+    assert not folder.exists()
+    assert len(list((tmp_path / "a/composed").iterdir())) == 1  # the one that held the component is gone
+    path = tmp_path / f"a/receipts/{receipt_id}.json"
+    assert json.loads(path.read_text()) == receipt
+    assert store.verify() == []
+    assert Store(tmp_path / "a").verify_receipt(path) == []
+
+
+def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
+    store = filled(tmp_path / "store")
+    receipt_id, _ = store.remove(["shard 1"])
+    path = tmp_path / f"store/receipts/{receipt_id}.json"
+    copy = tmp_path / "copy.json"
+    shutil.copy(path, copy)
+    assert store.verify_receipt(copy) == []
+    copy.write_text(path.read_text().replace("Exact", "exact"))
+    assert "no receipt of" in store.verify_receipt(copy)[0]
+    store.add("back", part(1), origin(1))
+    assert store.verify_receipt(path) == ["back: holds the removed weights"]
+    copy.write_text("{}")
+    with pytest.raises(InputError, match="a receipt of a removal"):
+        store.verify_receipt(copy)
+
+
+def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path):
+    store = filled(tmp_path)
+    asked = [origin(1).examples[0][0]]
+    with pytest.raises(InputError, match="retrained without what is removed"):
+        store.remove(["shard 1"], asked=asked, retrained={"shard 1": (part(7), origin(1))})
+    with pytest.raises(InputError, match="retrained without what is removed"):
+        store.remove(["shard 1"], asked=["photo 3.jpg"], retrained={"shard 1": (part(7), origin(1))})
+    left = origin(1, examples=origin(1).examples[1:])
+    _, receipt = store.remove(
+        ["shard 1"], asked=asked, retrained={"shard 1": (part(7), left)}, distance_bounds={"shard 1": 0.5}
+    )
+    want = compose.mean({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
+    assert receipt["composed_after"] == trees.fingerprint(want)
+    assert receipt["distance_bounds"] == {"shard 1": 0.5}
+    assert store.provenance("shard 1").examples == left.examples
+    assert store.verify() == []
+
+
+def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
+    store = filled(tmp_path)
+    copied = origin(9, examples=((origin(1).examples[0][0], "a copy.jpg"),))
+    store.add("shard 9", part(9), copied)
+    identifier = origin(1).examples[0][0]
+    for asked in (identifier, "photo 3.jpg", "a copy.jpg"):
+        affected, unknown = store.holding([asked, "nobody's.jpg"])
+        assert affected == {"shard 1": [identifier], "shard 9": [identifier]}
+        assert unknown == ["nobody's.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("anchor", {"anchor": "0"}),
+        ("head", {"head": "0"}),
+        ("method", {"method": "nlft"}),
+        ("config.heads", {"config": {**origin(0).config, "heads": 2}}),
+        ("subset of", {"subset": origin(0).subset[1:]}),
+    ],
+)
+def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, field, changes):
+    store = filled(tmp_path, 1)
+    with pytest.raises(InputError, match=f"Store.add: expected {field}"):
+        store.add("other", part(1), origin(1, **changes))
+    assert list(store.components) == ["shard 0"]
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: s.add("shard 0", part(0), origin(0)), "a new name; got shard 0"),
+        (lambda s: s.add("../x", part(0), origin(0)), "a name of letters"),
+        (lambda s: s.read("nobody"), "the name of a component; got nobody"),
+        (lambda s: s.remove([]), "distinct names, at least one"),
+        (lambda s: s.remove(["nobody"]), "the name of a component"),
+        (lambda s: s.compose({"nobody": 1.0}), "the name of a component"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
+    store = filled(tmp_path, 1)
+    with pytest.raises(InputError, match=match):
+        call(store)
+    assert list(Store(tmp_path).components) == ["shard 0"]
+
+
+def test_the_last_component_can_go(tmp_path):
+    store = filled(tmp_path, 1)
+    _, receipt = store.remove(["shard 0"])
+    assert receipt["composed_after"] is None
+    assert Store(tmp_path).components == {}
+    with pytest.raises(InputError, match="components"):
+        store.compose()
+
+
+def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
+    store = filled(tmp_path / "store", 2)
+    store.compose()
+    store.remove(["shard 0"])
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
+    assert len(files) > 8
+    rng = random.Random(0)
+    for path in files:
+        content = path.read_bytes()
+        for at in {0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(4))}:
+            altered = bytearray(content)
+            altered[at] ^= 1 << rng.randrange(8)
+            path.write_bytes(bytes(altered))
+            try:
+                told = Store(tmp_path / "store").verify()
+            except InputError as error:
+                told = [str(error)]
+            assert any(path.name in line for line in told), (path, at)
+        path.write_bytes(content)
+    assert Store(tmp_path / "store").verify() == []
+    (tmp_path / "store/components/stray").write_text("x")
+    assert "stray: not the store's" in Store(tmp_path / "store").verify()[0]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["add", "compose", "remove"])
+def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, monkeypatch, operation):
+    """Every fsync, rename, deletion and commit of ours in turn raises what nothing catches, as a kill would."""
+    run = {
+        "add": lambda s: s.add("shard 2", part(2), origin(2)),
+        "compose": lambda s: s.compose(),
+        "remove": lambda s: s.remove(["shard 0"]),
+    }[operation]
+    filled(tmp_path / "whole", 2).compose()
+
+    def state(store):
+        return tuple(sorted(store.components)), len(store.composed), len(store.receipts)
+
+    before = state(Store(tmp_path / "whole"))
+    outcomes = []
+    for moment in range(200):
+        root = tmp_path / "trial"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", root)
+        store, left = Store(root), [moment]
+        with monkeypatch.context() as patch:
+            for module, name in ((os, "fsync"), (os, "replace"), (os, "truncate"), (shutil, "rmtree"), (os, "unlink")):
+                real = getattr(module, name)
+
+                def step(*args, real=real, left=left, **more):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    return real(*args, **more)
+
+                patch.setattr(module, name, step)
+            try:
+                run(store)
+                finished = True
+            except Killed:
+                finished = False
+        again = Store(root)
+        outcomes.append(state(again))
+        with again.using(change=True):
+            pass  # the next writer sweeps
+        assert again.verify() == []
+        if finished:
+            break
+    assert finished
+    assert set(outcomes) == {before, outcomes[-1]} != {before}
+    assert outcomes == sorted(outcomes, key=lambda o: o != before)  # once happened, it stays so
+
+
+CHILD = """
+import os, sys, time
+sys.path[:0] = {path!r}
+import test_store
+from tangent_jax.store import Store
+part, origin = test_store.part, test_store.origin
+parts, origins = [part(s) for s in range(3)], [origin(s) for s in range(3)]
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        store = Store({root!r})
+        print("ready", flush=True)
+        while True:
+            for s in range(3):
+                if f"shard {{s}}" not in store.components:
+                    store.add(f"shard {{s}}", parts[s], origins[s])
+            store.compose()
+            store.remove(["shard 1"])
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path):
+    """TANGENT_JAX_KILLS=200 for the long form."""
+    root, rng = tmp_path / "store", random.Random(1)
+    code = CHILD.format(path=[str(Path(__file__).parent)], root=str(root))
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-3, text=True) as zygote:
+        assert zygote.stdin is not None
+        assert zygote.stdout is not None
+        lines, operations = 0, set()
+        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "40"))):
+            zygote.stdin.write("go\n")
+            zygote.stdin.flush()
+            words = {zygote.stdout.readline().strip(), zygote.stdout.readline().strip()}
+            pid = int(next(word for word in words if word != "ready"))
+            time.sleep(rng.uniform(0, 0.6))
+            os.kill(pid, signal.SIGKILL)
+            for _ in range(1000):
+                if not Path(f"/proc/{pid}/cmdline").exists():
+                    break
+                time.sleep(0.005)
+            store = Store(root)
+            count = len(store.journal.entries)
+            assert count >= lines
+            lines = count
+            operations |= {entry["op"] for entry in store.journal.entries}
+            with store.using(change=True):
+                pass
+            assert store.verify() == []
+            for name in store.components:
+                assert trees.fingerprint(store.read(name)) == trees.fingerprint(part(int(name[-1])))
+        zygote.stdin.close()
+        zygote.kill()
+    assert operations == {"add", "compose", "remove"}
+
+
+def adder(root, s):
+    Store(root).add(f"shard {s}", part(s), origin(s))
+
+
+def test_two_processes_take_turns(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        pool.starmap(adder, [(tmp_path, s) for s in range(6)])
+    store = Store(tmp_path)
+    assert sorted(store.components) == [f"shard {s}" for s in range(6)]
+    assert store.verify() == []
+
+
+def test_who_waits_is_told_for_whom(tmp_path, capfd):
+    store = filled(tmp_path, 1)
+    context = multiprocessing.get_context("spawn")
+    with store.using(change=True):
+        process = context.Process(target=adder, args=(tmp_path, 1))
+        process.start()
+        for _ in range(600):
+            time.sleep(0.05)
+            told = capfd.readouterr().err
+            if "waiting for" in told:
+                break
+        assert f"waiting for process {os.getpid()}" in told
+    process.join()
+    assert sorted(Store(tmp_path).components) == ["shard 0", "shard 1"]
+
+
+def test_provenance_survives_json():
+    assert Provenance.from_json(origin(1).to_json()) == origin(1)
+    check_same("f", origin(1), origin(2))
