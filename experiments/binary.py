@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,24 @@ def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
     print(json.dumps(result))
 
 
-def run(main: Callable[[], None]) -> None:
-    """Bad input is one line on stderr and exit code 1; an interruption says how to go on."""
+def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
+    """Bad input is one line on stderr and exit code 1; an interruption says how to go on.
+
+    `commands`: what the one argument besides the flags may be; main is called with it.
+    """
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
+        given = argv[1:]
         try:
-            require(len(argv) == 1, Path(argv[0]).stem, "flags only", " ".join(argv[1:]))
-            main()
+            if commands:
+                expected = f"one command of {', '.join(commands)}"
+                require(
+                    len(given) == 1 and given[0] in commands, Path(argv[0]).stem, expected, " ".join(given) or "none"
+                )
+            else:
+                require(not given, Path(argv[0]).stem, "flags only", " ".join(given))
+            main(*given)
         except InputError as error:
             print(error, file=sys.stderr)
             sys.exit(1)

@@ -16,8 +16,9 @@ from absl import flags
 
 from experiments import binary, membership, pictures, sharded
 from experiments.sharded import Problem, key_of, train_apart
-from tangent_jax import compose, fit, store, trees
+from tangent_jax import compose, store, trees
 from tangent_jax.data import shards
+from tangent_jax.fit import Fitted, accuracy, distance_bound, logits
 from tangent_jax.notation import Tree
 
 SHARDS = flags.DEFINE_integer("shards", 50, "Shards trained apart.", lower_bound=2)
@@ -64,7 +65,7 @@ def dropping(problem: Problem, components: dict[str, Tree], nonlinear: dict[str,
 
     def outputs(method: str, trained: dict[str, Tree]) -> np.ndarray:
         test = problem.test[method]
-        return np.stack([fit.logits(problem.tasks[method].predict, dw, test.inputs) for dw in trained.values()])
+        return np.stack([logits(problem.tasks[method].predict, dw, test.inputs) for dw in trained.values()])
 
     tangent, sisa = outputs("taft", components), outputs("nlft", nonlinear)  # "s n c"
     labels, count = problem.test["taft"].labels, len(components)
@@ -128,9 +129,9 @@ def retrain(
         "full, before": full["all"],
     }
     test = problem.test["taft"]
-    score = {name: fit.accuracy(task.predict, dw, test.inputs, test.labels) for name, dw in models.items()}
+    score = {name: accuracy(task.predict, dw, test.inputs, test.labels) for name, dw in models.items()}
     bounds = [
-        fit.distance_bound(task.predict, one.dw, inputs.inputs[rows], inputs.labels[rows], settings)
+        distance_bound(task.predict, one.dw, inputs.inputs[rows], inputs.labels[rows], settings)
         for rows, one in zip(left.values(), retrained, strict=True)
     ]
     sizes = [float(np.sqrt(trees.squared_norm(one.dw))) for one in retrained]
@@ -148,7 +149,7 @@ def retrain(
     return retraining, models, gone
 
 
-def steady(fitted: fit.Fitted) -> float:
+def steady(fitted: Fitted) -> float:
     """Training time with every epoch at the median's pace: without what was compiled in the first."""
     return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)
 
@@ -171,7 +172,7 @@ def infer(problem: Problem, models: dict[str, Tree], gone: np.ndarray) -> dict[s
     )
 
     def score(dw: Tree) -> np.ndarray:
-        return membership.confidence(fit.logits(task.predict, dw, pool), labels)
+        return membership.confidence(logits(task.predict, dw, pool), labels)
 
     shadows = np.stack([score(one.dw) for one in trained])
     found: dict[str, dict[str, float]] = {"confidence": {}, "likelihood ratio": {}}

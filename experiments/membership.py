@@ -1,13 +1,13 @@
 """Who was in the training data? Attacks that tell members from others by how well a model fits them."""
 
-import jax
 import numpy as np
+from scipy.special import log_softmax
 from scipy.stats import rankdata
 
 
 def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p_y - log (1 - p_y) of the true class, "n": the statistic of Carlini et al. 2022, Eq. (4)."""
-    log_p = np.asarray(jax.nn.log_softmax(np.asarray(logits, np.float64)), np.float64)
+    log_p = log_softmax(np.asarray(logits, np.float64), -1)
     rows = np.arange(len(labels))
     others = log_p.copy()
     others[rows, labels] = -np.inf

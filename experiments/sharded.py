@@ -25,7 +25,7 @@ from tangent_jax.store import Store
 DATASET = flags.DEFINE_string("dataset", "digits", "A data set, as finetune's --dataset.")
 BLOCKS = flags.DEFINE_integer("blocks", 1, "How many of the last blocks are trained.", lower_bound=1)
 RATE = flags.DEFINE_float("lr", 1e-3, "Learning rate of Adam for the tangents and the heads.", lower_bound=0.0)
-NLFT_RATE = flags.DEFINE_float("lr_nlft", 1e-4, "Learning rate of Adam for the non-linear models.", lower_bound=0.0)
+NLFT_RATE = flags.DEFINE_float("lr_nlft", 1e-3, "Learning rate of Adam for the non-linear models.", lower_bound=0.0)
 SHARDING = flags.DEFINE_enum(
     "sharding",
     "uniform",

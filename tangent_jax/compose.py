@@ -8,6 +8,8 @@ components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,16 +37,23 @@ def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
             "components of one subset and architecture",
             f"component {count} with other leaves or shapes",
         )
-        first, weight = shapes, weights[count]
-        scaled = jax.tree.map(lambda leaf, weight=weight: leaf * np.asarray(weight, leaf.dtype), component)
-        total = scaled if total is None else jax.tree.map(accumulate, total, scaled)
+        first, add = shapes, partial(accumulate, weights[count])
+        alone = partial(scaled, weights[count])
+        total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
-    require(count == len(weights) and count, "weighted_sum", f"{len(weights)} >= 1 components", count)
+        del component  # before the next is read
+    expected = f"as many components as weights ({len(weights)}), at least 1"
+    require(count == len(weights) and count, "weighted_sum", expected, count)
     return total
 
 
-def accumulate(total: np.ndarray | jax.Array, term: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
-    """total + term, in place on the host."""
+def scaled(weight: float, leaf: Any) -> Any:
+    return leaf * np.asarray(weight, leaf.dtype)
+
+
+def accumulate(weight: float, total: Any, leaf: Any) -> Any:
+    """total + weight leaf, in place on the host."""
+    term = scaled(weight, leaf)
     return np.add(total, term, out=total) if isinstance(total, np.ndarray) else total + term
 
 

@@ -1,5 +1,7 @@
 """Sums of components are ensembles; removal re-sums, bit for bit."""
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
@@ -39,8 +41,44 @@ def test_removal_is_bitwise_what_had_never_been_there():
     assert trees.fingerprint(subtracted) != before
 
 
+def test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_components_alone():
+    config, w = small(2)
+    parts = [tree_normal(1000 * s, make_subset(config).part(w)) for s in range(5)]
+    hosted = [jax.tree.map(np.asarray, part) for part in parts]
+    before, weights = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
+    results = [
+        compose.weighted_sum(parts, weights),
+        compose.weighted_sum(hosted, weights),
+        compose.weighted_sum((part for part in hosted), (weight for weight in weights)),
+    ]
+    assert len({trees.fingerprint(result) for result in results}) == 1
+    assert trees.fingerprint(hosted[0]) == before
+
+
+def test_a_stream_of_many_components_needs_the_memory_of_a_few():
+    big = 1 << 20
+
+    def stream():
+        for s in range(60):
+            yield {"a": np.full(big, s, np.float32)}
+
+    tracemalloc.start()
+    total = compose.weighted_sum(stream(), [1.0] * 60)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total["a"][0] == sum(range(60))
+    assert peak < 3.1 * 4 * big  # the sum, one component, and the multiple of one leaf, here the only one
+
+
+def test_a_greedy_soup_keeps_what_helps():
+    parts = {"good": {"a": np.array([1.0])}, "better": {"a": np.array([1.2])}, "bad": {"a": np.array([-9.0])}}
+    assert compose.greedy_soup(parts, lambda dw: -abs(float(dw["a"][0]) - 1.15)) == ["better", "good"]
+    with pytest.raises(InputError, match="at least one component"):
+        compose.greedy_soup({}, lambda dw: 0.0)
+
+
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components of one subset and architecture; got component 1"):
         compose.weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
-    with pytest.raises(InputError, match="weighted_sum: expected 0 >= 1 weights"):
+    with pytest.raises(InputError, match=r"weighted_sum: as many components as weights .1., at least 1; got 0"):
         compose.mean({})

@@ -10,7 +10,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from tangent_jax.checks import InputError
-from tangent_jax.data import shards
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Dataset, open_dataset
 from tangent_jax.weights import Preprocessing
@@ -277,25 +276,6 @@ def test_decoding_ahead_keeps_the_order_and_yields_errors():
     results = list(decode_ahead((lambda i=i: job(i) for i in range(9)), workers=3, ahead=4))
     assert isinstance(results.pop(3), InputError)
     assert [int(r[0]) for r in results] == [0, 1, 2, 4, 5, 6, 7, 8]
-
-
-def test_uniform_shards_are_a_disjoint_cover_of_equal_sizes():
-    found = shards.uniform(23, 5, seed=1)
-    assert sorted(np.concatenate(found)) == list(range(23))
-    assert {len(rows) for rows in found} == {4, 5}
-    assert all((a == b).all() for a, b in zip(found, shards.uniform(23, 5, seed=1), strict=True))
-    with pytest.raises(InputError, match=r"shards in 1\.\.3"):
-        shards.uniform(3, 4, seed=0)
-
-
-def test_hashed_shards_do_not_move_when_an_example_leaves():
-    names = tuple(f"{i:064x}" for i in RNG.integers(0, 2**62, 50) * 4)
-    where = {names[i]: s for s, rows in enumerate(shards.by_identifier(names, 4)) for i in rows}
-    fewer = names[:20] + names[21:]
-    assert len(where) == 50
-    assert {fewer[i]: s for s, rows in enumerate(shards.by_identifier(fewer, 4)) for i in rows} == {
-        n: where[n] for n in fewer
-    }
 
 
 def test_an_empty_split_is_named(tmp_path):

@@ -12,6 +12,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from tangent_jax import trees, weights
+from tangent_jax.exports import load_export
+from tangent_jax.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -213,3 +215,87 @@ def test_the_picture_of_a_history_is_drawn(tmp_path):
     )
     for name in ("h.png", "b.png"):
         assert Image.open(io.BytesIO((tmp_path / name).read_bytes())).size[0] > 500
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """Flags that make the sharded binaries small, with one folder of stores for all of them."""
+    root = tmp_path_factory.mktemp("sharded")
+    return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--stores={root}/stores"]
+
+
+@pytest.mark.slow
+def test_compose_forget_and_influence_share_what_they_train(sharded):
+    root, flags = sharded
+    line, first = run("compose", *flags, "--shards=2,6", f"--out={root}/compose")
+    result = json.loads(line)
+    assert result["shards"].keys() == {"2", "6"}
+    for row in result["shards"].values():
+        assert {"taft", "soup", "fc", "greedy", "taft_single"} <= row.keys()
+        assert min(row.values()) > 0.1
+    assert result["full"].keys() == {"taft", "soup", "fc"}
+    assert Image.open(root / "compose/compose.png").size[0] > 500
+    again, second = run("compose", *flags, "--shards=2,6", f"--out={root}/compose")
+    assert json.loads(again) == result
+    assert "taft shards" in first
+    assert "taft shards" not in second  # all of them came from the stores
+    line, err = run("forget", *flags, "--shards=6", "--orders=3", "--shadows=2", f"--out={root}/forget")
+    result = json.loads(line)
+    assert "taft shards" not in err
+    assert result["curve"]["removed"] == [0, 1, 2, 3, 4, 5]
+    assert result["inference_passes"] == {"taft": 1, "sisa": 6}
+    assert result["removal"] == {"removed": 3, "bitwise": True, "receipt_verified": True}
+    assert result["membership"].keys() == {"confidence", "likelihood ratio"}
+    assert result["retraining"]["speedup"] > 1
+    line, _ = run("influence", *flags, "--shards=6", "--orders=3", f"--out={root}/influence")
+    result = json.loads(line)
+    assert len(result["without"]) == 6
+    assert result["movement"][0] > result["movement"][-1] > 0
+    for name in ("forget/forget.png", "forget/membership.png", "influence/influence.png"):
+        assert Image.open(root / name).size[0] > 500
+
+
+@pytest.mark.slow
+def test_the_store_from_the_command_line(sharded, tmp_path):
+    root, flags = sharded
+    flags = [flags[0], flags[1], f"--stores={tmp_path}"]
+    run("compose", *flags, "--shards=4", "--methods=taft", "--sharding=hash", f"--out={tmp_path}/out")
+    where = f"--store={tmp_path}/digits-taft-hash-4-seed0"
+    listed = json.loads(run("store", "list", where)[0])["components"]
+    assert [row["name"] for row in listed] == [f"shard {s}" for s in range(4)]
+    assert json.loads(run("store", "compose", where)[0])["composed"] == 4
+    gone = Store(where[8:]).provenance("shard 2").examples[:5]
+    (tmp_path / "ids.txt").write_text("".join(f"{identifier}\n" for identifier, _ in gone) + "nobody.jpg\n")
+    asked = ["remove", where, f"--examples={tmp_path}/ids.txt", "--retrain", f"--cache_dir={root}/cache"]
+    line, err = run("store", *asked, "--dry_run")
+    assert json.loads(line)["removed"] == []
+    assert "shard 2: 5 of its" in err
+    assert "nobody.jpg: no component saw it" in err
+    done = json.loads(run("store", *asked)[0])
+    assert done["removed"] == done["retrained"] == ["shard 2"]
+    assert len(Store(where[8:]).provenance("shard 2").examples) == listed[2]["examples"] - 5
+    assert json.loads(run("store", "verify", where, f"--receipt={done['receipt']}")[0])["verified"]
+    run("store", "export", where, f"--to={tmp_path}/export")
+    assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
+    line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
+    receipt = json.loads(Path(line["receipt"]).read_text())
+    assert receipt["exported_before"] == [f"{tmp_path}/export"]
+    stored = next(Path(where[8:]).glob("components/*/provenance.json"))
+    stored.write_text(stored.read_text().replace("digit", "digiT", 1))
+    line, err = run("store", "verify", where, code=1)
+    assert "provenance.json: altered" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--store=/nowhere"], "store: expected a store; got /nowhere"),
+        (["forget"], "store: expected one command of add, list"),
+        ([], "got none"),
+        (["add", "--source=/nowhere", "--store={tmp}"], "store add: expected dw.safetensors in /nowhere"),
+    ],
+)
+def test_wrong_uses_of_the_store_are_one_clear_line(tmp_path, arguments, message):
+    _, err = run("store", *(a.format(tmp=tmp_path) for a in arguments), code=1)
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -17,7 +17,7 @@ from helpers import assert_rel_close, normal, small
 
 from tangent_jax import subsets, trees, vit
 from tangent_jax.checks import InputError
-from tangent_jax.fit import Settings, accuracy, fit, logits
+from tangent_jax.fit import Settings, accuracy, distance_bound, fit, logits
 from tangent_jax.predict import Predictor
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
@@ -184,3 +184,24 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 def test_bad_input_is_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
         call()
+
+
+def test_the_distance_bound_holds_and_falls_with_training(x64):
+    predict, dw = task()
+    inputs, found = np.asarray(X, np.float64), []
+    predict = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: leaf.astype(float), predict.w))
+    dw = jax.tree.map(lambda leaf: leaf.astype(float), dw)
+    settings = Settings(epochs=1, batch_size=70, learning_rate=3e-2, penalty=0.1, decay_at=(0.5, 0.8))
+    steps = {
+        n: fit(predict, dw, inputs, Y, dataclasses.replace(settings, epochs=n), jax.random.key(0)).dw
+        for n in (5, 40, 600)
+    }
+    bounds = {n: distance_bound(predict, step, inputs, Y, settings) for n, step in steps.items()}
+    for n in (5, 40):
+        apart = float(jnp.sqrt(trees.squared_norm(jax.tree.map(jnp.subtract, steps[n], steps[600]))))
+        assert apart <= bounds[n] + bounds[600]
+        found.append(apart)
+    assert bounds[5] > bounds[40] > bounds[600]
+    assert found[0] > bounds[600]  # so the bound says something
+    with pytest.raises(InputError, match="penalty > 0"):
+        distance_bound(predict, dw, inputs, Y, dataclasses.replace(settings, penalty=0.0))

@@ -1,0 +1,90 @@
+"""Shards are disjoint and cover; which of them move when an example comes or goes."""
+
+import numpy as np
+import pytest
+
+from tangent_jax.checks import InputError
+from tangent_jax.data import shards
+
+LABELS = np.random.default_rng(0).integers(0, 6, 60)
+NAMES = [f"{i % 3}/photo {i}.jpg" for i in range(60)]
+IDENTIFIERS = [f"{i * 2654435761 % 2**64:064x}"[::-1] for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        shards.uniform(60, 7, seed=1),
+        shards.by_identifier(IDENTIFIERS, 7),
+        shards.by_class(LABELS, 4),
+        shards.dirichlet(LABELS, 7, 0.3, seed=1),
+    ],
+)
+def test_every_example_is_in_exactly_one_shard(made):
+    shards.check_disjoint(made, 60)
+    assert all((np.diff(rows) > 0).all() for rows in made)
+
+
+def test_uniform_shards_are_a_disjoint_cover_of_equal_sizes():
+    found = shards.uniform(23, 5, seed=1)
+    assert sorted(np.concatenate(found)) == list(range(23))
+    assert {len(rows) for rows in found} == {4, 5}
+    assert all((a == b).all() for a, b in zip(found, shards.uniform(23, 5, seed=1), strict=True))
+    with pytest.raises(InputError, match=r"shards in 1\.\.3"):
+        shards.uniform(3, 4, seed=0)
+
+
+def test_by_identifier_moves_no_other_example():
+    before = shards.by_identifier(IDENTIFIERS, 7)
+    after = shards.by_identifier([*IDENTIFIERS[:10], *IDENTIFIERS[11:]], 7)
+    old = {IDENTIFIERS[i]: s for s, rows in enumerate(before) for i in rows}
+    left = [*IDENTIFIERS[:10], *IDENTIFIERS[11:]]
+    assert {left[i]: s for s, rows in enumerate(after) for i in rows}.items() <= old.items()
+
+
+def test_by_class_keeps_classes_whole():
+    for rows in shards.by_class(LABELS, 4):
+        others = np.setdiff1d(np.arange(60), rows)
+        assert not {*LABELS[rows]} & {*LABELS[others]}
+
+
+def test_dirichlet_is_seeded_and_the_more_uneven_the_smaller_its_concentration():
+    def unevenness(concentration):
+        made = shards.dirichlet(np.repeat(np.arange(6), 200), 5, concentration, seed=3)
+        return np.std([len(rows) for rows in made])
+
+    assert unevenness(0.05) > 4 * unevenness(50.0)
+    for one, two in zip(shards.dirichlet(LABELS, 5, 1.0, 3), shards.dirichlet(LABELS, 5, 1.0, 3), strict=True):
+        assert (one == two).all()
+
+
+def test_owners_come_from_a_table_by_full_name_or_last_part(tmp_path):
+    table = tmp_path / "owners.csv"
+    table.write_text("file,owner\n" + "".join(f"photo {i}.jpg,{'ann' if i % 4 else 'bob'}\n" for i in range(60)))
+    made = shards.by_owner(NAMES, table)
+    shards.check_disjoint(list(made.values()), 60)
+    assert list(made) == ["ann", "bob"]
+    assert (made["bob"] == np.arange(0, 60, 4)).all()
+    table.write_text("".join(f"{name},ann\n" for name in NAMES[1:]))
+    with pytest.raises(InputError, match=r"an owner of every example .*; got none of 0/photo 0.jpg"):
+        shards.by_owner(NAMES, table)
+    table.write_text("a.jpg,ann\na.jpg,bob\n")
+    with pytest.raises(InputError, match=r"one owner of a.jpg; got two"):
+        shards.by_owner(["a.jpg"], table)
+    table.write_text("a.jpg\n")
+    with pytest.raises(InputError, match="file,owner in every line"):
+        shards.by_owner(["a.jpg"], table)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: shards.by_class(LABELS, 7), "shards in 1..6"),
+        (lambda: shards.dirichlet(LABELS, 3, 0.0, 0), "concentration > 0"),
+        (lambda: shards.check_disjoint([np.arange(3), np.arange(2, 5)], 5), r"row \[2\] in \[2\]"),
+        (lambda: shards.check_disjoint([np.arange(3)], 4), r"row \[3\] in \[0\]"),
+    ],
+)
+def test_bad_input_is_one_clear_line(call, match):
+    with pytest.raises(InputError, match=match):
+        call()
