@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import flags
 
 from tangent_jax import subsets
@@ -48,6 +49,9 @@ LOSS = flags.DEFINE_enum(
 PENALTY = flags.DEFINE_float("penalty", 1e-5, "Strength lambda of the ridge lambda/2 |dw|^2.", lower_bound=0.0)
 LINEARIZATION = flags.DEFINE_enum(
     "linearization", "closed_form", ["closed_form", "autodiff"], "How the tangent is computed."
+)
+OUTPUT = flags.DEFINE_enum(
+    "output", "total", ["total", "tangent"], "What a tangent model answers: f_w(x) + J.dw, or J.dw alone."
 )
 
 
@@ -107,7 +111,8 @@ def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> 
         w = subsets.reset(config, w, subset, fresh[2])
     dtype = None if DTYPE.value == "float32" else jnp.dtype(DTYPE.value)
     method = "nlft" if choice.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
-    predict = Predictor(w, config, subset.split, method, LINEARIZATION.value, dtype, pretrained.preprocessing)
+    output = OUTPUT.value if method == "taft" else "total"
+    predict = Predictor(w, config, subset.split, method, LINEARIZATION.value, dtype, pretrained.preprocessing, output)
     return Task(predict, subset, Pretrained(config, w, pretrained.preprocessing, pretrained.source))
 
 
@@ -123,6 +128,7 @@ def recipe(task: Task, dataset: str, choice: Choice, settings: Settings, seed: i
         "dtype": DTYPE.value,
         "cache_dtype": CACHE_DTYPE.value,
         "image_size": IMAGE_SIZE.value,
+        "output": OUTPUT.value,
     }
 
 
@@ -154,6 +160,16 @@ def train(
         checkpoints=checkpoints,
         progress=title,
     )
+
+
+def hold_out(train_set: TailInputs) -> tuple[TailInputs, TailInputs]:
+    """(train, validation): every fifth image of each class is held out of train, the same ones every time."""
+    rank = np.zeros(len(train_set.labels), int)
+    for label in np.unique(train_set.labels):
+        rows = np.flatnonzero(train_set.labels == label)
+        rank[rows] = np.arange(len(rows))
+    held = rank % 5 == 4
+    return train_set.take(np.flatnonzero(~held)), train_set.take(np.flatnonzero(held))
 
 
 def test_split(dataset: Dataset) -> Examples:

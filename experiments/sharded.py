@@ -24,8 +24,8 @@ from tangent_jax.store import Store
 
 DATASET = flags.DEFINE_string("dataset", "digits", "A data set, as finetune's --dataset.")
 BLOCKS = flags.DEFINE_integer("blocks", 1, "How many of the last blocks are trained.", lower_bound=1)
-RATE = flags.DEFINE_float("lr", 1e-3, "Learning rate of Adam for the tangents and the heads.", lower_bound=0.0)
-NLFT_RATE = flags.DEFINE_float("lr_nlft", 1e-3, "Learning rate of Adam for the non-linear models.", lower_bound=0.0)
+RATE = flags.DEFINE_float("lr", 3e-3, "Learning rate of Adam for the tangents and the heads.", lower_bound=0.0)
+NLFT_RATE = flags.DEFINE_float("lr_nlft", 3e-3, "Learning rate of Adam for the non-linear models.", lower_bound=0.0)
 SHARDING = flags.DEFINE_enum(
     "sharding",
     "uniform",
@@ -39,6 +39,11 @@ OWNERS = flags.DEFINE_string(
 CONCENTRATION = flags.DEFINE_float("concentration", 0.5, "Of --sharding=dirichlet: small is uneven.", lower_bound=0.0)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the head, the shards and the order of examples.")
 STORES = flags.DEFINE_string("stores", "out/stores", "Folder of the stores that keep the trained components.")
+
+HELD_OUT = flags.DEFINE_bool(
+    "held_out", False, "Train on four fifths of the training images and test on the rest: to choose settings by."
+)
+flags.set_default(common.OUTPUT, "tangent")  # f_w(x), of a random head, would count once, however many are added
 
 AT_ONCE = 10  # models trained as one program, and added to the store together
 
@@ -57,6 +62,9 @@ class Problem:
         test = common.test_split(self.dataset)
         self.train = {m: t.inputs(self.dataset.splits["train"], "train inputs") for m, t in self.tasks.items()}
         self.test = {m: task.inputs(test, "test inputs") for m, task in self.tasks.items()}
+        if HELD_OUT.value:
+            parts = {m: common.hold_out(self.train[m]) for m in methods}
+            self.train, self.test = ({m: part[i] for m, part in parts.items()} for i in (0, 1))
         first = self.train[methods[0]]
         self.labels, self.examples = first.labels, first.examples
 
@@ -81,7 +89,8 @@ class Problem:
         return kept
 
     def store(self, method: str, title: str) -> Store:
-        words = (self.dataset.name, method, SHARDING.value, title, f"seed{SEED.value}")
+        words = [self.dataset.name, method, SHARDING.value, title, f"seed{SEED.value}"]
+        words += ["held_out"] if HELD_OUT.value else []
         return Store(Path(STORES.value) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
 
     def components(self, method: str, divided: dict[str, np.ndarray], title: str) -> tuple[Store, dict[str, Tree]]:

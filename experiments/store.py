@@ -167,7 +167,7 @@ def describe(origins: dict[str, Provenance], affected: dict[str, list[str]], unk
 def task_of(origin: Provenance, name: str) -> common.Task:
     """The anchor that the component's recipe names; --weights says where its file is now."""
     recipe = origin.recipe
-    for flag in ("image_size", "dtype", "cache_dtype"):
+    for flag in ("image_size", "dtype", "cache_dtype", "output"):
         setattr(flags.FLAGS, flag, recipe[flag])
     source = common.WEIGHTS.value if common.WEIGHTS.present else recipe["weights"]
     choice = common.Choice(**recipe["choice"])

@@ -19,7 +19,6 @@ from experiments import binary, common, pictures
 from experiments.common import Choice
 from tangent_jax import weights
 from tangent_jax.checks import refusal
-from tangent_jax.data.cache import TailInputs
 from tangent_jax.data.sources import Dataset, open_dataset
 
 DATASETS = flags.DEFINE_list("datasets", ["digits"], "Data sets, as finetune's --dataset, separated by commas.")
@@ -124,7 +123,8 @@ def one_run(
         settings = dataclasses.replace(settings, epochs=SEARCH_EPOCHS.value)
     train_split = dataset.splits["train"]
     data = [dataset.name, zlib.crc32(json.dumps([train_split.names, train_split.labels.tolist()]).encode())]
-    flags_used = [f.value for f in (common.DTYPE, common.CACHE_DTYPE, common.IMAGE_SIZE, common.LINEARIZATION)]
+    decisive = (common.DTYPE, common.CACHE_DTYPE, common.IMAGE_SIZE, common.LINEARIZATION, common.OUTPUT)
+    flags_used = [flag.value for flag in decisive]
     key = json.dumps([pretrained.source, *flags_used, *data, *choice, seed, search, dataclasses.astuple(settings)])
     known = runs.get(key)
     if known is not None:
@@ -137,22 +137,12 @@ def one_run(
     elif "validation" in dataset.splits and "test" in dataset.splits:
         measured = task.inputs(dataset.splits["validation"], f"{title} validation inputs")
     else:
-        train_set, measured = hold_out(train_set)
+        train_set, measured = common.hold_out(train_set)
     fitted = common.train(
         task, train_set, settings, seed, evaluation=measured, title=f"{title} lr {choice.learning_rate:g} seed {seed}"
     )
     runs.add(key, fitted.history[-1]["test_accuracy"])
     return fitted.history[-1]["test_accuracy"]
-
-
-def hold_out(train_set: TailInputs) -> tuple[TailInputs, TailInputs]:
-    """(train, validation): every fifth image of each class is held out of train, the same ones every time."""
-    rank = np.zeros(len(train_set.labels), int)
-    for label in np.unique(train_set.labels):
-        rows = np.flatnonzero(train_set.labels == label)
-        rank[rows] = np.arange(len(rows))
-    held = rank % 5 == 4
-    return train_set.take(np.flatnonzero(~held)), train_set.take(np.flatnonzero(held))
 
 
 def as_markdown(table: dict[str, dict[str, dict]]) -> str:

@@ -205,3 +205,13 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
     assert found[0] > bounds[600]  # so the bound says something
     with pytest.raises(InputError, match="penalty > 0"):
         distance_bound(predict, dw, inputs, Y, dataclasses.replace(settings, penalty=0.0))
+
+
+def test_the_tangent_alone_is_the_total_less_the_anchors_output():
+    predict, dw = task()
+    dw = jax.tree.map(lambda leaf: leaf + 0.01, dw)
+    for road in ("closed_form", "autodiff"):
+        alone = dataclasses.replace(predict, output="tangent", linearization=road)
+        assert_rel_close(alone(dw, X), predict(dw, X) - predict.plain(predict.w, X))
+    with pytest.raises(InputError, match="the last for taft only; got tangent of nlft"):
+        dataclasses.replace(predict, method="nlft", output="tangent")

@@ -39,9 +39,8 @@ def class_attention(
                 token gives o = its value.
     """
     e = q.shape[-1]
-    u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
-    gu, dgu = scale(u * e**-0.5, None if du is None else du * e**-0.5, norm["scale"])
-    a, da = softmax(*contract("bmd,bhd->bhm", x, dx, gu, dgu))
+    u, du = contract("bhe,dhe->bhd", q * e**-0.5, None if dq is None else dq * e**-0.5, *key["kernel"])
+    a, da = softmax(*contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"])))
     r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])
     beta, dbeta = norm["bias"]
