@@ -10,6 +10,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 
@@ -84,9 +85,11 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
         1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
     )
     for panel, drawn in zip(panels, axes[0], strict=True):
-        for i, (name, line) in enumerate(panel["lines"].items()):
+        for name, line in panel["lines"].items():
             y, spread = line if isinstance(line, tuple) else (line, None)
-            colour, style = COLOURS[i % len(COLOURS)], "--" if name.endswith("full data") else "-"
+            base = name.removesuffix(", full data")  # drawn in its method's colour, dashed
+            style = "-" if base == name else "--"
+            colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
             drawn.plot(panel["x"], y, style, color=colour, marker="" if style == "--" else "o", ms=3, label=name)
             if spread is not None:
                 low, high = np.subtract(y, spread), np.add(y, spread)
@@ -94,6 +97,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
         drawn.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         for axis in panel.get("log", ""):
             drawn.set(**{f"{axis}scale": "log"})
+            getattr(drawn, f"{axis}axis").set_minor_formatter(NullFormatter())
         drawn.spines[["top", "right"]].set_visible(False)
         drawn.legend(frameon=False, fontsize=8)
     figure.suptitle(title)

@@ -21,7 +21,9 @@ from tangent_jax.rules import (
     class_attention,
     dense,
     layer_norm,
+    probe,
     scale,
+    shift,
     total,
 )
 from tangent_jax.vit import check_tail, one_query_input, patches, reads_one_query, replace_class_token
@@ -63,11 +65,10 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
     if dx is not None or dtoken is not None:
         dx = jnp.zeros_like(x) if dx is None else dx
         dtoken = jnp.zeros_like(token) if dtoken is None else dtoken
-        dx = jnp.concatenate([jnp.broadcast_to(dtoken, row), dx], 1)
+        dx = jnp.concatenate([probe.broadcast(dtoken, row), dx], 1)
     x = jnp.concatenate([jnp.broadcast_to(token, row), x], 1)
     position, dposition = p["position_embedding"]
-    dposition = None if dposition is None else jnp.broadcast_to(dposition, x.shape)
-    x, dx = x + position, total(dx, dposition)
+    x, dx = x + position, total(dx, shift(dposition, x))
     if config.pre_norm:
         x, dx = layer_norm(x, dx, p["pre_norm"], config.epsilon)
     return one_query_input(config, x, dx) if reads_one_query(config, 0) else (x, dx)

@@ -23,7 +23,7 @@ from tangent_jax import trees
 from tangent_jax.checks import require
 from tangent_jax.config import ViTConfig
 from tangent_jax.notation import Dual, Tangent, Tree
-from tangent_jax.rules import ACTIVATIONS, softmax, standardize
+from tangent_jax.rules import ACTIVATIONS, probe, softmax, standardize
 from tangent_jax.rules import layer_norm as layer_norm_rule
 
 
@@ -266,7 +266,8 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> tuple[Ar
 
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> tuple[Array, Tangent]:
     """CLS=T: the class token in the input of `block` becomes the new one, which carries a tangent of its own."""
-    row, drow = token.primal[None, None], None if token.tangent is None else token.tangent[None, None]
+    row, width = token.primal[None, None], x.shape[-1]
+    drow = None if token.tangent is None else probe.broadcast(token.tangent, (len(x), 1, width))
     if reads_one_query(config, block):
         row, drow = one_query_input(config, row, drow)
     new = (slice(None), slice(0, row.shape[1]))

@@ -6,7 +6,7 @@
 
 from tangent_jax.rules.attention import attention
 from tangent_jax.rules.class_attention import class_attention
-from tangent_jax.rules.dense import contract, dense, scale, total
+from tangent_jax.rules.dense import contract, dense, scale, shift, total
 from tangent_jax.rules.gelu import ACTIVATIONS
 from tangent_jax.rules.layer_norm import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax
@@ -19,6 +19,7 @@ __all__ = [
     "dense",
     "layer_norm",
     "scale",
+    "shift",
     "softmax",
     "standardize",
     "total",

@@ -15,11 +15,10 @@ Not in the paper.
 
 from collections.abc import Mapping
 
-import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.notation import Dual, Tangent
-from tangent_jax.rules.dense import contract, dense, scale, total
+from tangent_jax.rules.dense import contract, dense, scale, shift, total
 from tangent_jax.rules.softmax import softmax
 
 Leaf = Mapping[str, Dual]
@@ -44,5 +43,4 @@ def class_attention(
     r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])
     beta, dbeta = norm["bias"]
-    dbeta = None if dbeta is None else jnp.broadcast_to(dbeta, m.shape)
-    return dense(m + beta, total(dm, dbeta), value, "bhd,dhe->bhe")
+    return dense(m + beta, total(dm, shift(dbeta, m)), value, "bhd,dhe->bhe")

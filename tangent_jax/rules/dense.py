@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.notation import Dual, Tangent
+from tangent_jax.rules import probe
 
 
 def total(*terms: Tangent) -> Tangent:
@@ -30,8 +31,13 @@ def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[A
     """
     return jnp.einsum(spec, x, y), total(
         None if dx is None else jnp.einsum(spec, dx, y),
-        None if dy is None else jnp.einsum(spec, x, dy),
+        None if dy is None else probe.einsum(spec, x, dy),
     )
+
+
+def shift(d: Tangent, y: Array) -> Tangent:
+    """The tangent that a bias, token or position adds to y."""
+    return None if d is None else probe.broadcast(d, y.shape)
 
 
 def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
@@ -40,7 +46,7 @@ def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
     y = g x,   dy = g dx + dg x
     """
     g, dg = factor
-    return g * x, total(None if dx is None else g * dx, None if dg is None else dg * x)
+    return g * x, total(None if dx is None else g * dx, None if dg is None else probe.times(x, dg))
 
 
 def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df->...f") -> tuple[Array, Tangent]:
@@ -59,5 +65,4 @@ def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df-
     """
     kernel, bias = leaf["kernel"], leaf["bias"]
     y, dy = contract(spec, x, dx, *kernel)
-    db = None if bias.tangent is None else jnp.broadcast_to(bias.tangent, y.shape)
-    return y + bias.primal, total(dy, db)
+    return y + bias.primal, total(dy, shift(bias.tangent, y))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.notation import Dual, Tangent
-from tangent_jax.rules.dense import scale, total
+from tangent_jax.rules.dense import scale, shift, total
 
 
 def standardize(x: Array, dx: Tangent, epsilon: float) -> tuple[Array, Tangent]:
@@ -48,5 +48,4 @@ def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], epsilon: float) 
     """
     y, dy = scale(*standardize(x, dx, epsilon), leaf["scale"])
     beta, dbeta = leaf["bias"]
-    dbeta = None if dbeta is None else jnp.broadcast_to(dbeta, y.shape)
-    return y + beta, total(dy, dbeta)
+    return y + beta, total(dy, shift(dbeta, y))

@@ -1,0 +1,129 @@
+"""The sum of per-example gradients, each clipped to an L2 norm over the whole tree.
+
+    g_b = grad_dw loss(predict(dw, x_b), y_b)
+    S   = sum_b min(1, C / |g_b|) g_b
+
+S moves by at most C when one example is added to the data or taken out: that is its sensitivity (add-or-remove-one
+neighbouring; half of what replacing one can do). Source: Abadi et al. 2016. Here by vmapped per-example gradients, for
+any function and loss: the reference. `norms.py` gives the same sum for the tangent model without forming any g_b.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.checks import require
+from tangent_jax.notation import Tree
+
+Loss = Callable[[Array, Array], Array]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite"], meta_fields=["sensitivity"])
+@dataclasses.dataclass(frozen=True)
+class ClippedSum:
+    """A clipped sum that knows its own sensitivity.
+
+    `value`: the tree S; `sensitivity`: the most, in L2, that S moves when one example comes or goes; `norms`: |g_b|
+    before clipping, "b" (0 where padded or not finite), which is not private; `non_finite`: how many examples had a
+    gradient that is not finite, and contributed zero.
+    """
+
+    value: Tree
+    norms: Array
+    non_finite: Array
+    sensitivity: float
+
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
+        """The sum over two micro-batches of different examples: each is in one of them, so the sensitivity stays."""
+        require(self.sensitivity == other.sensitivity, "ClippedSum", f"clip norm {self.sensitivity}", other.sensitivity)
+        value = jax.tree.map(jnp.add, self.value, other.value)
+        norms = jnp.concatenate([self.norms, other.norms])
+        return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
+
+
+def clip_factors(squared_norms: Array, present: Array, clip_norm: float) -> tuple[Array, Array, Array]:
+    """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite)."""
+    finite = jnp.isfinite(squared_norms)
+    norms = jnp.sqrt(jnp.where(finite, squared_norms, 0)) * present
+    factors = jnp.minimum(1, clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
+    return factors * finite * present, norms, jnp.sum(~finite & (present > 0))
+
+
+def clipped_sum(
+    predict: Callable[[Tree, Array], Array],
+    dw: Tree,
+    x: Array,
+    y: Array,
+    present: Array,
+    *,
+    loss: Loss,
+    clip_norm: float,
+    chunk: int = 8,
+) -> ClippedSum:
+    """The clipped sum by per-example gradients, `chunk` of them held at a time.
+
+    Args:       predict: (dw, x "b ...") -> logits "b c", each row of its own x alone; y: labels "b"; present: 1, or 0
+                where padded, "b"; loss: (logits, labels) -> "b"; clip_norm: C > 0, L2 over the whole tree.
+    Returns:    ClippedSum.
+    Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, up to rounding.
+    Edge cases: a gradient that is not finite counts as zero; padding contributes nothing; no example gives zero.
+    Raises:     InputError for clip_norm <= 0.
+    """
+    check_clip_norm("clipped_sum", clip_norm)
+    padding = -len(y) % min(chunk, len(y))
+
+    def chunks(a: Array) -> Array:
+        a = jnp.concatenate([a, jnp.zeros((padding, *a.shape[1:]), a.dtype)])
+        return a.reshape(-1, min(chunk, len(y)), *a.shape[1:])
+
+    def one(x: Array, y: Array) -> Tree:
+        return jax.grad(lambda dw: loss(predict(dw, x[None]), y[None])[0])(dw)
+
+    def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
+        x, y, here = batch
+        gradients = jax.vmap(one)(x, y)
+        squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
+        factors, norms, bad = clip_factors(jnp.asarray(squared), here, clip_norm)
+
+        def weigh(g: Array) -> Array:
+            kept = jnp.where(factors.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
+            return jnp.tensordot(factors.astype(g.dtype), kept, 1)
+
+        return jax.tree.map(lambda t, g: t + weigh(g), total, gradients), (norms, bad)
+
+    zeros = jax.tree.map(jnp.zeros_like, dw)
+    value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
+    return ClippedSum(value, norms.reshape(-1)[: len(y)], bad.sum(), clip_norm)
+
+
+def check_clip_norm(function: str, clip_norm: float) -> None:
+    require(np.isfinite(clip_norm) and clip_norm > 0, function, "a finite clip_norm > 0", clip_norm)
+
+
+def check_per_example(
+    predict: Callable[[Tree, Array], Array], dw: Tree, x: Array, y: Array, *, loss: Loss, tolerance: float = 1e-3
+) -> None:
+    """Raises InputError if an example's loss depends on the others: batch norm, or a loss that mixes examples.
+
+    Clipping bounds what one example does only if it does it alone. Compared: each of the first examples in a batch
+    with others, and by itself.
+    """
+    n = min(len(y), 4)
+    require(n >= 2, "check_per_example", "at least two examples", n)
+    together = loss(predict(dw, x[:n]), y[:n])
+    shaped = together.shape == (n,)
+    require(shaped, "check_per_example", f"a loss of each example, shape ({n},)", together.shape, "Do not reduce it")
+    alone = jnp.concatenate([loss(predict(dw, x[i : i + 1]), y[i : i + 1]) for i in range(n)])
+    apart = float(jnp.max(jnp.abs(together - alone)))
+    require(
+        apart <= tolerance * (1 + float(jnp.max(jnp.abs(alone)))),
+        "check_per_example",
+        "losses that do not depend on the rest of the batch",
+        f"a difference of {apart:.2g}",
+        "Use a model without batch norm and a loss without batch statistics",
+    )

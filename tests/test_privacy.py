@@ -1,0 +1,190 @@
+"""Clipped sums: two implementations, one guarantee; what noise costs."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TOLERANCE, assert_rel_close, images, small, tree_normal
+
+from tangent_jax import subsets, trees, vit
+from tangent_jax.checks import InputError
+from tangent_jax.losses import make_loss
+from tangent_jax.predict import Predictor
+from tangent_jax.privacy import (
+    check_per_example,
+    clipped_sum,
+    clipped_sum_closed_form,
+    epsilon_of,
+    noise_multiplier_of,
+)
+
+VARIANTS = {
+    "token": {},
+    "avg": {"pool": "avg"},
+    "class token replaced": {"class_token_at": 1},
+    "clip, layer scale": {"pre_norm": True, "layer_scale": True, "activation": "quick_gelu"},
+}
+KINDS = [("blocks", 1), ("blocks", 2), ("bitfit", 2), ("layernorm", 1), ("head", 1)]
+EVERYTHING = ("clip, layer scale", "everything", 0)
+CE = make_loss("ce", 1.0, 15.0)
+EPS = {"float64": np.finfo(np.float64).eps, "float32": np.finfo(np.float32).eps}
+
+
+def task(kind="blocks", blocks=1, output="total", depth=2, **variant):
+    config, w = small(depth, **variant)
+    subset = subsets.make_subset(config, kind, blocks)
+    predict = Predictor(w, config, subset.split, output=output)
+    dw = jax.tree.map(lambda leaf: 0.1 * leaf, tree_normal(40, subset.part(w)))
+    if subset.split == subsets.IMAGES:
+        x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)), jnp.uint8)
+    else:
+        x = vit.ViT(config).apply({"params": w}, images(6), subset.split, method="trunk")
+    return predict, dw, x, jnp.array([0, 3, 6, 1, 1, 2])
+
+
+VMAPPED = jax.jit(clipped_sum, static_argnames=("loss", "clip_norm", "chunk"))
+CLOSED = jax.jit(clipped_sum_closed_form, static_argnames=("loss", "clip_norm"))
+
+
+def both(predict, dw, x, y, present=None, clip_norm=1.0, loss=CE):
+    present = jnp.ones(len(y)) if present is None else present
+    reference = VMAPPED(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm, chunk=4)
+    return reference, CLOSED(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "kind", "blocks"),
+    [("token", *kind) for kind in KINDS] + [(v, "blocks", 2) for v in list(VARIANTS)[1:]] + [EVERYTHING],
+)
+def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks):
+    predict, dw, x, y = task(kind, blocks, **VARIANTS[variant])
+    loose = both(predict, dw, x, y, clip_norm=1e9)
+    clip_norm = float(jnp.median(loose[0].norms))  # half are clipped
+    for reference, closed in (loose, both(predict, dw, x, y, clip_norm=clip_norm)):
+        assert_rel_close(closed.norms, reference.norms)
+        assert_rel_close(closed.value, reference.value)
+        assert closed.sensitivity == reference.sensitivity
+
+
+def test_without_clipping_it_is_the_gradient_of_the_summed_loss(x64):
+    for output in ("total", "tangent"):
+        predict, dw, x, y = task(output=output)
+        want = jax.grad(lambda dw, predict=predict, x=x, y=y: CE(predict(dw, x), y).sum())(dw)
+        for found in both(predict, dw, x, y, clip_norm=1e9):
+            assert_rel_close(found.value, want)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, index, dtype):
+    predict, dw, x, y = task()
+    predict = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: leaf.astype(dtype), predict.w))
+    dw, x = jax.tree.map(lambda leaf: leaf.astype(dtype), dw), (100 * x).astype(dtype)
+    for clip_norm in (1e-3, 10.0):
+        whole = both(predict, dw, x, y, jnp.ones(6, dtype), clip_norm)[index]
+        for gone in (0, 3):
+            left = both(predict, dw, x, y, jnp.ones(6, dtype).at[gone].set(0), clip_norm)[index]
+            moved = jax.tree.map(lambda a, b: a.astype("float64") - b.astype("float64"), whole.value, left.value)
+            size = float(jnp.sqrt(trees.squared_norm(whole.value)))
+            assert (
+                float(jnp.sqrt(trees.squared_norm(moved))) <= clip_norm * (1 + 8 * EPS[dtype]) + 8 * EPS[dtype] * size
+            )
+        assert whole.sensitivity == clip_norm
+    # and some example does move it that much
+    assert float(jnp.sqrt(trees.squared_norm(both(predict, dw, x[:1], y[:1], clip_norm=1e-3)[index].value))) > 0.99e-3
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
+    predict, dw, x, y = task()
+    want = both(predict, dw, x, y, jnp.ones(6).at[2].set(0))[index]
+    for bad in (jnp.nan, jnp.inf):
+        found = both(predict, dw, x.at[2, 1, 3].set(bad), y)[index]
+        assert_rel_close(found.value, want.value)
+        assert int(found.non_finite) == 1
+        assert float(found.norms[2]) == 0
+    assert int(want.non_finite) == 0
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+def test_padding_never_contributes_and_micro_batches_sum(x64, index):
+    predict, dw, x, y = task()
+    whole = both(predict, dw, x, y)[index]
+    padded = jnp.concatenate([x, 7 * x[:2]]), jnp.concatenate([y, y[:2]]), jnp.array([1.0] * 6 + [0.0] * 2)
+    assert_rel_close(both(predict, dw, *padded)[index].value, whole.value)
+    summed = both(predict, dw, x[:4], y[:4])[index] + both(predict, dw, x[4:], y[4:])[index]
+    assert_rel_close(summed.value, whole.value)
+    assert summed.sensitivity == whole.sensitivity
+    with pytest.raises(InputError, match=r"clip norm 1.0; got 2.0"):
+        whole + both(predict, dw, x, y, clip_norm=2.0)[index]
+
+
+def test_jit_is_clean_and_costs_about_one_step():
+    predict, dw, x, y = task(depth=2)
+    x, y = jnp.tile(x, (6, 1, 1)).astype(jnp.float32), jnp.tile(y, 6)
+    present = jnp.ones(len(y))
+
+    def private(predict, dw, x, y):
+        return clipped_sum_closed_form(predict, dw, x, y, present, loss=CE, clip_norm=1.0)
+
+    def ordinary(predict, dw, x, y):
+        return jax.grad(lambda dw: CE(predict(dw, x), y).sum())(dw)
+
+    compiled = jax.jit(private).lower(predict, dw, x, y).compile()
+    assert_rel_close(compiled(predict, dw, x, y).value, private(predict, dw, x, y).value, 10 * TOLERANCE["float32"])
+    flops = [jax.jit(f).lower(predict, dw, x, y).compile().cost_analysis()["flops"] for f in (private, ordinary)]
+    assert flops[0] < 1.5 * flops[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda t: both(*t, clip_norm=0.0), "a finite clip_norm > 0; got 0.0"),
+        (lambda t: both(*t, clip_norm=-1.0), "clip_norm > 0"),
+        (lambda t: both(*t, clip_norm=float("inf")), "a finite clip_norm > 0"),
+        (
+            lambda t: clipped_sum_closed_form(
+                dataclasses.replace(t[0], method="nlft"), *t[1:], jnp.ones(6), loss=CE, clip_norm=1.0
+            ),
+            "a tangent model; got nlft",
+        ),
+        (lambda t: check_per_example(*t, loss=lambda z, y: CE(z - z.mean(0), y)), "do not depend on the rest"),
+        (lambda t: check_per_example(*t, loss=lambda z, y: CE(z, y).mean()), "a loss of each example"),
+        (
+            lambda t: check_per_example(lambda dw, x: t[0](dw, (x - x.mean(0)) / (x.std(0) + 1)), *t[1:], loss=CE),
+            "do not depend on the rest",
+        ),
+        (lambda _: noise_multiplier_of(0.0, 1e-5, 50), "epsilon > 0; got 0.0"),
+        (lambda _: noise_multiplier_of(1.0, 1.5, 50), r"delta in \(0, 1\)"),
+        (lambda _: epsilon_of(0.0, 50, 1e-5), "noise_multiplier > 0"),
+        (lambda _: epsilon_of(1.0, 0, 1e-5), "steps >= 1"),
+        (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), "sampling_rate in"),
+        (lambda _: epsilon_of(1.0, 5, 1e-5, accountant="mine"), "accountant in pld, rdp"),
+    ],
+)
+def test_wrong_uses_are_one_clear_line(call, match):
+    with pytest.raises(InputError, match=match):
+        call(task())
+
+
+def test_a_loss_of_its_own_example_passes():
+    predict, dw, x, y = task()
+    check_per_example(predict, dw, x, y, loss=CE)
+
+
+@pytest.mark.parametrize(("epsilon", "sigma", "rdp"), [(1, 26.380, 28.605), (3, 9.833, 10.559), (8, 4.244, 4.509)])
+def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma, rdp):
+    found = noise_multiplier_of(epsilon, 1e-5, 50)
+    assert abs(found - sigma) < 6e-4
+    assert abs(epsilon_of(found, 50, 1e-5) - epsilon) < 1e-4 * epsilon  # PLD agrees to four digits
+    assert abs(noise_multiplier_of(epsilon, 1e-5, 50, accountant="rdp") - rdp) < 6e-3
+
+
+@pytest.mark.slow
+def test_poisson_sampling_needs_less_and_spends_no_more_than_asked():
+    found = noise_multiplier_of(3.0, 1e-5, 200, sampling_rate=0.02)
+    assert found < 0.3 * noise_multiplier_of(3.0, 1e-5, 200)
+    assert 2.99 < epsilon_of(found, 200, 1e-5, sampling_rate=0.02) <= 3.0
