@@ -80,5 +80,7 @@ def test_a_greedy_soup_keeps_what_helps():
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components of one subset and architecture; got component 1"):
         compose.weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
-    with pytest.raises(InputError, match=r"weighted_sum: expected as many components as weights .0., at least 1; got 0"):
+    with pytest.raises(
+        InputError, match=r"weighted_sum: expected as many components as weights .0., at least 1; got 0"
+    ):
         compose.mean({})
