@@ -1,6 +1,7 @@
 """What the fine-tuning binaries share: flags, and the way from a photograph to a trained step."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,8 +118,8 @@ def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> 
 
 
 def recipe(task: Task, dataset: str, choice: Choice, settings: Settings, seed: int, key: list[int]) -> dict[str, Any]:
-    """What it takes to train a component again: of the flags, those that decide it."""
-    return {
+    """What it takes to train a component again: of the flags, those that decide it; as JSON gives it back."""
+    made = {
         "weights": task.model.source,
         "dataset": dataset,
         "choice": choice._asdict(),
@@ -130,6 +131,7 @@ def recipe(task: Task, dataset: str, choice: Choice, settings: Settings, seed: i
         "image_size": IMAGE_SIZE.value,
         "output": OUTPUT.value,
     }
+    return json.loads(json.dumps(made))
 
 
 def settings_of(learning_rate: float) -> Settings:
