@@ -25,7 +25,7 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
     """
 
     def guarded(argv: list[str]) -> None:
-        logging.set_verbosity(logging.WARNING)
+        logging.set_verbosity(logging.ERROR)
         given = argv[1:]
         try:
             if commands:

@@ -55,6 +55,9 @@ OUTPUT = flags.DEFINE_enum(
     "output", "total", ["total", "tangent"], "What a tangent model answers: f_w(x) + J.dw, or J.dw alone."
 )
 
+PRIVATE_KINDS = {"full": "blocks", "bitfit": "bitfit", "layernorm": "layernorm", "fc": "head"}
+"""The subsets of the paper's Table 3, by our names."""
+
 
 class Choice(NamedTuple):
     """What is trained, and how: the options that the paper searches over."""

@@ -17,8 +17,8 @@ from absl import flags
 
 from experiments import binary, common, pictures
 from experiments.common import Choice
+from experiments.runs import Runs, numbers
 from tangent_jax import weights
-from tangent_jax.checks import refusal
 from tangent_jax.data.sources import Dataset, open_dataset
 
 DATASETS = flags.DEFINE_list("datasets", ["digits"], "Data sets, as finetune's --dataset, separated by commas.")
@@ -32,40 +32,15 @@ OUT = flags.DEFINE_string("out", "out/table1", "Folder for result.json, table1.m
 
 def candidates(method: str, blocks: int) -> list[Choice]:
     """What is searched for one column of the table."""
-    rates = numbers("lrs", RATES.value, float)
+    rates = numbers("table1", "lrs", RATES.value, float)
     anchors = (
         list(itertools.product((False, True), repeat=2)) if ALL_CHOICES.value and method != "fc" else [(False, False)]
     )
     return [Choice(method, "blocks", blocks, reset, token, rate) for (reset, token) in anchors for rate in rates]
 
 
-def numbers(flag: str, values: list[str], kind: type) -> list:
-    """The numbers of a comma-separated flag."""
-    try:
-        return [kind(value) for value in values]
-    except ValueError as error:
-        raise refusal("table1", f"--{flag} as numbers separated by commas", ",".join(values)) from error
-
-
 def name_of(method: str, blocks: int) -> str:
     return "FC" if method == "fc" else f"{method.upper()}-{blocks}"
-
-
-class Runs:
-    """Finished runs by what decided them; a repeated command reads them instead of training again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.done = {line["key"]: line["accuracy"] for line in map(json.loads, lines)}
-
-    def get(self, key: str) -> float | None:
-        return self.done.get(key)
-
-    def add(self, key: str, accuracy: float) -> None:
-        self.done[key] = accuracy
-        with self.path.open("a") as file:
-            file.write(json.dumps({"key": key, "accuracy": accuracy}) + "\n")
 
 
 def main() -> None:
@@ -74,7 +49,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs = Runs(out / "runs.jsonl")
     sets = [open_dataset(spec) for spec in DATASETS.value]
-    depths = [blocks for blocks in numbers("blocks", BLOCKS.value, int) if blocks <= pretrained.config.depth]
+    depths = [blocks for blocks in numbers("table1", "blocks", BLOCKS.value, int) if blocks <= pretrained.config.depth]
     columns: list[tuple[str, int]] = [
         ("fc", 0),
         *((method, blocks) for blocks in depths for method in ("nlft", "taft")),

@@ -35,12 +35,12 @@ def run_identity(predict: Callable, dw: Tree, inputs: Any, labels: np.ndarray, *
 class Saver:
     """The last finished epoch of one run on disk (Orbax)."""
 
-    def __init__(self, folder: str | os.PathLike, identity: str) -> None:
+    def __init__(self, folder: str | os.PathLike, identity: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.folder = Path(folder).absolute() / identity
         for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(leftover, ignore_errors=True)
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=1))
-        self.saved = time.perf_counter()
+        self.saved, self.seconds = time.perf_counter(), seconds
 
     def restore(self, state: Tree) -> tuple[Tree, list[dict[str, float]]]:
         """The state and history of the last finished epoch, or those given where there is none."""
@@ -59,8 +59,8 @@ class Saver:
         return jax.tree.unflatten(structure, [found["state"][name] for name in target]), found["history"]["epochs"]
 
     def save(self, state: Tree, history: list[dict[str, float]], last: bool) -> None:
-        """Saves, unless the last save was less than CHECKPOINT_SECONDS ago."""
-        if not last and time.perf_counter() - self.saved < CHECKPOINT_SECONDS:
+        """Saves, unless the last save was less than `seconds` ago."""
+        if not last and time.perf_counter() - self.saved < self.seconds:
             return
         named = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))}
         self.manager.save(

@@ -49,7 +49,7 @@ ORDER = {
     "journal": 0,
     "provenance": 2,
     "exports": 2,
-    "privacy": 3,
+    "privacy": 4,
     "store": 0,
     "linearize": 0,
     "losses": 0,

@@ -1,4 +1,4 @@
-"""Per-example gradient norms of the tangent model in closed form, no per-example gradient ever formed.
+"""Per-example gradient norms of a ViT and its tangent in closed form, no per-example gradient ever formed.
 
 The tangent is linear in every leaf, so an example's gradient of a kernel is its input times the signal that flows back:
 
@@ -10,6 +10,7 @@ several of two Gram matrices (Goodfellow 2015; Li et al. 2022, "ghost clipping")
 pass that forms no gradient; the clipped sum is then outer products of inputs and reweighted signals: about one step.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax import tangent_vit, trees
-from tangent_jax.checks import require
 from tangent_jax.notation import Tree
 from tangent_jax.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, Loss, check_clip_norm, clip_factors
@@ -37,44 +37,51 @@ class Use(NamedTuple):
 class Recorder(Probe):
     """A leaf of dw that notes its uses, and adds to each a zero whose gradient is the signal that arrives there."""
 
-    def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Array], Array]) -> None:
-        self.path, self.leaf, self.uses, self.zeros = path, leaf, uses, zeros
+    def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
+        self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
 
-    def note(self, y: Array, spec: str | None = None, x: Array | None = None) -> Array:
+    def note(self, tangent: Callable[[Array], Array], spec: str | None = None, x: Array | None = None) -> Array:
         self.uses.append(Use(self.path, spec, x))
+        if self.at_zero:
+            return self.zeros(jax.eval_shape(tangent, self.leaf))
+        y = tangent(self.leaf)
         return y + self.zeros(y)
 
     def einsum(self, spec: str, x: Array) -> Array:
-        return self.note(jnp.einsum(spec, x, self.leaf), spec, x)
+        return self.note(lambda leaf: jnp.einsum(spec, x, leaf), spec, x)
 
     def times(self, x: Array) -> Array:
-        return self.note(x * self.leaf, None, x)
+        return self.note(lambda leaf: x * leaf, None, x)
 
     def broadcast(self, shape: tuple[int, ...]) -> Array:
-        return self.note(jnp.broadcast_to(self.leaf, shape))
+        return self.note(lambda leaf: jnp.broadcast_to(leaf, shape))
 
 
 def clipped_sum_closed_form(
     predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float
 ) -> ClippedSum:
-    """`clipped_sum` of a tangent model at the price of about one ordinary step.
+    """`clipped_sum` of a ViT at the price of about one ordinary step.
+
+    The gradient of the non-linear f_{w + dw} is that of its own tangent at w + dw, for a step of zero.
 
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
-    Raises:     InputError for clip_norm <= 0, or a predictor that is not a tangent.
+    Raises:     InputError for clip_norm <= 0.
     """
     check_clip_norm("clipped_sum_closed_form", clip_norm)
-    require(predict.method == "taft", "clipped_sum_closed_form", "a tangent model", predict.method, "Use clipped_sum")
+    at_zero = predict.method == "nlft"
+    if at_zero:
+        predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
     x = predict.preprocessing.normalize(x) if predict.split == IMAGES else x
 
     def logits_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
         outputs: list[Array] = []
 
-        def zero(y: Array) -> Array:
+        def zero(y: Any) -> Array:
             outputs.append(y)
-            return jnp.zeros_like(y) if zeros is None else zeros[len(outputs) - 1]
+            return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(outputs) - 1]
 
-        probes = {path: Recorder(path, leaf, uses, zero) for path, leaf in trees.leaves(dw).items()}
+        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in trees.leaves(dw).items()}
         return forward(predict, probes, x), (uses, outputs)
 
     shapes = jax.eval_shape(lambda: logits_of(None)[1][1])

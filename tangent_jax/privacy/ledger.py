@@ -1,0 +1,46 @@
+"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step."""
+
+import dataclasses
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+from tangent_jax.checks import refusal, require
+from tangent_jax.files import write_whole
+from tangent_jax.privacy.accounting import Spent
+
+
+class Ledger:
+    """The steps that one run has paid for, in `folder`/ledger.json; held by one process at a time.
+
+    A step is paid before it is taken. One that was paid and then lost to a kill stays paid: it is not taken again.
+    """
+
+    def __init__(self, folder: str | os.PathLike, run: str, spent: Spent) -> None:
+        self.path = Path(folder) / "ledger.json"
+        self.run, self.spent = run, spent
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.lock: IO[str] = (self.path.parent / "ledger.lock").open("a")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.lock.close()
+            raise refusal("Ledger", f"no other process in {folder}", "one that holds its ledger") from error
+        if self.path.exists():
+            kept = json.loads(self.path.read_text())
+            known = kept["run"] == run
+            if not known:
+                self.lock.close()
+            do = "Choose another folder; both runs have spent"
+            require(known, "Ledger", f"the ledger of this run in {folder}", "one of another data set or setting", do)
+            self.spent = Spent.from_json(kept["spent"])
+
+    def pay(self, steps: int) -> None:
+        """On disk when this returns: `steps` in all are paid for."""
+        self.spent = dataclasses.replace(self.spent, steps=steps)
+        write_whole(self.path, json.dumps({"run": self.run, "spent": dataclasses.asdict(self.spent)}) + "\n")
+
+    def close(self) -> None:
+        self.lock.close()
