@@ -80,14 +80,14 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
 
 
 def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, perhaps `log`, `ticks`."""
+    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`; or `log`, `ticks`."""
     figure, axes = plt.subplots(
         1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
     )
     for panel, drawn in zip(panels, axes[0], strict=True):
         for name, line in panel["lines"].items():
             y, spread = line if isinstance(line, tuple) else (line, None)
-            base = name.removesuffix(", full data").removesuffix(", NLFT")  # in that line's colour, dashed
+            base = name.removesuffix(", full data").removesuffix(", NLFT")  # in its colour, dashed
             style = "-" if base == name else "--"
             colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
             drawn.plot(panel["x"], y, style, color=colour, marker="" if style == "--" else "o", ms=3, label=name)

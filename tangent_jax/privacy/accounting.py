@@ -70,8 +70,11 @@ def noise_multiplier_of(
     loose = root(lambda sigma: excess(sigma, "rdp"), low, high)
     if accountant == "rdp":
         return loose
-    # PLD is slow, and tighter by less than a fifth: searched between 0.8 of RDP's answer and all of it
-    return root(lambda sigma: excess(sigma, "pld"), 0.8 * loose, loose)
+    # PLD is slow, and as a rule tighter by less than a fifth: searched from there up to RDP's answer
+    low = 0.8 * loose
+    while excess(low, "pld") <= 0:
+        low *= 0.8
+    return root(lambda sigma: excess(sigma, "pld"), low, loose)
 
 
 def root(excess: Callable[[float], float], low: float, high: float) -> float:

@@ -75,6 +75,7 @@ def clipped_sum(
     Raises:     InputError for clip_norm <= 0.
     """
     check_clip_norm("clipped_sum", clip_norm)
+    x, y, present = map(jnp.asarray, (x, y, present))
     padding = -len(y) % min(chunk, len(y))
 
     def chunks(a: Array) -> Array:
