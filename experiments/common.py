@@ -120,7 +120,7 @@ def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> 
     return Task(predict, subset, Pretrained(config, w, pretrained.preprocessing, pretrained.source))
 
 
-def recipe(task: Task, dataset: str, choice: Choice, settings: Settings, seed: int, key: list[int]) -> dict[str, Any]:
+def recipe(task: Task, dataset: str, choice: Choice, settings: Any, seed: int, key: list[int]) -> dict[str, Any]:
     """What it takes to train a component again: of the flags, those that decide it; as JSON gives it back."""
     made = {
         "weights": task.model.source,

@@ -76,7 +76,9 @@ def main() -> None:
     dataset = open_dataset(DATASET.value)
     choice = common.Choice(METHOD.value, common.PRIVATE_KINDS[SUBSET.value], BLOCKS.value, RESET.value)
     choice = choice._replace(learning_rate=RATE.value)
-    settings = settings_of(len(dataset.splits["train"]))  # before any long work
+    n = len(dataset.splits["train"])
+    settings = settings_of(n)  # before any long work
+    require(DELTA.value < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", DELTA.value)
     task = common.prepare(pretrained, len(dataset.classes), choice, HEAD_SEED.value)
     train_set = part_of(task.inputs(dataset.splits["train"], "train inputs"), PART.value)
     test_set = task.inputs(common.test_split(dataset), "test inputs")
@@ -101,8 +103,7 @@ def main() -> None:
     )
     save_file(trees.leaves(fitted.dw), out / "dw.safetensors", {"subset": task.subset.name})
     spent = fitted.spent.to_json()
-    recipe = {"settings": dataclasses.asdict(settings), "part": PART.value, "weights": task.model.source}
-    recipe |= {"dataset": DATASET.value, "choice": choice._asdict(), "seed": SEED.value, "head_seed": HEAD_SEED.value}
+    recipe = common.recipe(task, DATASET.value, choice, settings, HEAD_SEED.value, []) | {"part": PART.value}
     made = make_provenance(
         task.model.config, task.model.params, task.subset, train_set.examples, recipe, fitted.seconds, METHOD.value
     )

@@ -82,7 +82,7 @@ def listing(store: Store) -> dict[str, Any]:
                 "method": origin.method,
                 "examples": len(origin.examples),
                 "leaves": len(origin.subset),
-                "epsilon": (origin.privacy or {}).get("epsilon"),
+                "epsilon": origin.privacy and round(origin.privacy["epsilon"], 6),
                 "train_seconds": round(origin.seconds, 1),
                 "added": added[name],
                 "weights": store.components[name]["weights"][:12],
@@ -105,7 +105,10 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 def compose(store: Store) -> dict[str, Any]:
     require(store.components, "store compose", "at least one component", f"none in {store.root}")
     dw = store.compose()
-    return {"composed": len(store.components), "weights": trees.fingerprint(dw)}
+    spent = store.spent(sorted(store.components))
+    if spent is not None:
+        print(f"together: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g}", file=sys.stderr)
+    return {"composed": len(store.components), "weights": trees.fingerprint(dw), "privacy": spent}
 
 
 def remove(store: Store) -> dict[str, Any]:
@@ -125,6 +128,8 @@ def remove(store: Store) -> dict[str, Any]:
         return {"plan": plan, "unknown": unknown, "removed": []}
     retrained, bounds = {}, {}
     for name, origin in origins.items() if RETRAIN.value else ():
+        private = origin.privacy is not None
+        require(not private, "store remove", "components without privacy to --retrain", name, "Drop it; train anew")
         made = retrain(origin, set(affected[name]), name)
         if made is not None:
             retrained[name], bounds[name] = made

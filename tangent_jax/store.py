@@ -31,6 +31,7 @@ from tangent_jax.checks import refusal, require
 from tangent_jax.files import all_files, check_files, digest, synchronize, write_whole
 from tangent_jax.journal import Journal
 from tangent_jax.notation import Tree
+from tangent_jax.privacy import Spent, spent_together
 from tangent_jax.provenance import Provenance, check_same
 
 STATEMENT = (
@@ -68,6 +69,12 @@ class Store:
     def folder(self, name: str) -> Path:
         require(name in self.components, "Store", "the name of a component", f"{name} in {self.root}")
         return self.root / "components" / self.components[name]["id"]
+
+    def spent(self, names: Sequence[str]) -> dict | None:
+        """What components spent together (`privacy.spent_together`), or None where one has kept no account."""
+        origins = [self.provenance(name) for name in names]
+        kept = [(Spent.from_json(o.privacy), frozenset(dict(o.examples))) for o in origins if o.privacy is not None]
+        return spent_together(kept) if len(kept) == len(origins) else None
 
     def holding(self, examples: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Which components saw the given examples, and which examples none did.
@@ -107,7 +114,8 @@ class Store:
                 self.folder(name)
             dw = self.sum(self.components, weights)
             names = sorted(weights or self.components)
-            self.commit({"op": "compose", "names": names, "weighted": weights, **self.write("composed", dw)})
+            line = {"op": "compose", "names": names, "weighted": weights, "privacy": self.spent(names)}
+            self.commit({**line, **self.write("composed", dw)})
         return dw
 
     def remove(

@@ -9,6 +9,7 @@ accounted by dp-accounting's privacy loss distributions (PLD) or Renyi divergenc
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import dp_accounting
@@ -44,6 +45,7 @@ def event_of(noise_multiplier: float, sampling_rate: float) -> dp_accounting.DpE
     return event if sampling_rate == 1 else dp_accounting.PoissonSampledDpEvent(sampling_rate, event)
 
 
+@cache
 def noise_multiplier_of(
     epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0, accountant: str = "pld"
 ) -> float:

@@ -1,0 +1,157 @@
+"""private, table3, audit and bench_private as a user runs them; the store adds up what private components spent."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from test_experiments import ROOT, run
+
+from tangent_jax.exports import load_export
+
+KEYS = {"method", "subset", "accuracy", "epsilon", "delta", "noise_multiplier", "clip_norm", "steps", "neighbouring"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return f"--cache_dir={tmp_path_factory.mktemp('cache')}"
+
+
+@pytest.mark.slow
+def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
+    flags = [cache, f"--out={tmp_path}", "--epochs=30"]
+    line, err = run("private", *flags)
+    result = json.loads(line)
+    assert KEYS | {"private"} <= result.keys()
+    assert result["accuracy"] > 0.7
+    assert (result["private"], result["steps"], result["steps_paid"]) == (True, 30, 30)
+    assert abs(result["epsilon"] - 3) < 1e-9
+    assert "NOT private" not in err
+    ledger = (tmp_path / "ledger.json").read_text()
+    assert json.loads(run("private", *flags)[0]) == result  # read, not trained
+    assert (tmp_path / "ledger.json").read_text() == ledger
+    _, err = run("private", *flags, "--epsilon=8", code=1)
+    assert "Ledger: expected the ledger of this run" in err
+    assert json.loads((tmp_path / "result.json").read_text())["epsilon"] == result["epsilon"]
+    assert Image.open(tmp_path / "curves.png").size[0] > 500
+
+
+@pytest.mark.slow
+def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
+    small = ["--subset=fc", "--epochs=2", "--sampling=poisson", "--batch_size=100", "--epsilon=8"]
+    line, err = run("private", cache, *small, "--seed=1", f"--out={tmp_path}/a")
+    result = json.loads(line)
+    assert not result["private"]
+    assert "NOT private" in err
+    assert result["sampling_rate"] == pytest.approx(100 / 898)
+    assert result["steps"] == 18
+    assert result["epsilon"] <= 8
+    again = json.loads(run("private", cache, *small, "--seed=1", f"--out={tmp_path}/b")[0])
+    assert again["accuracy"] == result["accuracy"]
+
+
+@pytest.mark.slow
+def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
+    command = [sys.executable, "-m", "experiments.private", cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.time() + 300
+        while time.time() < deadline and child.poll() is None:
+            ledger = Path(tmp_path / "ledger.json")
+            if ledger.exists() and json.loads(ledger.read_text())["spent"]["steps"] > 20:
+                break
+            time.sleep(0.01)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    paid = json.loads(ledger.read_text())["spent"]["steps"]
+    result = json.loads(run("private", *command[3:])[0])
+    assert result["steps_paid"] == 400
+    assert 400 - paid <= result["steps"] <= 400
+    assert result["epsilon"] <= 3 + 1e-9
+
+
+@pytest.mark.slow
+def test_private_components_add_up_in_the_store(cache, tmp_path):
+    flags = [cache, "--subset=fc", "--epochs=5"]
+    store = f"--store={tmp_path}/store"
+    for name, more in {"a": ["--part=0/2", "--epsilon=1"], "b": ["--part=1/2"], "c": ["--epsilon=1"]}.items():
+        run("private", *flags, *more, f"--out={tmp_path}/{name}")
+    spent = []
+    for name in "abc":
+        run("store", "add", store, f"--source={tmp_path}/{name}")
+        spent.append(json.loads(run("store", "compose", store)[0])["privacy"])
+    listed = json.loads(run("store", "list", store)[0])["components"]
+    assert [row["epsilon"] for row in listed] == [1, 3, 1]
+    assert [round(one["epsilon"], 6) for one in spent[:2]] == [1, 3]  # disjoint: the larger
+    assert 3 < spent[2]["epsilon"] < 4  # c saw everything: less than the sum, more than either
+    journal = (tmp_path / "store/journal.jsonl").read_text().splitlines()
+    assert json.loads(journal[-1])["privacy"] == spent[2]
+    run("store", "export", store, f"--to={tmp_path}/export")
+    assert load_export(tmp_path / "export")[1]["head"]["kernel"].shape == (96, 10)
+    examples = json.loads((tmp_path / "a/provenance.json").read_text())["examples"]
+    (tmp_path / "ids.txt").write_text(examples[0][0])
+    _, err = run("store", "remove", store, f"--examples={tmp_path}/ids.txt", "--retrain", code=1)
+    assert "without privacy" in err
+
+
+@pytest.mark.slow
+def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
+    flags = [cache, f"--out={tmp_path}", "--subsets=fc,layernorm", "--epsilons=1,8", "--lrs=0.06", "--clip_norms=1"]
+    line, first = run("table3", *flags, "--seeds=2", "--epochs=4")
+    result = json.loads(line)
+    for epsilon in ("1", "8"):
+        for subset in ("fc", "layernorm"):
+            for method in ("taft", "nlft"):
+                cell = result["digits"][epsilon][subset][method]
+                assert len(cell["accuracies"]) == 2
+                assert cell["mean"] > 0.2
+    assert result["with_search"]["1"] > 1
+    assert Image.open(tmp_path / "table3.png").size[0] > 500
+    assert (tmp_path / "table3.md").read_text().count("±") == 8
+    again, second = run("table3", *flags, "--seeds=2", "--epochs=4")
+    assert json.loads(again) == result
+    assert "at once" in first
+    assert "at once" not in second
+
+
+@pytest.mark.slow
+def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
+    flags = [cache, "--subset=fc", "--trials=400", "--steps=2"]
+    result = json.loads(run("audit", *flags, f"--out={tmp_path}/good")[0])
+    assert result["kept"]
+    assert 0 < result["gaussian_epsilon_lower"] < 3
+    assert Image.open(tmp_path / "good/audit.png").size[0] > 500
+    line, err = run("audit", *flags, "--broken=noise_over_batch", f"--out={tmp_path}/bad", code=1)
+    assert json.loads(line)["epsilon_lower"] > 3
+    assert "audit: expected epsilon <= 3" in err
+
+
+@pytest.mark.slow
+def test_bench_private_measures_its_ratios(tmp_path):
+    flags = ["--size=Ti", "--batch_size=2", "--repeats=1"]
+    result = json.loads(run("bench_private", *flags, f"--out={tmp_path}")[0])
+    assert min(result["private_over_ordinary"], result["vmapped_over_private"]) > 0
+    assert (tmp_path / "bench_private.md").read_text().count("\n") >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("binary", "flags", "message"),
+    [
+        ("private", ["--epsilon=0"], "expected epsilon > 0; got 0.0"),
+        ("private", ["--delta=0.01"], "expected --delta below 1 / images"),
+        ("private", ["--clip_norm=0"], "expected a finite clip_norm > 0; got 0.0"),
+        ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
+        ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
+        ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),
+    ],
+)
+def test_wrong_uses_are_one_clear_line_and_nothing_is_written(cache, tmp_path, binary, flags, message):
+    _, err = run(binary, cache, *flags, f"--out={tmp_path}/out", code=1)
+    assert message in err.strip().splitlines()[-1]
+    assert not (tmp_path / "out").exists()
