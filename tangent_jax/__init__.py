@@ -20,6 +20,7 @@ from tangent_jax.losses import cross_entropy, mean_squared, rescaled_square
 from tangent_jax.many import fit_many
 from tangent_jax.notation import Dual
 from tangent_jax.predict import Predictor
+from tangent_jax.privacy import PrivateSettings, fit_private
 from tangent_jax.subsets import Subset, make_subset, new_class_token, new_head, reset
 from tangent_jax.tangent_vit import TangentViT
 from tangent_jax.vit import ViT, init, resize_positions
@@ -32,6 +33,7 @@ __all__ = [
     "Predictor",
     "Preprocessing",
     "Pretrained",
+    "PrivateSettings",
     "Settings",
     "Subset",
     "TangentViT",
@@ -43,6 +45,7 @@ __all__ = [
     "cross_entropy",
     "fit",
     "fit_many",
+    "fit_private",
     "init",
     "jacobian",
     "linearize",

@@ -198,8 +198,9 @@ def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_p
     with pytest.raises(KeyboardInterrupt):
         train(folder=tmp_path)
     assert seen == [1, 2, 3]
-    rest = train(folder=tmp_path)
+    rest = train(folder=tmp_path, evaluation=points(50, 1))
     assert seen == [1, 2, 3, 4, 5]
+    assert "test_accuracy" in rest.history[-1]
     assert (rest.steps, rest.spent.steps) == (4, 5)
     assert rest.spent.epsilon <= 3 + 1e-9
 
@@ -210,7 +211,7 @@ def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
         if folder.is_dir():
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
-    with pytest.raises(InputError, match="cannot be spent again"):
+    with pytest.raises(InputError, match="not spent again"):
         train(folder=tmp_path)
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -117,37 +118,34 @@ def fit_private(
     check_per_example(predict, dw, jnp.asarray(inputs[:4]), jnp.asarray(labels[:4]), loss=make_loss(settings.loss))
     state, history, ledger, saver = State(dw, MOMENTUM.init(dw)), [], None, None
     spent = Spent(settings.noise_multiplier, 0, settings.sampling_rate, settings.delta, seed is None)
-    if folder is not None:
-        run = run_identity(predict, dw, inputs, labels, settings, seed, "private")
-        ledger = Ledger(folder, run, spent)
-        saver = Saver(folder, run, SAVE_SECONDS)
-        state, history = saver.restore(state)
-        spent = ledger.spent
-        kept = history or spent.steps < settings.steps
-        require(kept, "fit_private", f"the result of a spent budget in {folder}", "none", "It cannot be spent again")
-    state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
-    source, began = Batches(inputs, labels, resident_bytes, settings.micro_batch), time.perf_counter()
-    before = history[-1]["seconds"] if history else 0.0
-    every = max(1, settings.steps // 10)
-    with progress_bar(progress, settings.steps, "step", spent.steps) as bar:
+    with ExitStack() as held:
+        if folder is not None:
+            run = run_identity(predict, dw, inputs, labels, settings, seed, "private")
+            ledger = held.enter_context(closing(Ledger(folder, run, spent)))
+            saver = held.enter_context(closing(Saver(folder, run, SAVE_SECONDS)))
+            (state, history), spent = saver.restore(state), ledger.spent
+            kept = history or spent.steps < settings.steps
+            require(kept, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+        state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
+        source, began = Batches(inputs, labels, resident_bytes, settings.micro_batch), time.perf_counter()
+        before, every = history[-1]["seconds"] if history else 0.0, max(1, settings.steps // 10)
+        bar = held.enter_context(progress_bar(progress, settings.steps, "step", spent.steps))
         for step in range(spent.steps, settings.steps):
             spent = dataclasses.replace(spent, steps=step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)
             total = add_up(predict, state.dw, source.chunks(*sample(n, settings, seed, step)), settings)
-            expected = settings.sampling_rate * n
-            state = update(state, total, expected, noise_key(seed, step), settings)
+            state = update(state, total, settings.sampling_rate * n, noise_key(seed, step), settings)
             row: dict[str, float] = {"step": step + 1, "seconds": before + time.perf_counter() - began}
-            if evaluation is not None and (step + 1 == settings.steps or (step + 1) % every == 0):
+            if evaluation is not None and (step + 1) % every == 0:
                 row["test_accuracy"] = accuracy(predict, state.dw, *evaluation)
                 bar.set_postfix(accuracy=f"{row['test_accuracy']:.4f}")
             history.append(row)
             if saver is not None:
                 saver.save(state, history, last=step + 1 == settings.steps)
             bar.update()
-    if saver is not None and ledger is not None:
-        saver.close()
-        ledger.close()
+    if evaluation is not None and "test_accuracy" not in history[-1]:
+        history[-1]["test_accuracy"] = accuracy(predict, state.dw, *evaluation)
     return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"])
 
 
