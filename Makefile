@@ -16,10 +16,10 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-parity: .venv/dev  ## also against PyTorch and Hugging Face, which a user never needs
+parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which a user never needs
 	$(PIP) torch==2.13.0
-	$(PIP) 'transformers>=5,<6'
-	$(BIN)/python -m pytest tests/test_weights.py
+	$(PIP) --editable '.[parity]'
+	$(BIN)/python -m pytest tests/test_weights.py tests/test_privacy.py -k 'hugging_face or jax_privacy'
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'

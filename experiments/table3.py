@@ -45,7 +45,9 @@ DATASETS = flags.DEFINE_list("datasets", ["digits"], "Data sets, as finetune's -
 EPSILONS = flags.DEFINE_list("epsilons", ["1", "3", "8"], "Privacy budgets.")
 DELTA = flags.DEFINE_float("delta", 1e-5, "Failure probability of each, below 1 / images.")
 SUBSETS = flags.DEFINE_list("subsets", list(common.PRIVATE_KINDS), "Of full, bitfit, layernorm, fc.")
-RATES = flags.DEFINE_list("lrs", ["0.02", "0.06", "0.2"], "Learning rates searched, in units of 1 / clip norm.")
+RATES = flags.DEFINE_list(
+    "lrs", ["0.006", "0.02", "0.06", "0.2"], "Learning rates searched, in units of 1 / clip norm."
+)
 CLIPS = flags.DEFINE_list("clip_norms", ["1", "30"], "Clip norms searched.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...), of head and noise.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "out/table3", "Folder for result.json, table3.md, table3.png and runs.jsonl.")
@@ -81,7 +83,7 @@ def step_many(
     count: int,
     settings: PrivateSettings,
 ) -> State:
-    """One private step of every model: its own head, noise multiplier, learning rate and key; the images shared."""
+    """One private step of every model: own head, noise multiplier, learning rate and key; the images shared."""
 
     def step(head: Tree, state: State, sigma: jax.Array, rate: jax.Array, key: jax.Array) -> State:
         mine = dataclasses.replace(predict, w={**predict.w, "head": head})

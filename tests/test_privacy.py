@@ -85,6 +85,20 @@ def test_without_clipping_it_is_the_gradient_of_the_summed_loss(x64):
             assert_rel_close(found.value, want)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
+def test_clipped_sums_equal_jax_privacys():
+    library = pytest.importorskip("jax_privacy", reason="parity needs jax-privacy: make parity")
+    predict, dw, x, y = task()
+
+    def loss(dw, x, y):
+        return CE(predict(dw, x), y).mean()
+
+    theirs = library.clipped_grad(loss, l2_clip_norm=10.2, batch_argnums=(1, 2))
+    for ours in both(predict, dw, x, y, clip_norm=10.2):
+        assert_rel_close(ours.value, theirs(dw, x, y))
+        assert ours.sensitivity == theirs.sensitivity()
+
+
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, index, dtype):
