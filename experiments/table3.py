@@ -1,9 +1,10 @@
 """The paper's Table 3: tangents against non-linear models under differential privacy, by epsilon and subset.
 
 50 full-batch steps of cross entropy; ours answers with the tangent alone. For every cell, learning rate and clip norm
-are searched on images held out of train (seed 0), then PT=F at the best; the best is trained on all of train, over
---seeds, and measured on test. Models that differ in epsilon, learning rate or seed are trained as one program. Noise
-comes of seeds, so that the table can be made again: nothing here is private. Finished runs are kept in runs.jsonl.
+are searched on images held out of train (seed 0; the three best with seeds 1 and 2 too), then PT=F at the best; what
+wins is trained on all of train, over --seeds, and measured on test. Models that differ in epsilon, learning rate or
+seed are trained as one program. Noise comes of seeds, so that the table can be made again: nothing here is private.
+Finished runs are kept in runs.jsonl.
 
 The epsilons are the final runs' own. What the search would add, were its runs released too, is given under
 "with_search"; the held-out images choose without noise, and are not protected from that choice.
@@ -56,6 +57,7 @@ flags.set_default(common.LOSS, "ce")
 flags.set_default(common.OUTPUT, "tangent")
 
 METHODS = ("nlft", "taft")
+FINALISTS = 3  # searched settings that are tried with two more seeds: one seed's choice is mostly noise at epsilon 1
 
 
 class Run(NamedTuple):
@@ -164,7 +166,15 @@ def cell(one: Cell) -> dict[float, dict[str, Any]]:
     grid = [Run(e, c, r, False, 0) for e in epsilons for c in clips for r in rates]
     held = dict(zip(grid, one.measure(grid, search=True), strict=True))
 
-    best = {e: max((run for run in grid if run.epsilon == e), key=held.__getitem__) for e in epsilons}
+    ranked = {e: sorted((r for r in grid if r.epsilon == e), key=held.__getitem__, reverse=True) for e in epsilons}
+    again = [run._replace(seed=s) for runs in ranked.values() for run in runs[:FINALISTS] for s in (1, 2)]
+    held |= dict(zip(again, one.measure(again, search=True), strict=True))
+
+    def score(run: Run) -> float:
+        return sum(held[run._replace(seed=s)] for s in (0, 1, 2)) / 3
+
+    best = {e: max(runs[:FINALISTS], key=score) for e, runs in ranked.items()}
+    scores = {e: score(run) for e, run in best.items()}
     if one.choice.kind != "head":  # PT=F draws the head alone anew, and the head is always new
         fresh = [run._replace(reset=True) for run in best.values()]
         held |= dict(zip(fresh, one.measure(fresh, search=True), strict=True))
@@ -176,7 +186,7 @@ def cell(one: Cell) -> dict[float, dict[str, Any]]:
         mine = [found[run._replace(seed=s)] for s in range(SEEDS.value)]
         chosen = {"clip_norm": run.clip_norm, "learning_rate": run.learning_rate, "reset": run.reset}
         table[epsilon] = {"mean": float(np.mean(mine)), "spread": float(np.std(mine)), "accuracies": mine}
-        table[epsilon] |= {"chosen": chosen, "held_out": held[run]}
+        table[epsilon] |= {"chosen": chosen, "held_out": scores[epsilon]}
         print(f"{one.title} epsilon {epsilon:g}: {np.mean(mine):.4f} ± {np.std(mine):.4f}", chosen, file=sys.stderr)
     return table
 
@@ -208,7 +218,7 @@ def main() -> None:
     (out / "table3.md").write_text(markdown)
     draw(out / "table3.png", result, epsilons)
     print(markdown)
-    searched = len(clips) * len(rates) + 1
+    searched = len(clips) * len(rates) + 2 * FINALISTS + 1
     binary.finish(out, {**result, "with_search": {f"{e:g}": with_search(e, searched) for e in epsilons}})
 
 
