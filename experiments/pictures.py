@@ -90,7 +90,8 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
             base = name.removesuffix(", full data").removesuffix(", NLFT")  # in its colour, dashed
             style = "-" if base == name else "--"
             colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
-            drawn.plot(panel["x"], y, style, color=colour, marker="o" if style == "-" and len(panel["x"]) < 60 else "", ms=3, label=name)
+            marker = "o" if style == "-" and len(panel["x"]) < 60 else ""
+            drawn.plot(panel["x"], y, style, color=colour, marker=marker, ms=3, label=name)
             if spread is not None:
                 low, high = np.subtract(y, spread), np.add(y, spread)
                 drawn.fill_between(panel["x"], low, high, color=colour, alpha=0.15, lw=0)

@@ -225,6 +225,10 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
     again = Ledger(tmp_path, "mine", spent)
     assert again.spent.steps == 3
     again.close()
+    (tmp_path / "ledger.json").write_text("{}")
+    for _ in range(2):  # and a refused ledger is not held
+        with pytest.raises(InputError, match="which is damaged"):
+            Ledger(tmp_path, "mine", spent)
 
 
 def pay_and_say(folder, said):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from tangent_jax.checks import refusal, require
+from tangent_jax.checks import InputError, refusal, require
 from tangent_jax.files import write_whole
 from tangent_jax.privacy.accounting import Spent
 
@@ -29,13 +29,23 @@ class Ledger:
             self.lock.close()
             raise refusal("Ledger", f"no other process in {folder}", "one that holds its ledger") from error
         if self.path.exists():
-            kept = json.loads(self.path.read_text())
-            known = kept["run"] == run
-            if not known:
+            try:
+                self.spent = self.read()
+            except InputError:
                 self.lock.close()
-            do = "Choose another folder; both runs have spent"
-            require(known, "Ledger", f"the ledger of this run in {folder}", "one of another data set or setting", do)
-            self.spent = Spent.from_json(kept["spent"])
+                raise
+
+    def read(self) -> Spent:
+        """What is on disk: this run's, or an InputError."""
+        try:
+            kept = json.loads(self.path.read_text())
+            run, spent = kept["run"], Spent.from_json(kept["spent"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise refusal("Ledger", "a ledger", f"{self.path}, which is damaged", "Count its run as spent") from error
+        do = "Choose another folder; both runs have spent"
+        expected = f"the ledger of this run in {self.path.parent}"
+        require(run == self.run, "Ledger", expected, "one of another data set or setting", do)
+        return spent
 
     def pay(self, steps: int) -> None:
         """On disk when this returns: `steps` in all are paid for."""
