@@ -5,8 +5,8 @@
     v = 0.9 v + G / C,   dw = dw - lr v
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
-of each example; released may be every dw on the way. The number of examples n is taken as public. (Measured: Adam gives
-up to 5 points less at epsilon 1, where its second moment is the noise's.)
+of each example; released may be every dw on the way. The number of examples n is taken as public.
+Momentum, not Adam, whose second moment would be the noise's.
 """
 
 import dataclasses
