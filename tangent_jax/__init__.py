@@ -8,59 +8,112 @@
 10.0
 """
 
-from tangent_jax import compose
 from tangent_jax._version import __version__
-from tangent_jax.checks import InputError
-from tangent_jax.config import ViTConfig, vit_config
-from tangent_jax.data.cache import tail_inputs
-from tangent_jax.data.sources import open_dataset
-from tangent_jax.fit import Fitted, Settings, accuracy, fit, logits
+from tangent_jax.components.apart import fill, predictor_of, retrain
+from tangent_jax.components.exports import export, load_export
+from tangent_jax.components.provenance import Provenance, make_provenance
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.steps import read_step, write_step
+from tangent_jax.components.store import Retrained, Store
+from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
+from tangent_jax.core.progress import show_progress
+from tangent_jax.data import shards
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearize import jacobian, linearize
-from tangent_jax.losses import cross_entropy, mean_squared, rescaled_square
-from tangent_jax.many import fit_many
-from tangent_jax.notation import Dual
-from tangent_jax.predict import Predictor
-from tangent_jax.privacy import PrivateSettings, fit_private
-from tangent_jax.subsets import Subset, make_subset, new_class_token, new_head, reset
-from tangent_jax.tangent_vit import TangentViT
-from tangent_jax.vit import ViT, init, resize_positions
-from tangent_jax.weights import Preprocessing, Pretrained, load, save, save_safetensors
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache, Features, features
+from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.protocol import Model
+from tangent_jax.models.subsets import Subset, make_subset
+from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.models.vit.plain import ViT
+from tangent_jax.models.vit.tangent import TangentViT
+from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.fit_many import fit_private_many
+from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.train import PrivatelyFitted, fit_private
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import Fitted, accuracy, fit, logits
+from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.losses import cross_entropy, mean_squared, rescaled_square
+from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.optimizers import adam, momentum
 
 __all__ = [
+    "Batches",
+    "Cache",
+    "ClippedSum",
     "Dual",
+    "Features",
     "Fitted",
     "InputError",
+    "Mechanism",
+    "Model",
+    "Objective",
     "Predictor",
     "Preprocessing",
     "Pretrained",
-    "PrivateSettings",
-    "Settings",
+    "PrivatelyFitted",
+    "Provenance",
+    "Recipe",
+    "Retrained",
+    "Spent",
+    "Store",
     "Subset",
     "TangentViT",
     "ViT",
     "ViTConfig",
+    "VisionTransformer",
     "__version__",
     "accuracy",
+    "adam",
+    "canary_scores",
+    "clipped_sum",
+    "clipped_sum_closed_form",
     "compose",
     "cross_entropy",
+    "distance_bound",
+    "epsilon_lower_bound",
+    "epsilon_of",
+    "export",
+    "features",
+    "fill",
     "fit",
     "fit_many",
     "fit_private",
-    "init",
+    "fit_private_many",
+    "greedy_soup",
     "jacobian",
     "linearize",
     "load",
+    "load_export",
     "logits",
+    "make_mechanism",
+    "make_objective",
+    "make_provenance",
     "make_subset",
     "mean_squared",
-    "new_class_token",
-    "new_head",
+    "momentum",
+    "noise_multiplier_of",
     "open_dataset",
+    "predictor_of",
+    "read_step",
     "rescaled_square",
-    "reset",
-    "resize_positions",
+    "retrain",
     "save",
-    "save_safetensors",
-    "tail_inputs",
+    "shards",
+    "show_progress",
+    "spent_together",
+    "tangent",
     "vit_config",
+    "weighted_sum",
+    "write_step",
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import loadmat
 
-from tangent_jax.checks import require
+from tangent_jax.core.checks import require
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, content_identifier, files
 
 

@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 from PIL import Image
 
-from tangent_jax.checks import InputError, refusal
-from tangent_jax.weights import Preprocessing
+from tangent_jax.core.checks import InputError, refusal
+from tangent_jax.data.preprocessing import Preprocessing
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 

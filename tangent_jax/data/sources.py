@@ -1,10 +1,9 @@
-"""Where images come from: one Dataset for `digits`, folders and zips, TFDS, and official archives.
+"""Where images come from: one Dataset for `digits`, folders and zips, and TFDS.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             class sub-folders; train/ and test/ (and validation/) inside; or a zip of
                         either, or a zip with manifest.json {"classes", "items": [name, split, class]}
 tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
-NAME:PATH               an official archive, unpacked: see archives.py
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.checks import refusal, require
+from tangent_jax.core.checks import refusal, require
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 HELD_OUT = 5  # without a test split, every fifth image by content is test
@@ -57,6 +56,18 @@ class Dataset:
     classes: tuple[str, ...]
     splits: dict[str, Examples]
 
+    @property
+    def train(self) -> Examples:
+        return self.splits["train"]
+
+    @property
+    def test(self) -> Examples:
+        """The split that accuracy is reported on: test, or validation where a set has no test labels."""
+        for name in ("test", "validation"):
+            if name in self.splits:
+                return self.splits[name]
+        raise refusal("Dataset", f"a test or validation split in {self.name}", sorted(self.splits))
+
     def __post_init__(self) -> None:
         require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
@@ -80,25 +91,6 @@ def content_identifier(content: bytes | np.ndarray) -> str:
     if isinstance(content, np.ndarray):
         content = str(content.shape).encode() + np.ascontiguousarray(content).tobytes()
     return hashlib.sha256(content).hexdigest()
-
-
-def open_dataset(spec: str) -> Dataset:
-    """The data set that a specification names (see the module).
-
-    Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
-    """
-    from tangent_jax.data.archives import ARCHIVES
-
-    kind, _, where = spec.partition(":")
-    openers: dict[str, Callable[[str], Dataset]] = {
-        "digits": lambda _: digits(),
-        "folder": folder,
-        "tfds": tfds,
-        **{name: (lambda path, read=read: read(existing(path))) for name, read in ARCHIVES.items()},
-    }
-    known = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
-    require(kind in openers and (kind == "digits" or where), "open_dataset", f"one of {known}", spec)
-    return openers[kind](where)
 
 
 def existing(where: str) -> Path:

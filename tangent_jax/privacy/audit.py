@@ -7,27 +7,27 @@ canary would add, is the likelihood ratio of a Gaussian mechanism:
     score = sum_t < B G_t - S_t(others), c_t >        c_t the canary's clipped gradient
 
 Its errors over many trainings with and without the canary bound epsilon from below (Jagielski et al. 2020), and, were
-the mechanism Gaussian, its mu (Nasr et al. 2023). Each sum here is the trainer's own, and so is the noise.
+the mechanism Gaussian, its mu (Nasr et al. 2023). What trains here is the trainer's own step (train.py).
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.stats import beta, norm
 
-from tangent_jax import trees
-from tangent_jax.checks import require
-from tangent_jax.fit import State, as_pytree
-from tangent_jax.notation import Tree
-from tangent_jax.privacy.noise import noisy_mean
-from tangent_jax.privacy.train import MOMENTUM, PrivateSettings, descend, micro_batches
-from tangent_jax.progress import progress_bar
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import progress_bar
+from tangent_jax.privacy.clipping import ClippedSum
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import State
+from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.optimizers import Optimizer, as_data, momentum
 
 
 class Bound(NamedTuple):
@@ -53,6 +53,9 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 
     Raises: InputError for fewer than 4 scores of a kind.
     """
+    from dp_accounting import get_epsilon_gaussian
+    from scipy.stats import beta, norm
+
     require(min(len(absent), len(present)) >= 4, "epsilon_lower_bound", "4 scores of each kind", len(absent))
 
     def at(threshold: float, a: np.ndarray, p: np.ndarray) -> Bound:
@@ -63,7 +66,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
         )
         ratios = (1 - delta - high[::-1]) / high
         mu = float(norm.isf(high[0]) - norm.ppf(high[1]))
-        gaussian = dp_accounting.get_epsilon_gaussian(1 / mu, delta) if mu > 1e-3 else 0.0
+        gaussian = get_epsilon_gaussian(1 / mu, delta) if mu > 1e-3 else 0.0
         return Bound(float(np.log(max(1.0, *ratios))), float(gaussian), *(wrong / counts).tolist())
 
     first, second = (absent[::2], present[::2]), (absent[1::2], present[1::2])
@@ -73,57 +76,57 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     return at(general, *second)._replace(gaussian_epsilon=at(gaussian, *second).gaussian_epsilon)
 
 
-Sum = Callable[..., Any]
+TOGETHER = 50  # trainings in one program
 
 
 def canary_scores(
-    predict: Callable[[Tree, Array], Array],
+    predict: Predict,
     dw: Tree,
-    inputs: Array,
-    labels: Array,
-    settings: PrivateSettings,
+    batches: Batches,
+    mechanism: Mechanism,
     trials: int,
     key: Array,
     *,
-    summed: Sum = micro_batches,
-    noisy: Sum = noisy_mean,
-    at_once: int = 50,
-    progress: str | None = None,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    claimed: Mechanism | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The attack's scores over `trials` full-batch trainings without the canary, and as many with it.
 
-    Args:       inputs, labels: the canary last; settings: of the audited run; summed, noisy: the audited mechanism, by
-                default the trainer's own; at_once: trainings in one program.
+    Args:       batches: the canary last; mechanism: what trains; objective, optimizer: as in `fit_private`;
+                claimed: the mechanism that the attacker assumes (None: the one that trains).
     Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism, mu at most
                 sqrt(steps) / sigma and equal to it where the canary is always clipped.
     """
-    predict, n = as_pytree(predict), len(labels)
-    order = jnp.arange(n, dtype=jnp.int32)[None]
+    predict, n, claimed = trees.as_pytree(predict), len(batches), claimed or mechanism
+    objective, optimizer = objective or make_objective("ce", penalty=0.0), as_data(optimizer or momentum())
+    ((inputs, labels, order, _),) = batches.chunks(batches.rows[None], np.ones((1, n)))
     everyone, canary = jnp.ones((1, n)), jnp.zeros((1, n)).at[0, -1].set(1)
-    scale = settings.noise_multiplier * settings.clip_norm
-    add = partial(micro_batches, settings=settings)
+    scale = claimed.noise_multiplier * claimed.clip_norm
 
-    def trial(predict: Callable, key: Array, here: Array) -> Array:
+    def trial(predict: Predict, key: Array, here: Array) -> Array:
         def step(state: State, t: Array) -> tuple[State, tuple[Array, Array]]:
-            data = (predict, state.dw, inputs, labels, order)
-            total = summed(*data, everyone - (1 - here) * canary, 1, settings=settings)
-            gradient = noisy(total, settings.noise_multiplier, n, jax.random.fold_in(key, t))
-            others, alone = add(*data, everyone - canary, 1).value, add(*data, canary, 1).value
+            def summed(present: Array, mechanism: Mechanism) -> ClippedSum:
+                return clip_all(predict, state.dw, (inputs, labels, order, present), 1, objective, mechanism)
+
+            total = summed(everyone - (1 - here) * canary, mechanism)
+            key_t = jax.random.fold_in(key, t)
+            moved, gradient = private_step(state, total, n, key_t, objective, mechanism, optimizer)
+            others, alone = summed(everyone - canary, claimed).value, summed(canary, claimed).value
             left = jax.tree.map(lambda g, other: n * g - other, gradient, others)
             seen = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(alone), strict=True))
-            moved = descend(state, gradient, settings.clip_norm, settings.learning_rate, settings.penalty)
             return moved, (jnp.asarray(seen), trees.squared_norm(alone))
 
-        _, (seen, size) = jax.lax.scan(step, State(dw, MOMENTUM.init(dw)), jnp.arange(settings.steps))
+        _, (seen, size) = jax.lax.scan(step, State(dw, optimizer.init(dw)), jnp.arange(mechanism.steps))
         return seen.sum() / (scale * jnp.sqrt(size.sum()))
 
     run = jax.jit(jax.vmap(trial, in_axes=(None, 0, 0)))
     here = np.repeat([0.0, 1.0], trials)
-    keys, scores = jax.random.split(key, 2 * trials), []
-    with progress_bar(progress, 2 * trials, "training") as bar:
-        for start in range(0, 2 * trials, at_once):
-            rows = np.arange(start, start + at_once) % (2 * trials)  # one shape: the last program's surplus is dropped
+    keys, scores, together = jax.random.split(key, 2 * trials), [], min(TOGETHER, 2 * trials)
+    with progress_bar(2 * trials, "training") as bar:
+        for start in range(0, 2 * trials, together):
+            rows = np.arange(start, start + together) % (2 * trials)  # one shape: the last program's surplus is dropped
             scores.append(np.asarray(run(predict, keys[rows], here[rows])))
-            bar.update(min(at_once, 2 * trials - start))
-    found = np.concatenate(scores)[: 2 * trials]
-    return found[:trials], found[trials:]
+            bar.update(min(together, 2 * trials - start))
+    kept = np.concatenate(scores)[: 2 * trials]
+    return kept[:trials], kept[trials:]

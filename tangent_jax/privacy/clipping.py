@@ -14,16 +14,15 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from tangent_jax.checks import require
-from tangent_jax.notation import Tree
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.privacy.mechanism import check_clip_norm
+from tangent_jax.train.losses import Loss
 
-Loss = Callable[[Array, Array], Array]
 
-
-@partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite"], meta_fields=["sensitivity"])
+@partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite", "sensitivity"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class ClippedSum:
     """A clipped sum that knows its own sensitivity.
@@ -36,17 +35,18 @@ class ClippedSum:
     value: Tree
     norms: Array
     non_finite: Array
-    sensitivity: float
+    sensitivity: float | Array
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """The sum over two micro-batches of different examples: each is in one of them, so the sensitivity stays."""
-        require(self.sensitivity == other.sensitivity, "ClippedSum", f"clip norm {self.sensitivity}", other.sensitivity)
+        one, two = float(self.sensitivity), float(other.sensitivity)
+        require(one == two, "ClippedSum", f"clip norm {one}", two)
         value = jax.tree.map(jnp.add, self.value, other.value)
         norms = jnp.concatenate([self.norms, other.norms])
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
 
 
-def clip_factors(squared_norms: Array, present: Array, clip_norm: float) -> tuple[Array, Array, Array]:
+def clip_factors(squared_norms: Array, present: Array, clip_norm: float | Array) -> tuple[Array, Array, Array]:
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite)."""
     finite = jnp.isfinite(squared_norms)
     norms = jnp.sqrt(jnp.where(finite, squared_norms, 0)) * present
@@ -62,7 +62,7 @@ def clipped_sum(
     present: Array,
     *,
     loss: Loss,
-    clip_norm: float,
+    clip_norm: float | Array,
     chunk: int = 8,
 ) -> ClippedSum:
     """The clipped sum by per-example gradients, `chunk` of them held at a time.
@@ -100,10 +100,6 @@ def clipped_sum(
     zeros = jax.tree.map(jnp.zeros_like, dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
     return ClippedSum(value, norms.reshape(-1)[: len(y)], bad.sum(), clip_norm)
-
-
-def check_clip_norm(function: str, clip_norm: float) -> None:
-    require(np.isfinite(clip_norm) and clip_norm > 0, function, "a finite clip_norm > 0", clip_norm)
 
 
 def check_per_example(

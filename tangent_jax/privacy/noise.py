@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.checks import require
-from tangent_jax.notation import Tree
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.clipping import ClippedSum
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
-def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: float, key: Array) -> Tree:
+def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: float | Array, key: Array) -> Tree:
     """(S + sigma C N(0, I)) / B, the private gradient.
 
     Args:       noise_multiplier: sigma, in units of the sensitivity C that `clipped` carries; count: B > 0;

@@ -1,4 +1,4 @@
-"""Per-example gradient norms of a ViT and its tangent in closed form, no per-example gradient ever formed.
+"""Per-example gradient norms of a model and its tangent in closed form, no per-example gradient ever formed.
 
 The tangent is linear in every leaf, so an example's gradient of a kernel is its input times the signal that flows back:
 
@@ -18,12 +18,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax import tangent_vit, trees
-from tangent_jax.notation import Tree
-from tangent_jax.predict import Predictor
-from tangent_jax.privacy.clipping import ClippedSum, Loss, check_clip_norm, clip_factors
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import prepared
+from tangent_jax.privacy.clipping import ClippedSum, clip_factors
+from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import Probe
-from tangent_jax.subsets import IMAGES
+from tangent_jax.train.losses import Loss
 
 
 class Use(NamedTuple):
@@ -58,9 +60,9 @@ class Recorder(Probe):
 
 
 def clipped_sum_closed_form(
-    predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float
+    predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float | Array
 ) -> ClippedSum:
-    """`clipped_sum` of a ViT at the price of about one ordinary step.
+    """`clipped_sum` of a model of the protocol at the price of about one ordinary step.
 
     The gradient of the non-linear f_{w + dw} is that of its own tangent at w + dw, for a step of zero.
 
@@ -71,7 +73,7 @@ def clipped_sum_closed_form(
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    x = predict.preprocessing.normalize(x) if predict.split == IMAGES else x
+    w, x = prepared(predict.model, predict.w, x, predict.dtype)
 
     def logits_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
@@ -81,8 +83,10 @@ def clipped_sum_closed_form(
             outputs.append(y)
             return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(outputs) - 1]
 
-        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in trees.leaves(dw).items()}
-        return forward(predict, probes, x), (uses, outputs)
+        step = trees.leaves(trees.cast(dw, predict.dtype))
+        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in step.items()}
+        pairs = trees.pair(w, trees.nest(probes))
+        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, outputs)
 
     shapes = jax.eval_shape(lambda: logits_of(None)[1][1])
     zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
@@ -98,52 +102,51 @@ def clipped_sum_closed_form(
     uses = [use._replace(x=x) for use, x in zip(inputs, held, strict=True)]
     squared = squared_norms(dw, uses, signals, len(y))
     factors, norms, bad = clip_factors(squared, present, clip_norm)
+    lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)
+    # signals of half precision are rounded once more when they are reweighted: never above the clip norm
+    factors = factors * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else factors
     return ClippedSum(weighted(dw, uses, signals, factors), norms, bad, clip_norm)
 
 
-def forward(predict: Predictor, probes: dict[str, Recorder], x: Array) -> Array:
-    """The predictor's logits with a recorder in the place of every leaf of dw."""
-    config, w = predict.config, trees.leaves(predict.w)
-    dtype = predict.dtype or jnp.promote_types(x.dtype, w["norm/scale"].dtype)
-    x = x.astype(dtype)
-    pairs = trees.pair(predict.w, trees.nest(probes))
-    if predict.split == IMAGES:
-        y, dy = tangent_vit.tail(config, pairs, *tangent_vit.embed(config, pairs, x), 0)
-    else:
-        y, dy = tangent_vit.tail(config, pairs, x, None, predict.split)
-    total: Any = dy if predict.output == "tangent" else y if dy is None else y + dy
-    return total.astype(jnp.promote_types(total.dtype, jnp.float32))
+def widened(a: Array) -> Array:
+    """In f32 or wider: what is summed."""
+    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+
+
+def product(spec: str, a: Array, b: Array) -> Array:
+    """An einsum of operands as they are, summed in f32 or wider."""
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.promote_types(jnp.result_type(a, b), jnp.float32))
 
 
 def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> Array:
     """|g_b|^2 over the whole tree, "b"."""
     total = jnp.zeros(batch, jnp.result_type(*signals, jnp.float32))
     for path, leaf in trees.leaves(dw).items():
-        mine = [(use, s) for use, s in zip(uses, signals, strict=True) if use.path == path]
-        kernels = [(use, s) for use, s in mine if use.spec is not None]
-        assert not kernels or len(mine) == 1, path  # a kernel enters once
+        of_leaf = [(use, s) for use, s in zip(uses, signals, strict=True) if use.path == path]
+        kernels = [(use, s) for use, s in of_leaf if use.spec is not None]
+        assert not kernels or len(of_leaf) == 1, path  # a kernel enters once
         if kernels:
-            total += kernel_norm(*mine[0])
-        elif mine:
-            direct = sum(vector(use, s, leaf.ndim) for use, s in mine)
+            total += kernel_norm(*of_leaf[0])
+        elif of_leaf:
+            direct = sum(vector(use, s, leaf.ndim) for use, s in of_leaf)
             total += jnp.sum(jnp.square(jnp.asarray(direct)), range(1, leaf.ndim + 1))
     return total
 
 
 def kernel_norm(use: Use, s: Array) -> Array:
     """|sum_t x_t (x) s_t|^2 of each example, "b", from Gram matrices over the tokens t."""
-    xs, _, ss = letters(use)
-    batch, tokens = xs[0], [a for a in xs[1:] if a in ss and a not in letters(use)[1]]
-    shared = [a for a in xs if a in ss and a in letters(use)[1]]
+    xs, ws, ss = letters(use)
+    batch, tokens = xs[0], [a for a in xs[1:] if a in ss and a not in ws]
+    shared = [a for a in xs if a in ss and a in ws]
     primed = {a: a.upper() for a in tokens}
     kept = batch + "".join([*tokens, *primed.values(), *shared])
 
-    def gram(axes: str, value: Array | None) -> Array:
+    def gram(axes: str, value: Array) -> Array:
         other = "".join(primed.get(a, a) for a in axes)
-        return jnp.einsum(f"{axes},{other}->{kept}", value, value)
+        return product(f"{axes},{other}->{kept}", value, value)
 
-    product = gram(xs, use.x) * gram(ss, s)
-    return product.reshape(len(product), -1).sum(-1)
+    grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s)
+    return grams.reshape(len(grams), -1).sum(-1)
 
 
 def letters(use: Use) -> tuple[str, str, str]:
@@ -158,25 +161,27 @@ def letters(use: Use) -> tuple[str, str, str]:
 
 def vector(use: Use, s: Array, ndim: int) -> Array:
     """Each example's gradient of a gain, bias, token or position, "b ...": summed over what it was spread over."""
-    product = s if use.x is None else s * use.x
-    return product.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
+    each = widened(s) if use.x is None else widened(s) * use.x
+    return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 def weighted(dw: Tree, uses: list[Use], signals: list[Array], factors: Array) -> Tree:
     """sum_b factor_b g_b: outer products of inputs and reweighted signals."""
     total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
 
-    def weigh(a: Array, by: Array | None = None) -> Array:
-        wide = factors.reshape(-1, *[1] * (a.ndim - 1))
-        return jnp.where(wide > 0, a if by is None else a * wide.astype(a.dtype), 0)
+    def kept(a: Array) -> Array:
+        return jnp.where(factors.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
+
+    def weigh(a: Array) -> Array:
+        return kept(widened(a) * factors.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
 
     for use, s in zip(uses, signals, strict=True):
         leaf = total[use.path]
         if use.spec is None:
-            kept = use._replace(x=None if use.x is None else weigh(use.x))
-            part = jnp.sum(vector(kept, weigh(s, factors), leaf.ndim), 0)
+            finite = use._replace(x=None if use.x is None else kept(use.x))
+            part = jnp.sum(vector(finite, weigh(s), leaf.ndim), 0)
         else:
             xs, ws, ss = letters(use)
-            part = jnp.einsum(f"{xs},{ss}->{ws}", weigh(jnp.asarray(use.x)), weigh(s, factors))
+            part = product(f"{xs},{ss}->{ws}", kept(jnp.asarray(use.x)), weigh(s))
         total[use.path] = leaf + part.astype(leaf.dtype)
     return jax.tree.unflatten(jax.tree.structure(dw), [total[path] for path in trees.leaves(dw)])

@@ -4,11 +4,11 @@
 `(x, dx)`; the result is always `(y, dy)`.
 """
 
+from tangent_jax.rules.activations import ACTIVATIONS
 from tangent_jax.rules.attention import attention
 from tangent_jax.rules.class_attention import class_attention
 from tangent_jax.rules.dense import contract, dense, scale, shift, total
-from tangent_jax.rules.gelu import ACTIVATIONS
-from tangent_jax.rules.layer_norm import layer_norm, standardize
+from tangent_jax.rules.norms import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax
 
 __all__ = [

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.checks import require
-from tangent_jax.notation import Tangent
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tangent
 
 
 def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:

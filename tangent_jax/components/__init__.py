@@ -1,0 +1,1 @@
+"""Trained steps that leave training: sums of them, where they came from, where they are kept."""

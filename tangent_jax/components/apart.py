@@ -1,0 +1,114 @@
+"""Components trained apart on shards of one data set, kept in a store; and trained again without what must go."""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from tangent_jax.components.provenance import Provenance, check_same, make_provenance
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.store import Retrained, Store
+from tangent_jax.core.checks import require
+from tangent_jax.core.progress import show_progress
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.load import load
+from tangent_jax.models.predict import Predictor
+from tangent_jax.train.fit import Fitted
+from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.objective import distance_bound
+
+AT_ONCE = 10  # models trained as one program, and added to the store together
+
+
+class Shard(NamedTuple):
+    """Rows of the features, and the recipe that trains on them."""
+
+    rows: np.ndarray
+    recipe: Recipe
+
+
+def recipe_of(recipe: Recipe, name: str) -> Recipe:
+    """The recipe of a named shard: its own order of examples."""
+    return dataclasses.replace(recipe, order=zlib.crc32(name.encode()))
+
+
+def fit_apart(predict: Predictor, features: Features, shards: Mapping[str, Shard]) -> dict[str, Fitted]:
+    """One fitted step for each shard, all trained as one program; their recipes differ in the order alone."""
+    recipe = next(iter(shards.values())).recipe
+    runs = [features.batches(s.recipe.key, rows=s.rows, batch_size=recipe.batch_size) for s in shards.values()]
+    settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": AT_ONCE}
+    return dict(zip(shards, fit_many(predict, predict.zeros(), runs, recipe.objective(), **settings), strict=True))
+
+
+def fill(
+    store: Store, predict: Predictor, features: Features, recipe: Recipe, rows: Mapping[str, np.ndarray], title: str
+) -> None:
+    """Makes the store hold one component per entry of `rows`, and no other.
+
+    A component there that came of other settings, data or weights is taken out and trained anew.
+    """
+    shards = {name: Shard(kept, recipe_of(recipe, name)) for name, kept in rows.items()}
+    anchor = make_provenance(predict)
+
+    def origin(name: str, seconds: float) -> Provenance:
+        seen = tuple(features.examples[i] for i in shards[name].rows)
+        return dataclasses.replace(anchor, examples=seen, recipe=shards[name].recipe, seconds=seconds)
+
+    def stale(name: str) -> bool:
+        if name not in shards:
+            return True
+        was, now = store.provenance(name), origin(name, 0.0)
+        return any(getattr(was, f) != getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
+
+    old = [name for name in store if stale(name)]
+    if old:
+        store.remove(old)
+    missing = [name for name in shards if name not in store]
+    for start in range(0, len(missing), AT_ONCE):
+        names = missing[start : start + AT_ONCE]
+        with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
+            fitted = fit_apart(predict, features, {name: shards[name] for name in names})
+        for name, one in fitted.items():
+            store.add(name, jax.tree.map(np.asarray, one.dw), origin(name, one.seconds))
+
+
+def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
+    """The predictor of a component, from its recipe; `weights` says where their file is now.
+
+    Raises: InputError naming the field in which the anchor made now differs from the component's.
+    """
+    recipe = origin.recipe
+    require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
+    assert recipe is not None
+    predict = recipe.predictor(origin.config["classes"], load(weights or recipe.weights))
+    check_same(f"predictor_of, {name}", origin, make_provenance(predict))
+    return predict
+
+
+def retrain(
+    origin: Provenance, gone: set[str], name: str, cache: Cache | None = None, weights: str | None = None
+) -> Retrained | None:
+    """The component trained again from its recipe without the examples `gone`; None where nothing is left.
+
+    Raises: InputError where the images that are left are no longer in the data set.
+    """
+    predict, recipe = predictor_of(origin, name, weights), origin.recipe
+    assert recipe is not None
+    kept = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
+    with show_progress(f"{name}: train inputs"):
+        everything = predict.features(open_dataset(recipe.dataset).train, kept)
+    wanted = {pair for pair in origin.examples if pair[0] not in gone}
+    rows = np.array([i for i, pair in enumerate(everything.examples) if pair in wanted], int)
+    expected = f"the {len(wanted)} examples left of {name} in {recipe.dataset}"
+    require(len(rows) == len(wanted), "retrain", expected, len(rows))
+    if not len(rows):
+        return None
+    with show_progress(f"{name}: training again"):
+        fitted = fit_apart(predict, everything, {name: Shard(rows, recipe)})[name]
+    left = everything.take(rows)
+    bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
+    return Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)

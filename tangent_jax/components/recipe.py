@@ -1,0 +1,100 @@
+"""What trains a component, as one value that JSON holds; the same value trains it again."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import load
+from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import Fitted, fit
+from tangent_jax.train.losses import HYPER_PARAMETERS
+from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.optimizers import Optimizer, adam
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """All that decides a component, its examples apart (defaults: the paper's).
+
+    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, None for the
+    weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head alone; `kind` and
+    `blocks` as `make_subset`; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
+    `order` is folded into its key for the order of examples.
+    """
+
+    weights: str = "builtin"
+    dataset: str = "digits"
+    image_size: int | None = None
+    method: str = "taft"
+    kind: str = "blocks"
+    blocks: int = 1
+    reset: bool = False
+    new_class_token: bool = False
+    output: str = "total"
+    linearization: str = "closed_form"
+    dtype: str = "float32"
+    cache_dtype: str | None = None
+    loss: str = "rsl"
+    alpha: float = 1.0
+    kappa: float = 15.0
+    penalty: float = 1e-5
+    learning_rate: float = 1e-3
+    epochs: int = 30
+    batch_size: int = 32
+    seed: int = 0
+    order: int = 1
+
+    @property
+    def key(self) -> Array:
+        """Decides the order of the examples."""
+        return jax.random.fold_in(jax.random.key(self.seed), self.order)
+
+    def objective(self) -> Objective:
+        hyper_parameters = {name: getattr(self, name) for name in HYPER_PARAMETERS.get(self.loss, {})}
+        return make_objective(self.loss, self.penalty, **hyper_parameters)
+
+    def optimizer(self) -> Optimizer:
+        return adam(self.learning_rate)
+
+    def predictor(self, classes: int, pretrained: Pretrained | None = None) -> Predictor:
+        """The predictor at its anchor: new head, new class token and reset as they are asked for.
+
+        Args:   pretrained: the weights, where they are loaded already.
+        """
+        pretrained = load(self.weights) if pretrained is None else pretrained
+        if self.image_size is not None:
+            pretrained = pretrained.resized(self.image_size)
+        head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
+        pretrained = pretrained.with_head(classes, head)
+        kind, fc = ("head" if self.method == "fc" else self.kind), self.method == "fc"
+        if self.new_class_token and not fc:
+            pretrained = pretrained.with_class_token(self.blocks, token)
+        if self.reset and not fc:
+            pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
+        method = "nlft" if self.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
+        return tangent(
+            pretrained,
+            self.blocks,
+            kind,
+            method=method,
+            linearization=self.linearization,
+            dtype=None if self.dtype == "float32" else jnp.dtype(self.dtype),
+            output=self.output if method == "taft" else "total",
+        )
+
+    def fit(self, predict: Predictor, batches: Callable[..., Batches], **options: Any) -> Fitted:
+        """Trains a step from zero.
+
+        Args:   batches: `Features.batches`; options: `on_epoch`, `checkpoints`, as `fit` has them.
+        """
+        data = batches(self.key, batch_size=self.batch_size)
+        settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
+        return fit(predict, predict.zeros(), data, self.objective(), **settings, **options)

@@ -1,0 +1,97 @@
+"""Composition and removal as sums of trees, and the soups they are measured against.
+
+    dw = sum_s lambda_s dw_s,   so that   f_lin(dw, x) = f_w(x) + sum_s lambda_s J_w f(x) . dw_s
+
+Source: Liu et al. 2024: for a tangent model the composed output is the ensemble of the
+components' tangent outputs. Removal re-sums the survivors, as subtraction rounds. The same mean of non-linear
+components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+
+
+def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
+    """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
+
+    Args:       components: trees on the device or on the host, or an iterator that reads them one by one: no more
+                than the running sum and one component are held.
+    Returns:    a tree on the device if the components are, else on the host.
+    Guarantees: the same bits for the same components, weights and order, on either.
+    Raises:     InputError for no component, unequal numbers, or trees of unequal structure or shapes.
+    """
+    total, first, count, weights = None, None, 0, list(weights)
+    for component in components:
+        require(count < len(weights), "weighted_sum", f"as many weights as components ({len(weights)})", "more")
+        shapes = shapes_of(component)
+        require(
+            first is None or shapes == first,
+            "weighted_sum",
+            "components of one subset and architecture",
+            f"component {count} with other leaves or shapes",
+        )
+        first, add = shapes, partial(accumulate, weights[count])
+        alone = partial(scaled, weights[count])
+        total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
+        count += 1
+        del component  # before the next is read
+    expected = f"as many components as weights ({len(weights)}), at least 1"
+    require(count == len(weights) and count, "weighted_sum", expected, count)
+    return total
+
+
+def scaled(weight: float, leaf: Any) -> Any:
+    return leaf * np.asarray(weight, leaf.dtype)
+
+
+BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's caches
+
+
+def accumulate(weight: float, total: Any, leaf: Any) -> Any:
+    """total + weight leaf; in place on the host, block by block."""
+    if not isinstance(total, np.ndarray):
+        return total + scaled(weight, leaf)
+    flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK]
+        np.add(block, scaled(weight, terms[start : start + BLOCK]), out=block)
+    return total
+
+
+def compose(components: Mapping[str, Tree], weights: Mapping[str, float] | None = None) -> Tree:
+    """The weighted sum of named components (None: the paper's composition, their mean), in the order of their names.
+
+    Args:       components: read one at a time, so a mapping may read them from disk as it is asked.
+    Guarantees: bitwise the same whatever the order of insertion; so removing a component and composing the
+                survivors is bitwise what it would have been had the component never existed.
+    """
+    names = sorted(components if weights is None else weights)
+    factors = [1 / max(len(names), 1)] * len(names) if weights is None else [weights[name] for name in names]
+    return weighted_sum((components[name] for name in names), factors)
+
+
+def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:
+    """The names whose mean is the greedy soup: best first, each kept if the mean's score does not fall.
+
+    Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher better; equal scores go by name.
+    """
+    require(components, "greedy_soup", "at least one component", "none")
+    alone = {name: score(component) for name, component in components.items()}
+    ranked: Sequence[str] = sorted(components, key=lambda name: (-alone[name], name))
+    kept, best = [ranked[0]], alone[ranked[0]]
+    for name in ranked[1:]:
+        together = score(compose(components, dict.fromkeys([*kept, name], 1 / (len(kept) + 1))))
+        if together >= best:
+            kept, best = [*kept, name], together
+    return kept
+
+
+def shapes_of(tree: Tree) -> tuple:
+    return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]

@@ -1,0 +1,1 @@
+"""What every other package stands on: notation, trees, messages, files, progress."""

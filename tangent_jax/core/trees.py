@@ -1,0 +1,131 @@
+"""Partial trees: the trained part of a parameter tree, addressed by path.
+
+A *part* of `w` is a tree with the same paths and fewer leaves. A path is what
+`jax.tree_util.keystr(..., simple=True, separator="/")` prints, so that nested dicts, NNX states,
+tuples and dataclasses are all addressed alike.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Dual, Tree
+
+
+def leaves(tree: Tree) -> dict[str, Any]:
+    """The leaves by path, in the tree's own order."""
+    return {keystr(path, simple=True, separator="/"): leaf for path, leaf in tree_flatten_with_path(tree)[0]}
+
+
+def nest(flat: Mapping[str, Any]) -> Tree:
+    """The nested dict whose leaves by path are `flat`."""
+    tree: dict = {}
+    for path, leaf in flat.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return tree
+
+
+def check_part(function: str, w: Tree, part: Tree) -> None:
+    """Raises InputError unless every leaf of `part` has a leaf of `w` of its path and shape."""
+    whole = leaves(w)
+    for path, leaf in leaves(part).items():
+        require(
+            path in whole,
+            function,
+            "a part of w",
+            f"the leaf {path}, which w has not",
+            "Build dw from w, for example with Subset.zeros",
+        )
+        require(
+            jnp.shape(leaf) == jnp.shape(whole[path]),
+            function,
+            f"{path} of shape {jnp.shape(whole[path])}",
+            jnp.shape(leaf),
+        )
+
+
+def restrict(w: Tree, part: Tree) -> Tree:
+    """The leaves of `w` at the paths of `part`, in the structure of `part`."""
+    whole = leaves(w)
+    return jax.tree.unflatten(jax.tree.structure(part), [whole[path] for path in leaves(part)])
+
+
+def replace(w: Tree, part: Tree) -> Tree:
+    """`w` with its leaves at the paths of `part` replaced by those of `part`."""
+    whole = {**leaves(w), **leaves(part)}
+    return jax.tree.unflatten(jax.tree.structure(w), whole.values())
+
+
+def add(w: Tree, dw: Tree) -> Tree:
+    """w + dw, dw a part of w."""
+    return replace(w, jax.tree.map(jnp.add, restrict(w, dw), dw))
+
+
+def pair(w: Tree, dw: Tree) -> Tree:
+    """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen."""
+    tangent = leaves(dw)
+    return nest({path: Dual(leaf, tangent.get(path)) for path, leaf in leaves(w).items()})
+
+
+def cast(tree: Tree, dtype: jax.typing.DTypeLike | None) -> Tree:
+    """Every leaf in `dtype` (None: as it is)."""
+    return tree if dtype is None else jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
+
+
+def select(w: Tree, keep: Callable[[str], bool]) -> Tree:
+    """The part of the nested dict `w` whose paths satisfy `keep`."""
+    return nest({path: leaf for path, leaf in leaves(w).items() if keep(path)})
+
+
+def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], Any]:
+    """Trees of one structure as one: (leaves, axes, structure).
+
+    A leaf that is one object in all of them is shared, axis None; others are stacked along a new axis 0: what
+    `jax.vmap(..., in_axes=list(axes))` takes.
+    """
+    structures = {jax.tree.structure(tree) for tree in trees}
+    require(len(structures) == 1, "stack", "trees of one structure, at least one", f"{len(structures)} structures")
+    columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
+    shared = [all(leaf is column[0] for leaf in column) for column in columns]
+    stacked = [column[0] if one else jnp.stack(column) for column, one in zip(columns, shared, strict=True)]
+    return stacked, tuple(None if one else 0 for one in shared), structures.pop()
+
+
+def as_pytree(function: Callable) -> Callable:
+    """The function as a pytree that jit takes as data; a plain function becomes one without leaves."""
+    return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
+
+
+def squared_norm(tree: Tree) -> Array:
+    """The squared L2 norm over the whole tree."""
+    return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+def size(tree: Tree) -> int:
+    """How many numbers the tree holds."""
+    return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+def fingerprint(tree: Tree) -> str:
+    """SHA-256 (hex) over path, dtype, shape and bytes of every leaf, in the order of the paths.
+
+    Guarantees: equal for equal trees whatever the order of insertion or the device; differs when any
+    bit of any leaf does.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in sorted(leaves(tree).items()):
+        value = np.asarray(leaf)
+        digest.update(f"{path} {value.dtype} {value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.ndim else value.tobytes())
+    return digest.hexdigest()

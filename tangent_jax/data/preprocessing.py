@@ -1,0 +1,36 @@
+"""How a model wants its images: size by size, and number by number."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How a model wants its images: RGB in [0, 1], (x - mean) / std, after resize and centre crop.
+
+    `crop` is the fraction of the resized short side that is kept; `interpolation` bicubic or bilinear.
+    """
+
+    mean: tuple[float, ...] = INCEPTION[0]
+    std: tuple[float, ...] = INCEPTION[1]
+    crop: float = 0.9
+    interpolation: str = "bicubic"
+
+    def normalize(self, images: Array, dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
+        """uint8 images, "b y x 3", as the model wants them."""
+        x = images.astype(jnp.float32) / 255
+        return ((x - jnp.asarray(self.mean, jnp.float32)) / jnp.asarray(self.std, jnp.float32)).astype(dtype)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Preprocessing":
+        """What `dataclasses.asdict` made, after JSON."""
+        return cls(**{**fields, "mean": tuple(fields["mean"]), "std": tuple(fields["std"])})

@@ -1,0 +1,1 @@
+"""Models as the library knows them, what of them is trained, and their answers."""

@@ -1,0 +1,47 @@
+"""A pre-trained model, and what is made new in it before it is linearised: a head, a reset (PT=F), a token (CLS=T)."""
+
+import dataclasses
+from typing import Any
+
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.models.protocol import Model, draw
+from tangent_jax.models.subsets import Subset
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A model with its weights w (f32), and where they came from. Each method returns another; none changes this."""
+
+    model: Model
+    w: Tree
+    source: str
+
+    def with_head(self, classes: int, key: Array) -> "Pretrained":
+        """A freshly drawn head for `classes` classes, and the rest as it was."""
+        require(classes >= 2, "with_head", "at least two classes", classes)
+        model = self.model.with_classes(classes)
+        head = [path for path in model.shapes() if path.startswith("head/")]
+        return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head, key)})
+
+    def with_class_token(self, blocks: int, key: Array) -> "Pretrained":
+        """CLS=T: a new class token, N(0, (1e-6)^2), takes the old one's place below the last `blocks` blocks."""
+        model = self._able("with_class_token")(blocks)
+        return dataclasses.replace(self, model=model, w={**self.w, **draw(model, ["new_class_token"], key)})
+
+    def reset(self, subset: Subset, key: Array) -> "Pretrained":
+        """PT=F: the trained leaves are drawn afresh, before linearising; a leaf's draw depends on key and path."""
+        return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
+
+    def resized(self, image_size: int) -> "Pretrained":
+        """The model at another image size in pixels, its position embedding resampled."""
+        model, w = self._able("resized")(self.w, image_size)
+        return dataclasses.replace(self, model=model, w=w)
+
+    def _able(self, method: str) -> Any:
+        kind = type(self.model).__name__
+        require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind)
+        return getattr(self.model, method)

@@ -1,0 +1,180 @@
+"""Features: the input of the first trained stage for every image, computed once and kept on disk.
+
+    CACHE/KEY/    the rows (cache.py); KEY hashes all that decides them
+
+KEY is made of the trunk's weights and settings, the preprocessing, the compute dtype and every image's content. Cached
+features of the same images at a lower stage are continued from, not recomputed.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, refusal
+from tangent_jax.core.files import locked
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import progress_bar
+from tangent_jax.data.decode import decode, decode_ahead
+from tangent_jax.data.sources import Examples
+from tangent_jax.models.cache import CHUNK, CachedRows
+from tangent_jax.models.protocol import Model, prepared
+from tangent_jax.train.batches import Batches
+
+
+class Features(NamedTuple):
+    """What training reads: inputs "n ...", labels "n", (content identifier, name) of each, images skipped."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    examples: tuple[tuple[str, str], ...]
+    skipped: int
+
+    def take(self, rows: np.ndarray) -> "Features":
+        """The examples at `rows`, in that order."""
+        return Features(self.inputs[rows], self.labels[rows], tuple(self.examples[i] for i in rows), self.skipped)
+
+    def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
+        """The examples, or those at `rows`, for `fit` (which needs the key) or `fit_private`."""
+        return Batches(self.inputs, self.labels, key, rows=rows, batch_size=batch_size)
+
+    def hold_out(self) -> tuple["Features", "Features"]:
+        """(train, held out): every fifth image of each class is held out, the same ones every time."""
+        rank = np.zeros(len(self.labels), int)
+        for label in np.unique(self.labels):
+            rows = np.flatnonzero(self.labels == label)
+            rank[rows] = np.arange(len(rows))
+        held = rank % 5 == 4
+        return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Where features are kept, and how: `dtype` such as "float16" (None: the compute dtype)."""
+
+    folder: str | os.PathLike = "~/.cache/tangent_jax"
+    dtype: str | None = None
+    skip_unreadable: bool = False
+
+
+def features(
+    model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
+) -> Features:
+    """The input of `stage` for every example, from the cache or computed now.
+
+    Args:       dtype: the trunk's compute dtype (None: float32). Stage 0 keeps the decoded uint8 images.
+    Returns:    Features; `inputs` is a read-only memory map unless images were skipped.
+    Raises:     InputError naming the first unreadable image, unless the cache skips them.
+    """
+    cache = cache or Cache()
+    root, count = Path(cache.folder).expanduser(), len(examples)
+    kept = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
+
+    def rows_at(stage: int, key: str) -> CachedRows:
+        kind = kept if stage else np.dtype(np.uint8)
+        return CachedRows(root / key, count, model.input_shape(stage), kind)
+
+    keys = trunk_keys(model, w, examples, stage, dtype, kept)
+    with locked(root / keys[stage] / "lock"):
+        rows = rows_at(stage, keys[stage])
+        missing = rows.missing()
+        if missing:
+            rows.complete.unlink(missing_ok=True)
+            lower = [s for s in sorted(keys, reverse=True) if s < stage and (root / keys[s] / "complete").exists()]
+            below = next(((s, r) for s in lower if not (r := rows_at(s, keys[s])).missing()), None)
+            trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype)
+            if below is None:
+                chunks = from_images(model, trunk, examples, stage, missing, cache.skip_unreadable)
+            else:
+                chunks = from_lower(partial(trunk, start=below[0]), below[1], missing)
+            done = count - sum(len(rows.rows(chunk)) for chunk in missing)
+            with progress_bar(count, "image", done) as bar:
+                for chunk, (values, skipped) in zip(missing, chunks, strict=True):
+                    rows.write(chunk, values, skipped)
+                    bar.update(len(values))
+            rows.complete.touch()
+    skipped = sorted(rows.skipped)
+    if skipped and not cache.skip_unreadable:
+        got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
+        raise refusal("features", "readable images", got, "Mend or remove it, or pass --skip_unreadable")
+    pairs = tuple(zip(examples.identifiers(), examples.names, strict=True))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped))
+    return whole.take(np.setdiff1d(np.arange(count), skipped)) if skipped else whole
+
+
+def trunk_keys(
+    model: Model, w: Tree, examples: Examples, stage: int, dtype: Any = None, kept: Any = None
+) -> dict[int, str]:
+    """The cache key of every stage up to `stage`: weights are hashed leaf by leaf, once."""
+    leaves = [(model.stage_of(path), path, leaf) for path, leaf in sorted(trees.leaves(w).items())]
+    hashed = [(at, path, trees.fingerprint(leaf)) for at, path, leaf in leaves if at < stage]
+    identifiers = hashlib.sha256("".join(examples.identifiers()).encode()).hexdigest()
+    dtypes = [str(jnp.dtype(kind or jnp.float32)) for kind in (dtype, kept or dtype)]
+    shared = [type(model).__name__, model.preprocessing, *dtypes, identifiers]
+    keys = {}
+    for s in range(stage + 1):
+        trunk = [s, model.trunk_settings(s), [leaf for leaf in hashed if leaf[0] < s]]
+        keys[s] = hashlib.sha256(repr([*shared, *trunk]).encode()).hexdigest()[:24]
+    return keys
+
+
+@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype"))
+def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any) -> Array:
+    """The input of `start`, uint8 images for 0, to that of `stop`."""
+    return model.apply(*prepared(model, w, x, dtype), start, stop)
+
+
+def in_batches(run: Callable[[Any], Array], x: np.ndarray) -> np.ndarray:
+    """`run` over x in batches of one shape; small ones on a CPU, where they stay in its caches."""
+    size = 8 if jax.default_backend() == "cpu" else CHUNK
+    parts = []
+    for start in range(0, len(x), size):
+        batch = x[start : start + size]
+        padded = np.concatenate([batch, np.zeros((size - len(batch), *x.shape[1:]), x.dtype)])
+        parts.append(run(padded)[: len(batch)])
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+Chunks = Iterator[tuple[np.ndarray, list[int]]]
+
+
+def from_images(
+    model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[int], skip: bool
+) -> Chunks:
+    """Chunks computed from the images, which are decoded ahead in threads."""
+    size = model.image_size
+    wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
+
+    def decode_row(i: int) -> np.ndarray:
+        return decode(examples.read(i), examples.names[i], size, model.preprocessing)
+
+    jobs = (partial(decode_row, i) for rows in wanted for i in rows)
+    decoded = decode_ahead(jobs, workers=os.cpu_count() or 1, ahead=2 * CHUNK)
+    for rows in wanted:
+        images, skipped = np.zeros((len(rows), size, size, 3), np.uint8), []
+        for i in range(len(rows)):
+            image = next(decoded)
+            if isinstance(image, InputError):
+                if not skip:
+                    raise image
+                skipped.append(i)
+            else:
+                images[i] = image
+        yield (in_batches(trunk, images) if stage else images), skipped
+
+
+def from_lower(trunk: Callable[[Any], Array], below: CachedRows, chunks: list[int]) -> Chunks:
+    """Chunks computed from the cached input of a lower stage."""
+    for chunk in chunks:
+        rows = below.rows(chunk)
+        x = np.asarray(below.inputs[rows.start : rows.stop])
+        yield in_batches(trunk, x), [row - rows.start for row in below.skipped if row in rows]

@@ -1,0 +1,115 @@
+"""Pre-trained weights by name: `load(source)`, and `save`.
+
+Read are Google's .npz, timm-named or Hugging Face ViT-named .safetensors (a file, a folder with model.safetensors, or
+hf-hub:OWNER/NAME), files of `save`, "builtin" and "random:L/16". No pickle is ever loaded.
+"""
+
+import dataclasses
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.files import write_whole
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.protocol import Model, initial_weights
+from tangent_jax.models.vit.config import vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.models.vit.weights import Tensors, check_architecture, from_google, from_ours, from_torch
+
+
+def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
+    """Reads a pre-trained Vision Transformer.
+
+    Args:       source: "builtin", "random:SIZE/PATCH" (f32, key 0), hf-hub:OWNER/NAME, a .npz or .safetensors file, or
+                a folder with model.safetensors;
+                expected: the architecture the caller asks for, such as "L/16", or None for any.
+    Returns:    Pretrained; its model has classes = 0 where the file holds no head.
+    Raises:     InputError naming the file, and the tensor with its expected and found shape.
+    """
+    source = os.fspath(source)
+    if source == "builtin":
+        with resources.as_file(resources.files("tangent_jax") / "assets/vit_builtin.safetensors") as path:
+            pretrained = read(path)
+    elif source.startswith("random:"):
+        model = VisionTransformer(vit_config(source.removeprefix("random:")))
+        pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
+    elif source.startswith("hf-hub:"):
+        pretrained = read(download(source.removeprefix("hf-hub:")))
+    else:
+        kinds = "weights: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
+        require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
+        pretrained = read(Path(source))
+    if expected is not None:
+        check_architecture(expected, pretrained.model.config, source)  # pyright: ignore[reportAttributeAccessIssue]
+    return dataclasses.replace(pretrained, source=source)
+
+
+def read(path: Path) -> Pretrained:
+    """The model in one file, or in a folder's model.safetensors."""
+    if path.is_dir():
+        path = path / "model.safetensors"
+        require(path.exists(), "load", f"model.safetensors in {path.parent}", "none")
+    if path.suffix == ".npz":
+        return from_google(read_npz(path))
+    do = "Convert it first; pickled checkpoints are never loaded"
+    require(path.suffix == ".safetensors", "load", "a .npz or .safetensors file", path.name, do)
+    file = read_safetensors(path)
+    return from_ours(file) if "config" in file.metadata else from_torch(file)
+
+
+def read_safetensors(path: Path) -> Tensors:
+    """The file and the JSON beside it; the metadata of a file of ours is its configuration."""
+    try:
+        with safe_open(path, framework="flax") as file:
+            metadata: dict[str, Any] = file.metadata() or {}
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise refusal("load", "a whole safetensors file", f"{path} ({error})", "Fetch it again") from error
+    metadata = json.loads(metadata["tangent_jax"]) if "tangent_jax" in metadata else metadata
+    sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config")}
+    beside = {name: json.loads(side.read_text()) for name, side in sidecars.items() if side.exists()}
+    return Tensors(tensors, metadata, beside, str(path))
+
+
+def read_npz(path: Path) -> Tensors:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return Tensors({name: file[name] for name in file.files}, {}, {}, str(path))
+    except Exception as error:
+        raise refusal("load", "a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
+
+
+def download(hub_id: str) -> Path:
+    """A hub model's safetensors, with the JSON files that describe it beside it."""
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(hub_id, allow_patterns=["model.safetensors", "*.json"])) / "model.safetensors"
+    except Exception as error:
+        raise refusal(
+            "load",
+            f"the hub to answer for {hub_id}",
+            f"{type(error).__name__}",
+            "Download model.safetensors where the network allows and pass its path",
+        ) from error
+
+
+def describe(model: Model) -> dict[str, str]:
+    """What makes the model, as the metadata of a safetensors file."""
+    meta = {"config": model.settings, "preprocessing": dataclasses.asdict(model.preprocessing)}
+    return {"tangent_jax": json.dumps(meta)}
+
+
+def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
+    """One safetensors file that `load` reads: our names, the configuration in its metadata; written whole or not."""
+    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in trees.leaves(pretrained.w).items()}
+    write_whole(Path(path), to_safetensors(tensors, describe(pretrained.model)))

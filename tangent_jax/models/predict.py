@@ -1,0 +1,92 @@
+"""A model as a function of its trained step: tangent by either road, or non-linear.
+
+taft: logits = f_w(x) + J_w f(x) . dw        nlft: logits = f_{w + dw}(x)
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.data.sources import Examples
+from tangent_jax.linearize import linearize
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache, Features, features
+from tangent_jax.models.protocol import Model, prepared
+from tangent_jax.models.subsets import Subset, make_subset
+
+METHODS = ("taft", "nlft")
+OUTPUTS = ("total", "tangent")
+LINEARIZATIONS = ("closed_form", "autodiff")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["w"],
+    meta_fields=["model", "subset", "method", "linearization", "dtype", "output"],
+)
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """logits = predict(dw, x): a model above its trunk, as a function of its trained step.
+
+    `method` taft: f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone where `output` is tangent; nlft: f_{w + dw}(x).
+    x is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
+    `dtype` is the compute dtype. A pytree: w travels as data, so one compiled program serves every anchor of a shape.
+    """
+
+    w: Tree
+    model: Model
+    subset: Subset
+    method: str = "taft"
+    linearization: str = "closed_form"
+    dtype: Any = None
+    output: str = "total"
+
+    def __post_init__(self) -> None:
+        choices = {"method": METHODS, "linearization": LINEARIZATIONS}
+        for field, known in choices.items():
+            value = getattr(self, field)
+            require(value in known, "Predictor", f"{field} in {', '.join(known)}", value)
+        known = OUTPUTS[: 1 + (self.method == "taft")]
+        expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
+        require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
+
+    def __call__(self, dw: Tree, x: Array) -> Array:
+        trees.check_part("Predictor", self.w, dw)
+        start = self.subset.stage
+        if self.method == "nlft":
+            moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype)
+            return self.answer(Dual(self.model.apply(moved, x, start), None))
+        w, x = prepared(self.model, self.w, x, self.dtype)
+        dw = trees.cast(dw, self.dtype)
+        if self.linearization == "closed_form":
+            return self.answer(self.model.dual(trees.pair(w, dw), x, start))
+        return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(dw, x))
+
+    def answer(self, f: Dual) -> Array:
+        """The logits that an output of the model stands for, in f32 or wider."""
+        logits: Any = f.total if self.output == "total" else f.tangent
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def zeros(self) -> Tree:
+        """dw = 0, where training starts."""
+        return self.subset.zeros(self.w)
+
+    def features(self, examples: Examples, cache: Cache | None = None) -> Features:
+        """What this predictor reads, for every example: computed once, then read from the cache."""
+        return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
+
+
+def tangent(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
+    """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
+
+    Args:       kind: which leaves of those blocks, as `make_subset`; options: `method`, `linearization`, `dtype`,
+                `output`, as Predictor has them.
+    """
+    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), **options)

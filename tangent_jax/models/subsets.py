@@ -1,0 +1,83 @@
+"""Which leaves carry a tangent.
+
+A Subset is a named value: its leaves, its size, and the first stage that it trains. Everything below that stage is
+the trunk, a fixed function of the image.
+"""
+
+import dataclasses
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.models.protocol import Model
+
+KINDS = ("blocks", "bitfit", "layernorm", "head", "everything")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """The trained leaves of one model.
+
+    `paths` are sorted; `stage` is the first with a trained leaf; `size` counts the trained numbers.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    stage: int
+    size: int
+
+    def part(self, w: Tree) -> Tree:
+        """The trained part of `w`."""
+        return trees.select(w, set(self.paths).__contains__)
+
+    def zeros(self, w: Tree) -> Tree:
+        """dw = 0."""
+        return jax.tree.map(jnp.zeros_like, self.part(w))
+
+    def __str__(self) -> str:
+        shared = re.compile(r"_\d+/")
+        groups: dict[str, list[str]] = {}
+        for path in self.paths:
+            groups.setdefault(shared.sub("_*/", path), []).append(path)
+        lines = [f"  {g}" + (f"  ({len(paths)} blocks)" if "_*/" in g else "") for g, paths in groups.items()]
+        return "\n".join([f"{self.name}: {self.size:,} trained numbers in {len(self.paths)} leaves", *lines])
+
+
+def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
+    """The trained leaves by kind.
+
+    Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
+                head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
+                both with the head, which is new; "head"; "everything", the embedding included. With blocks = all,
+                bitfit and layernorm cover the embedding too.
+    Raises:     InputError for another kind, or more blocks than there are.
+
+    >>> from tangent_jax.models.vit import config, model
+    >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
+    12803272
+    """
+    depth = model.stages - 2
+    require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
+    require(0 <= blocks <= depth, "make_subset", f"blocks in 0..{depth}", blocks)
+    first = model.stages - 1 - blocks
+
+    def trained(path: str) -> bool:
+        if kind == "everything" or path.startswith("head/"):
+            return True
+        if kind == "head" or (kind == "blocks" and blocks == 0):
+            return False
+        reached = model.stage_of(path) >= first
+        if kind == "blocks":
+            return reached or path.startswith("new_")
+        matches = path.endswith("/bias") if kind == "bitfit" else "norm" in path
+        return (matches and (reached or blocks == depth)) or path.startswith("new_")
+
+    shapes = {path: shape for path, shape in model.shapes().items() if trained(path)}
+    stage = min(model.stage_of(path) for path in shapes)
+    name = kind if kind in ("head", "everything") else f"{kind}-{blocks}"
+    return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

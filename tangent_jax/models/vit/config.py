@@ -1,0 +1,90 @@
+"""What a Vision Transformer is, its weights apart: one record, one table of sizes."""
+
+import dataclasses
+from typing import Literal
+
+from tangent_jax.core.checks import require
+from tangent_jax.rules import ACTIVATIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """What a Vision Transformer is, its weights apart.
+
+    Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
+    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    patch_size: int = 16
+    image_size: int = 224
+    classes: int = 1000
+    pool: Literal["token", "avg"] = "token"
+    pre_norm: bool = False
+    layer_scale: bool = False
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    eps: float = 1e-6
+    class_token_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("width", "depth", "heads", "mlp_width", "patch_size", "image_size"):
+            require(getattr(self, field) >= 1, "ViTConfig", f"{field} >= 1", getattr(self, field))
+        require(self.classes >= 0, "ViTConfig", "classes >= 0 (0: no head, features)", self.classes)
+        require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
+        require(
+            self.image_size % self.patch_size == 0,
+            "ViTConfig",
+            f"image_size a multiple of patch_size {self.patch_size}",
+            self.image_size,
+        )
+        require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)
+        require(self.activation in ACTIVATIONS, "ViTConfig", f"activation in {', '.join(ACTIVATIONS)}", self.activation)
+        at = self.class_token_at
+        require(
+            at is None or (0 <= at < self.depth and self.pool == "token"),
+            "ViTConfig",
+            f"class_token_at in 0..{self.depth - 1} and pool token",
+            f"{at}, {self.pool}",
+        )
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side."""
+        return self.image_size // self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """Patches and the class token."""
+        return self.grid**2 + 1
+
+    def replace(self, **changes: object) -> "ViTConfig":
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
+SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021; Steiner et al. 2022)
+    "Ti": (192, 12, 3, 768),
+    "S": (384, 12, 6, 1536),
+    "B": (768, 12, 12, 3072),
+    "L": (1024, 24, 16, 4096),
+    "H": (1280, 32, 16, 5120),
+}
+PATCH_SIZES = (8, 14, 16, 32)
+
+
+def vit_config(name: str, **changes: object) -> ViTConfig:
+    """The configuration of a named model, such as "L/16": a size of SIZES and a patch size.
+
+    >>> vit_config("Ti/16").tokens
+    197
+    """
+    size, _, patch = name.partition("/")
+    require(
+        size in SIZES and patch in map(str, PATCH_SIZES),
+        "vit_config",
+        f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}",
+        name,
+    )
+    return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**changes)

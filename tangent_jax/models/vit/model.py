@@ -1,0 +1,122 @@
+"""The Vision Transformer as the rest of the library knows a model: see models/protocol.py."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.vit import names, plain, tangent
+from tangent_jax.models.vit.config import ViTConfig
+
+DEFAULT = Preprocessing()
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionTransformer:
+    """A ViT without its weights: stage 0 the embedding, 1 to depth the blocks, depth + 1 the final norm and head."""
+
+    config: ViTConfig
+    preprocessing: Preprocessing = DEFAULT
+
+    @property
+    def stages(self) -> int:
+        return self.config.depth + 2
+
+    @property
+    def image_size(self) -> int:
+        return self.config.image_size
+
+    @property
+    def classes(self) -> int:
+        return self.config.classes
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dataclasses.asdict(self.config)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict(shapes_of(self.config))
+
+    def stage_of(self, path: str) -> int:
+        if path.startswith("block_"):
+            return int(path.split("/")[0].removeprefix("block_")) + 1
+        if path == "new_class_token":
+            return (self.config.class_token_at or 0) + 1
+        return self.config.depth + 1 if path.startswith(("norm/", "head/")) else 0
+
+    def input_shape(self, stage: int) -> tuple[int, ...]:
+        return plain.input_shape(self.config, stage)
+
+    def trunk_settings(self, stage: int) -> Any:
+        c = self.config
+        replaced = c.class_token_at if c.class_token_at is not None and c.class_token_at < stage - 1 else None
+        shared = (c.image_size, c.heads, c.activation, c.eps, c.pre_norm, replaced)
+        return (*shared, c.pool if stage >= c.depth else "")
+
+    def initial(self, path: str, key: Array) -> Array:
+        return plain.initial(path, key, self.shapes()[path])
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        return plain.ViT(self.config).apply({"params": w}, x, start, stop)  # pyright: ignore[reportReturnType]
+
+    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        return tangent.dual(self.config, pairs, x, start)
+
+    def with_classes(self, classes: int) -> "VisionTransformer":
+        return self.replace(classes=classes)
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """timm's names."""
+        return names.to_timm(flat, self.config.pool)
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """timm's names undone."""
+        shapes = self.shapes()
+        flat = names.translate(tensors, names.TIMM, "these tensors")
+        for path in flat:
+            require(path in shapes, "from_world", "leaves of this Vision Transformer", f"the leaf {path}")
+        return {path: value.reshape(shapes[path]) for path, value in flat.items()}
+
+    # What only a Vision Transformer can
+
+    def replace(self, **changes: Any) -> "VisionTransformer":
+        """The model with other fields of its configuration."""
+        return dataclasses.replace(self, config=self.config.replace(**changes))
+
+    def with_class_token(self, blocks: int) -> "VisionTransformer":
+        """CLS=T: a new class token takes the place of the old at the input of the last `blocks` blocks."""
+        depth = self.config.depth
+        require(1 <= blocks <= depth, "with_class_token", f"1..{depth} blocks above the new class token", blocks)
+        return self.replace(class_token_at=depth - blocks)
+
+    def resized(self, w: Tree, image_size: int) -> tuple["VisionTransformer", Tree]:
+        """The model at another image size, its position embedding resampled.
+
+        Source: timm's resample_abs_pos_embed: bicubic with antialiasing over the grid of patches; the class
+        token's row is kept.
+        """
+        new, old = self.replace(image_size=image_size), self.config
+        if new.config.grid == old.grid:
+            return new, w
+        token, grid = w["position_embedding"][:1], w["position_embedding"][1:]
+        grid = jnp.asarray(grid).reshape(old.grid, old.grid, -1)
+        size = new.config.grid
+        grid = jax.image.resize(grid, (size, size, old.width), "bicubic", antialias=True)
+        resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(size**2, -1)])
+        return new, {**w, "position_embedding": jnp.asarray(resized)}
+
+
+@functools.cache
+def shapes_of(config: ViTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every leaf, by path."""
+    images = jax.ShapeDtypeStruct((1, config.image_size, config.image_size, 3), jnp.float32)
+    tree = jax.eval_shape(plain.ViT(config).init, jax.random.key(0), images)["params"]
+    return {path: leaf.shape for path, leaf in trees.leaves(tree).items()}

@@ -1,0 +1,146 @@
+"""A Vision Transformer from the tensors of a file: every layout in use, read into one parameter tree.
+
+The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.vit.config import SIZES, ViTConfig, vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
+
+OPTIONAL_BIASES = (
+    "patch_embedding/bias",
+    "attention/query/bias",
+    "attention/key/bias",
+    "attention/value/bias",
+    "head/bias",
+)
+
+
+class Tensors(NamedTuple):
+    """A file as it lies: tensors by name, the file's own metadata, and the JSON files beside it, by name."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, Any]
+    beside: Mapping[str, dict[str, Any]]
+    path: str
+
+
+def from_ours(file: Tensors) -> Pretrained:
+    """What `save` wrote, or an export of ours: our names or timm's, the configuration in the metadata."""
+    fields = dict(file.metadata["config"])
+    if "epsilon" in fields:  # version 0.1's name
+        fields["eps"] = fields.pop("epsilon")
+    flat = translate(file.tensors, TIMM, file.path) if "cls_token" in file.tensors else file.tensors
+    return assemble(flat, file.path, ViTConfig(**fields), Preprocessing.from_json(file.metadata["preprocessing"]))
+
+
+def from_torch(file: Tensors) -> Pretrained:
+    """timm's or Hugging Face's names, told apart by the tensors."""
+    hugging_face = any("encoder.layer." in name for name in file.tensors)
+    flat = translate(file.tensors, HUGGING_FACE if hugging_face else TIMM, file.path)
+    config: dict[str, Any] = file.beside.get("config", {})
+    fields: dict[str, Any] = {}
+    if "fc_norm.weight" in file.tensors:
+        fields["pool"] = "avg"
+    if hugging_face:
+        fields["eps"] = config.get("layer_norm_eps", 1e-12)
+        act = config.get("hidden_act", "gelu")
+        fields["activation"] = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(act, act)
+        if "num_attention_heads" in config:
+            fields["heads"] = config["num_attention_heads"]
+    words = " ".join(map(str, file.metadata.values()))
+    name = f"{config.get('architecture', '')} {file.path.rpartition('/')[2]} {words}".lower()
+    if "pre_norm/scale" in flat:
+        fields["eps"] = 1e-5  # timm's CLIP towers use torch's default
+    if "quickgelu" in name:
+        fields["activation"] = "quick_gelu"
+    return assemble(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, name, file.beside))
+
+
+def from_google(file: Tensors) -> Pretrained:
+    """Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
+    tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
+    flat = translate(tensors, NPZ, file.path)
+    position = flat.get("position_embedding")
+    if position is not None and int(np.sqrt(np.prod(position.shape[:-1]))) ** 2 == np.prod(position.shape[:-1]):
+        # big_vision adds positions to the patches alone: the class token's is zero
+        flat["position_embedding"] = np.pad(position.reshape(-1, position.shape[-1]), ((1, 0), (0, 0)))
+    return assemble(flat, file.path, infer(flat, file.path, activation="gelu_tanh"), Preprocessing())
+
+
+def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
+    """The architecture that the tensors have; `known` are fields that the file says itself."""
+    needed = ("patch_embedding/kernel", "position_embedding", "block_0/mlp_in/kernel", "class_token")
+    for name in needed:
+        require(name in flat, "load", f"the tensor of {name}", f"none in {path}", "Pass a Vision Transformer's weights")
+    patch, _, _, width = flat["patch_embedding/kernel"].shape
+    heads = {size[0]: size[2] for size in SIZES.values()}.get(width, width // 64 if width % 64 == 0 else 0)
+    query = flat.get("block_0/attention/query/kernel", np.zeros(0))
+    heads = known.pop("heads", query.shape[1] if query.ndim == 3 else heads)
+    require(heads >= 1, "load", "a width with known heads (64 features each)", f"width {width} in {path}")
+    grid = round(float(np.prod(flat["position_embedding"].shape[:-1]) - 1) ** 0.5)
+    return ViTConfig(
+        width=width,
+        depth=1 + max(int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")),
+        heads=heads,
+        mlp_width=flat["block_0/mlp_in/kernel"].shape[-1],
+        patch_size=patch,
+        image_size=grid * patch,
+        classes=flat["head/kernel"].shape[-1] if "head/kernel" in flat else 0,
+        pre_norm="pre_norm/scale" in flat,
+        layer_scale="block_0/layer_scale1/scale" in flat,
+        **known,
+    )
+
+
+def assemble(flat: Mapping[str, Any], path: str, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
+    """The model and its tree, every tensor checked for presence, shape and finiteness."""
+    model = VisionTransformer(config, preprocessing)
+    expected, w = model.shapes(), {}
+    for name in flat:
+        got = f"{name} {flat[name].shape} in {path}"
+        require(name in expected, "load", f"no tensor {name} in this architecture", got)
+    for name, shape in expected.items():
+        given = flat.get(name, np.zeros(shape, np.float32) if name.endswith(OPTIONAL_BIASES) else None)
+        require(given is not None, "load", f"the tensor of {name} {shape}", f"none in {path}")
+        value = np.asarray(given, np.float32)
+        reshapes = "/attention/" in name or name in ("class_token", "position_embedding")
+        fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
+        require(fits, "load", f"{name} of shape {shape}", f"shape {value.shape} in {path}")
+        require(np.isfinite(value).all(), "load", f"{name} finite", f"NaN or infinity in {path}", "Fetch it again")
+        w[name] = jnp.asarray(value.reshape(shape))
+    return Pretrained(model, trees.nest(w), path)
+
+
+def guess_preprocessing(flat: Flat, name: str, beside: Mapping[str, dict[str, Any]]) -> Preprocessing:
+    """What the JSON beside the weights says; else by family: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
+    timm: dict[str, Any] = beside.get("config", {}).get("pretrained_cfg", {})
+    hugging_face: dict[str, Any] = beside.get("preprocessor_config", {})
+    if "mean" in timm:
+        return Preprocessing(
+            tuple(timm["mean"]), tuple(timm["std"]), timm.get("crop_pct", 0.9), timm.get("interpolation", "bicubic")
+        )
+    if "image_mean" in hugging_face:
+        interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
+        return Preprocessing(tuple(hugging_face["image_mean"]), tuple(hugging_face["image_std"]), 1.0, interpolation)
+    if "pre_norm/scale" in flat:
+        return Preprocessing(*CLIP)
+    return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", name) else INCEPTION))
+
+
+def check_architecture(asked: str, config: ViTConfig, source: str) -> None:
+    """Raises InputError naming the first size in which a model is not the architecture asked for, such as L/16."""
+    for field in ("width", "depth", "heads", "mlp_width", "patch_size"):
+        want, got = getattr(vit_config(asked), field), getattr(config, field)
+        require(want == got, "load", f"{asked} with {field} {want}", f"{field} {got} in {source}")

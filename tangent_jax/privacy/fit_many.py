@@ -1,0 +1,78 @@
+"""Private models trained at once: one program for runs that differ in budget, clip norm, learning rate, head or seed.
+
+For searches on public or held-out data and for tables: noise comes of seeds, so nothing here is private.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import progress_bar
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.noise import noise_key
+from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import State
+from tangent_jax.train.fit_many import repeated
+from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.optimizers import Optimizer, as_data
+
+
+def fit_private_many(
+    predicts: Sequence[Predict],
+    dw: Tree,
+    batches: Batches,
+    mechanisms: Sequence[Mechanism],
+    optimizers: Sequence[Optimizer],
+    seeds: Sequence[int],
+    objective: Objective | None = None,
+) -> list[Tree]:
+    """Trains one dw per mechanism, on all examples at every step.
+
+    Args:       predicts, mechanisms, optimizers, seeds: one per model, alike but for their numbers; what is one array
+                in all predictors is shared; batches: held on the device.
+    Returns:    one dw per model, on the host.
+    Guarantees: each equals `fit_private` with its seed, up to rounding.
+    Raises:     InputError for lists of unequal length, Poisson samples, or runs of different numbers of steps.
+    """
+    counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
+    require(len(counts) == 1 and len(seeds), "fit_private_many", "one entry per model in every list", sorted(counts))
+    steps = {mechanism.steps for mechanism in mechanisms}
+    whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
+    require(len(steps) == 1 and whole, "fit_private_many", "full-batch runs of one number of steps", sorted(steps))
+    objective = objective or make_objective("ce", penalty=0.0)
+    optimizers = [as_data(optimizer) for optimizer in optimizers]
+    runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
+    leaves, axes, structure = trees.stack(runs)
+    states = repeated(State(dw, optimizers[0].init(dw)), len(runs))
+    (chunk,) = [*batches.chunks(*batches.in_order())]
+    step_many = partial(_step_many, axes=axes, structure=structure)
+    with progress_bar(mechanisms[0].steps, "step") as bar:
+        for step in range(mechanisms[0].steps):
+            keys = jnp.stack([noise_key(seed, step) for seed in seeds])
+            states = jax.block_until_ready(step_many(leaves, states, keys, chunk, len(batches), objective))
+            bar.update()
+    return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states.dw) for i in range(len(runs))]
+
+
+@partial(jax.jit, static_argnames=("axes", "structure"), donate_argnames="states")
+def _step_many(
+    leaves: list[Array], states: State, keys: Array, chunk: Any, count: Any, objective: Objective, *,
+    axes: tuple[int | None, ...], structure: Any,
+) -> State:  # fmt: skip
+    """One private step of every model."""
+
+    def step(leaves: list[Array], state: State, key: Array) -> State:
+        predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
+        total = clip_all(predict, state.dw, chunk, len(chunk[2]), objective, mechanism)
+        return private_step(state, total, count, key, objective, mechanism, optimizer)[0]
+
+    return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

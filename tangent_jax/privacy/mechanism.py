@@ -1,0 +1,117 @@
+"""A mechanism: how much each step reveals of one example, as one value for training, ledger, accounting and audits.
+
+    G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
+
+C is the clip norm, sigma the noise multiplier, B the expected number of examples in a sample, which is public.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from tangent_jax.core.checks import require
+from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
+
+NEIGHBOURING = "add-or-remove-one"
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["clip_norm", "noise_multiplier"],
+    meta_fields=["steps", "delta", "sampling_rate"],
+)
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """Gaussian steps on clipped sums; clip norm and noise multiplier are data to jit.
+
+    `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one example;
+    `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
+    all examples at every step, less is the rate q of Poisson samples.
+    """
+
+    clip_norm: float | Array
+    noise_multiplier: float | Array
+    steps: int
+    delta: float
+    sampling_rate: float = 1.0
+
+    @property
+    def epsilon(self) -> float:
+        """What all steps spend; 0 for none."""
+        if not self.steps:
+            return 0.0
+        sigma = float(self.noise_multiplier)
+        return epsilon_of(sigma, self.steps, self.delta, sampling_rate=self.sampling_rate)
+
+
+def make_mechanism(
+    epsilon: float, delta: float, steps: int = 50, clip_norm: float = 1.0, sampling_rate: float = 1.0
+) -> Mechanism:
+    """The mechanism whose `steps` spend at most (epsilon, delta): its noise multiplier is calibrated.
+
+    50 steps on the whole data are the paper's private runs; delta and clip norm are not given there.
+
+    >>> round(make_mechanism(3.0, 1e-5).noise_multiplier, 3)
+    9.833
+    """
+    check_clip_norm("make_mechanism", clip_norm)
+    sigma = noise_multiplier_of(epsilon, delta, steps, sampling_rate=sampling_rate)
+    return Mechanism(clip_norm, sigma, steps, delta, sampling_rate)
+
+
+def check_clip_norm(function: str, clip_norm: float | Array) -> None:
+    """Raises InputError for a number that is no clip norm; an array, which jit may trace, is taken as it is."""
+    good = isinstance(clip_norm, Array) or (np.isfinite(clip_norm) and clip_norm > 0)
+    require(good, function, "a finite clip_norm > 0", clip_norm)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """What a run has paid: its mechanism with the steps paid for, and False where a fixed seed drew the noise."""
+
+    mechanism: Mechanism
+    private: bool
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {**dataclasses.asdict(self.mechanism), "private": self.private}
+        return {"epsilon": self.mechanism.epsilon, "neighbouring": NEIGHBOURING, **fields}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Spent":
+        names = [field.name for field in dataclasses.fields(Mechanism)]
+        return cls(Mechanism(**{name: fields[name] for name in names}), fields["private"])
+
+
+def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> dict[str, Any]:
+    """What components spent together: each with the identifiers of the examples it saw.
+
+    Those that share no example compose in parallel, those that share one in sequence (McSherry 2009): an example pays
+    for the components that saw it, by privacy loss distributions; the whole costs what its dearest example pays.
+
+    Returns:    {"epsilon", "delta", "neighbouring", "private"}; delta is the largest of the parts'.
+    Guarantees: holds where an example's component does not depend on the other examples: sharding by content hash, by
+                owner, by class; not by a shuffle.
+    Raises:     InputError for no parts.
+    """
+    require(parts, "spent_together", "at least one component", "none")
+    mechanisms = [spent.mechanism for spent, _ in parts]
+    delta = max(mechanism.delta for mechanism in mechanisms)
+    seen: dict[str, list[int]] = {}
+    for i, (_, examples) in enumerate(parts):
+        for example in examples:
+            seen.setdefault(example, []).append(i)
+    epsilons = [0.0]
+    for together in {tuple(found) for found in seen.values()} or {tuple(range(len(parts)))}:
+        paid = [mechanisms[i] for i in together]
+        if len(paid) == 1 and paid[0].delta == delta:
+            epsilons.append(paid[0].epsilon)
+        else:
+            steps = [(float(m.noise_multiplier), m.sampling_rate, m.steps) for m in paid]
+            epsilons.append(composed_epsilon(steps, delta))
+    private = all(spent.private for spent, _ in parts)
+    return {"epsilon": max(epsilons), "delta": delta, "neighbouring": NEIGHBOURING, "private": private}

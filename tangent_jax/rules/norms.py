@@ -1,0 +1,51 @@
+"""Layer norm over the last axis.
+
+    x^  = (x - mean x) / sigma,                      sigma = sqrt(var x + eps)
+    dx^ = (dx - mean dx - x^ mean(x^ dx)) / sigma
+    y   = g x^ + beta
+    dy  = g dx^ + dg x^ + dbeta
+
+Source: Liu et al. 2024, the tangent of layer norm. Misprint there: LN_(dgamma, dbeta)(x), our `dg x^ + dbeta`, belongs
+to the tangent output as well, and Var carries eps. Statistics are taken in f32 or wider.
+"""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.rules.dense import scale, shift, total
+
+
+def standardize(x: Array, dx: Tangent, eps: float) -> tuple[Array, Tangent]:
+    """x^ and its tangent: mean 0, variance var / (var + eps) over the last axis.
+
+    Args:       x, dx: "... d"; eps: added to the variance.
+    Returns:    (x^, dx^), "... d", dtype of x.
+    Guarantees: dx^ is linear in dx; each row of dx^ sums to 0.
+    Edge cases: a constant row gives x^ = 0, dx^ = (dx - mean dx) / sqrt(eps).
+    """
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    centred = x.astype(wide) - jnp.mean(x, -1, dtype=wide, keepdims=True)
+    sigma = jnp.sqrt(jnp.mean(centred * centred, -1, keepdims=True) + eps)
+    x_hat = centred / sigma
+    if dx is None:
+        return x_hat.astype(x.dtype), None
+    dx = dx.astype(wide)
+    mean_dx = jnp.mean(dx, -1, keepdims=True)
+    dx_hat = (dx - mean_dx - x_hat * jnp.mean(x_hat * dx, -1, keepdims=True)) / sigma
+    return x_hat.astype(x.dtype), dx_hat.astype(x.dtype)
+
+
+def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> tuple[Array, Tangent]:
+    """Layer norm and its tangent.
+
+    Args:       x, dx: "... d"; leaf: {"scale": (g, dg), "bias": (beta, dbeta)}, each "d".
+    Returns:    (y, dy), "... d", dtype of x.
+    Guarantees: dy is linear in (dx, dg, dbeta) together.
+    Edge cases: dx = None leaves dg x^ + dbeta, the term the paper's print omits.
+    """
+    y, dy = scale(*standardize(x, dx, eps), leaf["scale"])
+    beta, dbeta = leaf["bias"]
+    return y + beta, total(dy, shift(dbeta, y))

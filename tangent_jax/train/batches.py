@@ -1,0 +1,117 @@
+"""Batches of examples in an order that a key decides, on the device once where they fit, else read ahead."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core.checks import require
+
+Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
+"""(inputs, labels, order, present): steps "k" of batches "b", as rows of inputs and labels, 0 where padded."""
+RESIDENT_BYTES = 4 << 30
+
+
+class Batches:
+    """The examples of one run: an array or memory map of inputs "n ...", labels "n", or their part at `rows`.
+
+    `key` decides the order, epoch by epoch (None: for those who need none); `batch_size`: examples a step; inputs of
+    more than `resident_bytes` are streamed in chunks, the next read while one is worked on.
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        labels: Any,
+        key: Array | None = None,
+        *,
+        rows: np.ndarray | None = None,
+        batch_size: int = 32,
+        resident_bytes: int = RESIDENT_BYTES,
+    ) -> None:
+        require(batch_size >= 1, "Batches", "batch_size >= 1", batch_size)
+        labels = np.asarray(labels)
+        good = len(inputs) == len(labels) and len(labels) >= 1
+        require(good, "Batches", f"as many inputs as labels ({len(labels)}, at least 1)", len(inputs))
+        require(labels.min() >= 0, "Batches", "labels >= 0", labels.min())
+        self.inputs, self.labels, self.key = inputs, labels, key
+        self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
+        require(len(self.rows) >= 1, "Batches", "at least one row", "none")
+        self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
+
+    def __len__(self) -> int:
+        """The number of examples."""
+        return len(self.rows)
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch; the last may be padded."""
+        return -(-len(self) // self.batch_size)
+
+    def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """(order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
+        assert self.key is not None
+        permuted = np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))
+        return self.padded(self.rows[permuted])
+
+    def in_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """(order, present) of all rows as they stand."""
+        return self.padded(self.rows)
+
+    def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows in batches, and 1 where an entry is real, 0 where padded; at least one batch, which may be empty."""
+        padding = self.batch_size - len(rows) if not len(rows) else -len(rows) % self.batch_size
+        present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
+        order = np.pad(np.asarray(rows, np.int32), (0, padding))
+        return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
+
+    def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
+        """The inputs and labels that the order asks for; a chunk's order counts from its own first row."""
+        if self.inputs.nbytes <= self.resident_bytes:
+            if not isinstance(self.inputs, Array):
+                self.inputs = jnp.asarray(self.inputs)
+            yield self.inputs, jnp.asarray(self.labels, jnp.int32), order, present
+            return
+        bytes_each = max(1, self.inputs.nbytes // len(self.labels))
+        steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
+
+        def read(start: int) -> Chunk:
+            rows = order[start : start + steps]
+            flat = rows.ravel()
+            local = np.arange(flat.size, dtype=np.int32).reshape(rows.shape)
+            inputs, labels = jax.device_put(self.inputs[flat]), np.asarray(self.labels[flat], np.int32)
+            return inputs, labels, local, present[start : start + steps]
+
+        with ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(read, 0)
+            for start in range(0, len(order), steps):
+                chunk = ahead.result()
+                if start + steps < len(order):
+                    ahead = reader.submit(read, start + steps)
+                yield chunk
+
+
+Source = Batches | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
+"""What `fit` reads: Batches; an iterable of batches (x, y), gone through once an epoch; or a function of the epoch."""
+
+
+def epoch_chunks(source: Source, epoch: int) -> Iterator[Chunk]:
+    """One epoch of the source, every batch padded to the size of the first."""
+    if isinstance(source, Batches):
+        yield from source.chunks(*source.order(epoch))
+        return
+    size = None
+    for x, y in source(epoch) if callable(source) else source:
+        x, y = np.asarray(x), np.asarray(y, np.int32)
+        size = size or len(y)
+        good = 1 <= len(y) <= size and len(x) == len(y)
+        require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (len(x), len(y)))
+        padding = size - len(y)
+        x, y = (np.concatenate([a, np.zeros((padding, *a.shape[1:]), a.dtype)]) for a in (x, y))
+        order, present = np.arange(size, dtype=np.int32)[None], (np.arange(size) < size - padding).astype(np.float32)
+        yield x, y, order, present[None]
+    require(size, "fit", "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

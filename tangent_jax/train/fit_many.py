@@ -1,0 +1,100 @@
+"""Many models trained at once: one compiled program, vmap over dw, the anchor shared.
+
+Each model's run is the one that `fit` does alone on its batches: the same order of examples, batches and decay.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import progress_bar
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import Fitted, Row, State, summary, train_step
+from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.optimizers import Optimizer, adam, as_data
+
+
+@partial(jax.jit, donate_argnames="states")
+def train_epoch_many(
+    predict: Predict, states: State, inputs: Array, labels: Array, order: Array, present: Array, objective: Objective,
+    optimizer: Optimizer, progress: Any,
+) -> tuple[State, Array]:  # fmt: skip
+    """One step of every model per row of `order` and `present`, "k s b"; returns states and sums, "k s 2"."""
+
+    def step(state: State, rows: Array, here: Array) -> tuple[State, Array]:
+        return train_step(predict, state, inputs[rows], labels[rows], here, objective, optimizer, progress)
+
+    return jax.lax.scan(lambda states, batch: jax.vmap(step)(states, *batch), states, (order, present))
+
+
+def fit_many(
+    predict: Predict,
+    dw: Tree,
+    runs: Sequence[Batches],
+    objective: Objective | None = None,
+    *,
+    optimizer: Optimizer | None = None,
+    epochs: int = 30,
+    at_once: int = 10,
+) -> list[Fitted]:
+    """Trains one dw for each entry of `runs`.
+
+    Args:       runs: rows and a key each, of the same inputs, which are held on the device; at_once: how many models
+                are trained together (memory: about five times dw for each); others: as in `fit`.
+    Returns:    one Fitted per run, in their order; `seconds` is its part of the time its group took.
+    Guarantees: each equals `fit` on its batches alone, up to rounding.
+    Edge cases: runs with different numbers of steps train in different groups.
+    Raises:     InputError for runs of different inputs, or without a key.
+    """
+    require(len(runs) >= 1, "fit_many", "at least one run", "none")
+    require(all(run.key is not None for run in runs), "fit_many", "a key in every run", "a run without")
+    one = all(run.inputs is runs[0].inputs and run.labels is runs[0].labels for run in runs)
+    require(one, "fit_many", "runs of one array of inputs and labels", "several", "Pass rows= of the same features")
+    predict, inputs = trees.as_pytree(predict), jnp.asarray(runs[0].inputs)
+    objective, optimizer = objective or make_objective(), as_data(optimizer or adam())
+    labels, results = jnp.asarray(runs[0].labels, jnp.int32), {}
+    with progress_bar(len(runs) * epochs, "epoch") as bar:
+        for members in groups(runs, at_once):
+            together = [runs[s] for s in members]
+            states = repeated(State(dw, optimizer.init(dw)), len(together))
+            histories: list[list[Row]] = [[] for _ in together]
+            for epoch in range(epochs):
+                began = time.perf_counter()
+                order = zip(*(run.order(epoch) for run in together), strict=True)
+                orders, present = (np.stack(parts, 1) for parts in order)
+                states, sums = train_epoch_many(
+                    predict, states, inputs, labels, orders, present, objective, optimizer, epoch / epochs
+                )
+                totals = np.asarray(sums, np.float64).sum(0)
+                seconds = (time.perf_counter() - began) / len(together)
+                for run, history, total in zip(together, histories, totals, strict=True):
+                    loss, correct = (total / len(run)).tolist()
+                    row: Row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": correct, "seconds": seconds}
+                    history.append({**row, "steps": run.steps, "examples": len(run)})
+                bar.update(len(together))
+            for i, s in enumerate(members):
+                results[s] = summary(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw), histories[i])
+    return [results[s] for s in range(len(runs))]
+
+
+def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
+    """The runs that train together: of one batch size and number of steps, at most `at_once`."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for s, run in enumerate(runs):
+        alike.setdefault((run.batch_size, run.steps), []).append(s)
+    for members in alike.values():
+        yield from (members[start : start + at_once] for start in range(0, len(members), at_once))
+
+
+def repeated(state: Tree, count: int) -> Tree:
+    """`count` copies of the state along a new first axis, s."""
+    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], count, 0), state)

@@ -1,0 +1,79 @@
+"""Optimisers as optax has them, whose numbers are data to jit: another learning rate compiles nothing.
+
+An optax transformation of the user's serves as well: its numbers are constants of its program, so keep the object
+rather than make it anew for every run.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.tree_util import Partial
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+
+Optimizer = optax.GradientTransformation
+DECAY_AT = (15 / 30, 25 / 30)
+
+_ADAM = optax.scale_by_adam()
+_MOMENTUM = optax.trace(0.9)
+
+
+def adam(learning_rate: float = 1e-3, decay_at: Sequence[float] = DECAY_AT) -> Optimizer:
+    """The paper's: Adam, its learning rate x0.1 after each given fraction of the epochs (15 and 25 of 30).
+
+    `update` takes `progress`, the fraction of the epochs that are done, as `fit` gives it; without it nothing decays.
+    """
+    check_rate("adam", learning_rate)
+    update = Partial(_update_adam, learning_rate, tuple(decay_at))
+    return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), update)
+
+
+def _update_adam(
+    learning_rate: Any,
+    decay_at: Sequence[Any],
+    gradient: Tree,
+    state: Any,
+    dw: Any = None,
+    *,
+    progress: Any = 0.0,
+    **_: Any,
+) -> tuple[Tree, Any]:
+    updates, state = _ADAM.update(gradient, state)
+    drops = sum((jnp.asarray(progress >= at - 1e-6, jnp.int32) for at in decay_at), jnp.zeros((), jnp.int32))
+    rate = learning_rate * 0.1**drops
+    return jax.tree.map(lambda leaf: -jnp.asarray(rate, leaf.dtype) * leaf, updates), state
+
+
+def momentum(learning_rate: float = 0.03) -> Optimizer:
+    """v = 0.9 v + gradient, dw = dw - learning_rate v: for private training, where Adam's second moment is noise's."""
+    check_rate("momentum", learning_rate)
+    return optax.GradientTransformationExtraArgs(Partial(_MOMENTUM.init), Partial(_update_momentum, learning_rate))
+
+
+def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = None, **_: Any) -> tuple[Tree, Any]:
+    velocity, state = _MOMENTUM.update(gradient, state)
+    return jax.tree.map(lambda leaf: -jnp.asarray(learning_rate, leaf.dtype) * leaf, velocity), state
+
+
+def check_rate(function: str, learning_rate: float | Array) -> None:
+    require(learning_rate > 0, function, "learning_rate > 0", learning_rate)
+
+
+def as_data(optimizer: Optimizer) -> Optimizer:
+    """The optimiser as a pytree that jit takes as data."""
+    functions = trees.as_pytree(optimizer.init), trees.as_pytree(optimizer.update)
+    return type(optimizer)(*functions)
+
+
+def apply(optimizer: Optimizer, gradient: Tree, state: Any, dw: Tree, **extra: Any) -> tuple[Tree, Any]:
+    """(dw, optimiser state) after one update; `extra` goes to those optimisers that take it."""
+    if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
+        extra = {}
+    updates, state = optimizer.update(gradient, state, dw, **extra)
+    return optax.apply_updates(dw, updates), state  # pyright: ignore[reportArgumentType]
