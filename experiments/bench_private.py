@@ -9,96 +9,86 @@ The last line of stdout: {"private_over_ordinary", "memory_private_over_ordinary
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from tqdm import tqdm
+from jax.tree_util import Partial
 
-from experiments import binary
-from tangent_jax import subsets, vit
-from tangent_jax.config import vit_config
-from tangent_jax.fit import State
+from experiments import binary, common, measure
+from experiments.common import F
+from experiments.measure import Operation, compiled_step
+from experiments.runs import markdown
+from tangent_jax.core.notation import Tree
 from tangent_jax.linearize import linearize
-from tangent_jax.losses import cross_entropy
-from tangent_jax.notation import Tree
-from tangent_jax.predict import Predictor
-from tangent_jax.privacy import ClippedSum, PrivateSettings, clipped_sum, noise_key
-from tangent_jax.privacy.train import MOMENTUM, descend, micro_batches, update
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.models.vit.plain import one_query_input
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.noise import noise_key
+from tangent_jax.privacy.train import clip, private_step
+from tangent_jax.train.fit import State
+from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import apply, momentum
 
-SIZE = flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
-BATCH = flags.DEFINE_integer("batch_size", 32, "Examples: the whole data of a full-batch step.", lower_bound=2)
-REPEATS = flags.DEFINE_integer("repeats", 5, "Rounds over all operations, at most.", lower_bound=1)
-SECONDS = flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run.")
-OUT = flags.DEFINE_string("out", "out/bench_private", "Folder for result.json and bench_private.md.")
+common.define(batch_size=32, out="out/bench_private")
+flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
+flags.DEFINE_integer("repeats", 5, "Rounds over all operations, at most.", lower_bound=1)
+flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run.")
 
 CLASSES = 200
-
-
-class Operation(NamedTuple):
-    """A step that replaces what it holds, and the bytes its program needs, where known."""
-
-    name: str
-    call: Callable[[], Any]
-    memory: int | None = None
-
-
-def compiled(name: str, step: Callable, *arguments: Any) -> Operation:
-    """A jitted step of (state, key, arguments); the state is given up to it."""
-    *_, dw = arguments
-    others = arguments[:-1]
-    state = State(dw, MOMENTUM.init(dw))
-    program = jax.jit(step, donate_argnums=0).lower(state, noise_key(0, 0), *others).compile()
-    memory: Any = program.memory_analysis()
-    held = [jax.tree.map(jnp.array, state)]
-
-    def call() -> Any:
-        held[0] = program(held[0], noise_key(0, 1), *others)
-        return held[0]
-
-    sizes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
-    return Operation(name, call, sizes - memory.alias_size_in_bytes)
+RATIOS = {  # name: a word of the row that is compared with the private step
+    "vmapped_over_private": "our vmapped",
+    "jax_privacy_over_private": "full linearised",
+    "jax_privacy_class_query_over_private": "jax_privacy, class",
+    "opacus_over_private": "Opacus",
+}
+Summed = Callable[[Any, Tree, jax.Array, jax.Array], ClippedSum]
 
 
 def operations() -> Iterator[Operation]:
-    config = vit_config(f"{SIZE.value}/16", classes=CLASSES).replace(depth=1)  # the last block is all that is run
-    w, last = jax.block_until_ready(vit.init(config, jax.random.key(0))), subsets.make_subset(config, blocks=1)
-    dw, n = last.zeros(w), BATCH.value
+    config = vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # the last block is all that is run
+    model, n = VisionTransformer(config), F.batch_size
+    w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
+    predict = tangent(Pretrained(model, w, "random"), output="tangent")
+    dw, objective = predict.zeros(), make_objective("ce", penalty=0.0)
+    mechanism, optimizer = make_mechanism(3.0, 1e-5), momentum(1e-6)
     tokens = jax.random.normal(jax.random.key(2), (n, config.tokens, config.width))
-    x, y = vit.one_query_input(config, tokens)[0], jnp.arange(n) % CLASSES
-    settings = PrivateSettings(3.0, 1e-5, learning_rate=1e-6, micro_batch=n)
-    predict = Predictor(w, config, last.split, output="tangent")
-    order, present = jnp.arange(n, dtype=jnp.int32)[None], jnp.ones((1, n))
+    x, y = one_query_input(config, tokens)[0], jnp.arange(n) % CLASSES
+
+    def operation(name: str, step: Callable, predict: Any = predict, x: jax.Array = x) -> Operation:
+        return compiled_step(name, step, [State(dw, optimizer.init(dw))], noise_key(0, 0), predict, x, y)
 
     def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        rows = order[0]
-        gradient = jax.grad(lambda dw: jnp.mean(cross_entropy(predict(dw, x[rows]), y[rows])))(state.dw)
-        return descend(state, gradient, settings.clip_norm, settings.learning_rate)
+        gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
+        return State(*apply(optimizer, gradient, state.optimizer_state, state.dw))
 
-    def private(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        total = micro_batches(predict, state.dw, x, y, order, present, 1, settings=settings)
-        return update(state, total, n, key, settings)
+    def private(summed: Summed) -> Callable:
+        def step(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
+            total = summed(predict, state.dw, x, y)
+            return private_step(state, total, n, key, objective, mechanism, optimizer)[0]
 
-    def vmapped(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        total = clipped_sum(predict, state.dw, x, y, present[0], loss=cross_entropy, clip_norm=1.0)
-        return update(state, total, n, key, settings)
+        return step
 
-    yield compiled("ordinary step", ordinary, predict, x, y, dw)
-    yield compiled("private step, norms in closed form", private, predict, x, y, dw)
-    yield compiled("private step, our vmapped gradients", vmapped, predict, x, y, dw)
+    present, options = jnp.ones(n), {"loss": cross_entropy, "clip_norm": 1.0}
+    vmapped = private(lambda predict, dw, x, y: clipped_sum(predict, dw, x, y, present, **options))
+    ours = private(lambda predict, dw, x, y: clip(predict, dw, x, y, present, objective, mechanism))
+    yield operation("ordinary step", ordinary)
+    yield operation("private step, norms in closed form", ours)
+    yield operation("private step, our vmapped gradients", vmapped)
     if find_spec("jax_privacy"):
-        for name, of, inputs in (
-            ("jax_privacy, class-query block", predict, x),
-            ("jax_privacy, full linearised block", full_block(config, last.split, w), tokens),
-        ):
-            yield compiled(name, partial(by_jax_privacy, settings=settings), of, inputs, y, dw)
+        theirs = private(by_jax_privacy)
+        yield operation("jax_privacy, class-query block", theirs)
+        yield operation("jax_privacy, full linearised block", theirs, full_block(config, w), tokens)
     if find_spec("opacus"):
         yield by_opacus(config, np.array(tokens), np.array(y))
     for name in ("jax_privacy", "opacus"):
@@ -106,27 +96,19 @@ def operations() -> Iterator[Operation]:
             print(f"bench_private: {name} is not installed, and left out", file=sys.stderr)
 
 
-def full_block(config: Any, split: int, w: Tree) -> Any:
+def full_block(config: ViTConfig, w: Tree) -> Any:
     """The last block on every token and the head, linearised by jax.jvp; the tangent alone."""
-
-    def standard(w: Tree, x: jax.Array) -> jax.Array:
-        x = vit.Block(config).apply({"params": w[f"block_{split}"]}, x)  # pyright: ignore
-        return vit.ViT(config).apply({"params": w}, x[:, 0], config.depth, method="tail")  # pyright: ignore
-
-    return jax.tree_util.Partial(lambda w, dw, x: linearize(standard, w)(dw, x).tangent, w)
+    return Partial(lambda w, dw, x: linearize(lambda w, x: measure.standard(config, w, x, 1), w)(dw, x).tangent, w)
 
 
-def by_jax_privacy(
-    state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array, settings: PrivateSettings
-) -> State:
+def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> ClippedSum:
     from jax_privacy import clipped_grad  # pyright: ignore
 
     def loss(dw: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.mean(cross_entropy(predict(dw, x), y))
 
-    clipped = clipped_grad(loss, l2_clip_norm=settings.clip_norm, batch_argnums=(1, 2), microbatch_size=8)
-    total = ClippedSum(clipped(state.dw, x, y), jnp.zeros(1), jnp.zeros((), int), settings.clip_norm)
-    return update(state, total, len(y), key, settings)
+    clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=8)
+    return ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
 
 
 def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
@@ -175,49 +157,26 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
 
 
 def main() -> None:
-    made = []
-    for operation in operations():
-        jax.block_until_ready(operation.call())
-        made.append(operation)
-    times: list[list[float]] = [[] for _ in made]
-    began = time.perf_counter()
-    for _ in tqdm(range(REPEATS.value), f"{SIZE.value}/16 batch {BATCH.value}", unit="round", file=sys.stderr):
-        for operation, taken in zip(made, times, strict=True):
-            started = time.perf_counter()
-            jax.block_until_ready(operation.call())
-            taken.append(time.perf_counter() - started)
-        if time.perf_counter() - began > SECONDS.value:
-            break
-    rows = [
-        {
-            "operation": operation.name,
-            "seconds": float(np.median(taken)),
-            "spread": float(np.subtract(*np.percentile(taken, [75, 25]))),
-            "memory_mib": None if operation.memory is None else operation.memory / 2**20,
-        }
-        for operation, taken in zip(made, times, strict=True)
-    ]
+    out = binary.out_folder()
+    rows = measure.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.max_seconds)
+    for row in rows:
+        row |= {"program": None}
     ordinary, private = rows[:2]
-    lines = ["| step | ms | ± | MiB | over the private step |", "|---|---|---|---|---|"]
+    lines = []
     for row in rows:
         memory = "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
         cells = [row["operation"], f"{row['seconds'] * 1e3:.0f}", f"{row['spread'] * 1e3:.0f}", memory]
-        lines.append(f"| {' | '.join(cells)} | {row['seconds'] / private['seconds']:.2f} |")
-    markdown = "\n".join(lines) + "\n"
-    out = Path(OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "bench_private.md").write_text(markdown)
-    print(markdown)
+        lines.append([*cells, f"{row['seconds'] / private['seconds']:.2f}"])
+    text = markdown(["step", "ms", "±", "MiB", "over the private step"], lines)
+    (out / "bench_private.md").write_text(text)
+    print(text)
     result: dict[str, Any] = {"private_over_ordinary": private["seconds"] / ordinary["seconds"]}
     result["memory_private_over_ordinary"] = private["memory_mib"] / ordinary["memory_mib"]
-    words = {"vmapped": "our vmapped", "jax_privacy": "full linearised", "opacus": "Opacus"}
-    words["jax_privacy_class_query"] = "jax_privacy, class"
-    for name, word in words.items():
-        for row in rows:
-            if word in row["operation"]:
-                result[f"{name}_over_private"] = row["seconds"] / private["seconds"]
+    for name, word in RATIOS.items():
+        seconds = [row["seconds"] for row in rows if word in row["operation"]]
+        result |= {name: seconds[0] / private["seconds"]} if seconds else {}
     result["machine"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    binary.finish(out, result, rows=rows)
+    binary.finish(result, rows=rows)
 
 
 if __name__ == "__main__":

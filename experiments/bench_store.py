@@ -1,61 +1,64 @@
 """Time to read, compose and remove components of a ViT's last block from a store on disk (synthetic weights).
 
-The last line of stdout: {"components", "numbers": in each, "read_seconds": all of them, "compose_seconds",
-"remove_seconds": one goes, the others are summed again, "compose_over_read", "remove_over_read"}; medians of --repeats.
+The last line of stdout: {"components", "numbers": in each, "numpy_seconds": reading the same bytes with numpy,
+"compose_seconds": reading and composing, "remove_seconds": one goes, the others are summed again,
+"compose_over_numpy", "remove_over_numpy"}; medians of --repeats, files in the page cache.
 """
 
 import shutil
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from experiments import binary
-from tangent_jax import subsets, trees, vit
-from tangent_jax.config import vit_config
-from tangent_jax.provenance import Provenance
-from tangent_jax.store import Store
+from experiments import binary, common
+from experiments.common import F
+from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.store import Store
+from tangent_jax.components.sums import compose
+from tangent_jax.core import trees
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.vit.config import vit_config
+from tangent_jax.models.vit.model import VisionTransformer
 
-SIZE = flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
-COMPONENTS = flags.DEFINE_integer("components", 50, "Components in the store.", lower_bound=2)
-REPEATS = flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.", lower_bound=1)
-OUT = flags.DEFINE_string("out", "out/bench_store", "Folder for result.json and the store, deleted afterwards.")
+common.define(out="out/bench_store")
+flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
+flags.DEFINE_integer("components", 50, "Components in the store.", lower_bound=2)
+flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.", lower_bound=1)
 
 
 def main() -> None:
-    out = Path(OUT.value)
-    shutil.rmtree(out / "store", ignore_errors=True)
-    config = vit_config(f"{SIZE.value}/16", classes=200)
-    shapes, subset = vit.shapes(config), subsets.make_subset(config, blocks=1)
-    rng = np.random.default_rng(0)
+    root = binary.out_folder() / "store"
+    shutil.rmtree(root, ignore_errors=True)
+    model = VisionTransformer(vit_config(f"{F.size}/16", classes=200))
+    shapes, subset, rng = model.shapes(), make_subset(model, blocks=1), np.random.default_rng(0)
     dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
-    origin = Provenance("taft", {}, "", "", subset.paths, (), {}, 0.0)
-    store = Store(out / "store")
+    store, origin = Store(root), Provenance("taft", {}, "", "", subset.paths)
 
     def add(name: str) -> None:
         store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
 
-    for i in tqdm(range(COMPONENTS.value), "adding", unit="component"):
+    for i in tqdm(range(F.components), "adding", unit="component"):
         add(f"shard {i:04}")
-    times: dict[str, list[float]] = {"read": [], "compose": [], "remove": []}
-    for _ in tqdm(range(REPEATS.value), "reading, composing, removing", unit="round"):
-        for title, run in (
-            ("read", lambda: [store.read(name) is None for name in sorted(store.components)]),
-            ("compose", store.compose),
-            ("remove", lambda: store.remove([min(store.components)])),
-        ):
+    operations = {
+        "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
+        "compose": lambda: compose(store),
+        "remove": lambda: store.remove([min(store)]),
+    }
+    times: dict[str, list[float]] = {name: [] for name in operations}
+    for round_ in tqdm(range(F.repeats), "reading, composing, removing", unit="round"):
+        for name, operation in operations.items():
             began = time.perf_counter()
-            run()
-            times[title].append(time.perf_counter() - began)
-        add(f"again {len(times['read']):04}")
-    shutil.rmtree(out / "store")
-    read, composed, removed = (float(np.median(times[name])) for name in ("read", "compose", "remove"))
-    result = {"components": COMPONENTS.value, "numbers": subset.size, "read_seconds": read}
-    result |= {"compose_seconds": composed, "remove_seconds": removed}
-    binary.finish(out, {**result, "compose_over_read": composed / read, "remove_over_read": removed / read})
+            operation()
+            times[name].append(time.perf_counter() - began)
+        add(f"again {round_:04}")
+    shutil.rmtree(root)
+    medians = {name: float(np.median(taken)) for name, taken in times.items()}
+    result = {"components": F.components, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
+    ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}
+    binary.finish({**result, **ratios})
 
 
 if __name__ == "__main__":

@@ -6,15 +6,22 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from absl import app, logging
+from absl import app, flags, logging
 
-from tangent_jax.checks import InputError, require
-from tangent_jax.files import write_whole
+from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.files import write_whole
 
 
-def finish(out: Path, result: dict[str, Any], **more: Any) -> None:
-    """result.json (with `more`), and the result as the last line of stdout."""
-    write_whole(out / "result.json", json.dumps({**result, **more}, indent=1) + "\n")
+def out_folder() -> Path:
+    """The folder of --out, made now."""
+    out = Path(flags.FLAGS.out)
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def finish(result: dict[str, Any], **more: Any) -> None:
+    """result.json in --out (with `more`), and the result as the last line of stdout."""
+    write_whole(out_folder() / "result.json", json.dumps({**result, **more}, indent=1) + "\n")
     print(json.dumps(result))
 
 
@@ -26,21 +33,17 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
-        given = argv[1:]
+        given, name = argv[1:], Path(argv[0]).stem
+        expected = f"one command of {', '.join(commands)}" if commands else "flags only"
         try:
-            if commands:
-                expected = f"one command of {', '.join(commands)}"
-                require(
-                    len(given) == 1 and given[0] in commands, Path(argv[0]).stem, expected, " ".join(given) or "none"
-                )
-            else:
-                require(not given, Path(argv[0]).stem, "flags only", " ".join(given))
+            good = len(given) == 1 and given[0] in commands if commands else not given
+            require(good, name, expected, " ".join(given) or "none")
             main(*given)
         except InputError as error:
             print(error, file=sys.stderr)
             sys.exit(1)
         except OSError as error:
-            print(f"{Path(argv[0]).stem}: {error}", file=sys.stderr)
+            print(f"{name}: {error}", file=sys.stderr)
             sys.exit(1)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)

@@ -1,186 +1,134 @@
-"""What the fine-tuning binaries share: flags, and the way from a photograph to a trained step."""
+"""What the binaries share: one table of flags, and the recipe, model and data that they name.
+
+A binary defines the flags that it reads, and no other: `define("weights", "dataset", ...)`. Flags that are fields of a
+Recipe carry its defaults.
+"""
 
 import dataclasses
-import json
 import sys
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from absl import flags
 
-from tangent_jax import subsets
-from tangent_jax.checks import require
-from tangent_jax.data.cache import TailInputs, tail_inputs
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.core.checks import refusal
+from tangent_jax.core.progress import show_progress
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.fit import Fitted, Settings, fit
-from tangent_jax.losses import LOSSES
-from tangent_jax.predict import Predictor
-from tangent_jax.subsets import Subset
-from tangent_jax.vit import resize_positions
-from tangent_jax.weights import Pretrained
+from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.load import load
+from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS, Predictor
+from tangent_jax.models.subsets import KINDS
+from tangent_jax.train.losses import LOSSES
 
-WEIGHTS = flags.DEFINE_string(
-    "weights",
-    "builtin",
-    "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a "
-    ".safetensors or .npz file, or a checkpoint folder of tangent_jax.",
-)
-ARCHITECTURE = flags.DEFINE_string(
-    "architecture", None, "What the weights must be, such as L/16; unset: whatever they are."
-)
-IMAGE_SIZE = flags.DEFINE_integer(
-    "image_size", None, "Side in pixels; unset: the weights' own. The position embedding is resampled.", lower_bound=1
-)
-CACHE = flags.DEFINE_string("cache_dir", "~/.cache/tangent_jax", "Folder of cached tail inputs.")
-SKIP = flags.DEFINE_bool("skip_unreadable", False, "Leave unreadable images out and count them.")
-DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Compute dtype; parameters stay float32.")
-CACHE_DTYPE = flags.DEFINE_enum(
-    "cache_dtype", None, ["float32", "float16", "bfloat16"], "Dtype of cached tail inputs; unset: the compute dtype."
-)
-EPOCHS = flags.DEFINE_integer(
-    "epochs", 30, "Passes over the training set; learning rate x0.1 after 1/2 and 5/6 of them.", lower_bound=1
-)
-BATCH = flags.DEFINE_integer("batch_size", 32, "Examples per step.", lower_bound=1)
-LOSS = flags.DEFINE_enum(
-    "loss", "rsl", sorted(LOSSES), "Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error."
-)
-PENALTY = flags.DEFINE_float("penalty", 1e-5, "Strength lambda of the ridge lambda/2 |dw|^2.", lower_bound=0.0)
-LINEARIZATION = flags.DEFINE_enum(
-    "linearization", "closed_form", ["closed_form", "autodiff"], "How the tangent is computed."
-)
-OUTPUT = flags.DEFINE_enum(
-    "output", "total", ["total", "tangent"], "What a tangent model answers: f_w(x) + J.dw, or J.dw alone."
-)
-
+F: Any = flags.FLAGS
 PRIVATE_KINDS = {"full": "blocks", "bitfit": "bitfit", "layernorm": "layernorm", "fc": "head"}
 """The subsets of the paper's Table 3, by our names."""
 
-
-class Choice(NamedTuple):
-    """What is trained, and how: the options that the paper searches over."""
-
-    method: str = "taft"
-    kind: str = "blocks"
-    blocks: int = 1
-    reset: bool = False
-    new_class_token: bool = False
-    learning_rate: float = 1e-3
+FIELD_OF = {"lr": "learning_rate", "subset": "kind"}
+"""The field of a Recipe that a flag of another name gives."""
 
 
-class Task(NamedTuple):
-    """One choice made ready: a predictor at its anchor, the subset, and a source of tail inputs."""
-
-    predict: Predictor
-    subset: Subset
-    model: Pretrained
-
-    def inputs(self, examples: Examples, title: str) -> TailInputs:
-        """The examples' tail inputs, cached."""
-        found = tail_inputs(
-            self.model,
-            examples,
-            self.subset.split,
-            CACHE.value,
-            dtype=self.predict.dtype,
-            stored=None if CACHE_DTYPE.value is None else jnp.dtype(CACHE_DTYPE.value),
-            skip_unreadable=SKIP.value,
-            progress=title,
-        )
-        if found.skipped:
-            print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
-        return found
+def enum(help: str, values: Iterable[str]) -> partial:
+    return partial(flags.DEFINE_enum, enum_values=[*values], help=help)
 
 
-def prepare(pretrained: Pretrained, classes: int, choice: Choice, seed: int) -> Task:
-    """The anchor (new head; CLS=T and PT=F where chosen), its trained subset and predictor."""
-    config, w = pretrained.config, pretrained.params
-    if IMAGE_SIZE.value is not None:
-        config, w = resize_positions(config, w, IMAGE_SIZE.value)
-    fresh = jax.random.split(jax.random.key(seed), 3)
-    config, w = subsets.new_head(config, w, classes, fresh[0])
-    fc = choice.method == "fc"
-    if choice.new_class_token and not fc:
-        require(
-            1 <= choice.blocks <= config.depth,
-            "prepare",
-            f"1..{config.depth} blocks with a new class token",
-            choice.blocks,
-        )
-        config, w = subsets.new_class_token(config, w, config.depth - choice.blocks, fresh[1])
-    subset = subsets.make_subset(config, "head" if fc else choice.kind, choice.blocks)
-    if choice.reset and not fc:
-        w = subsets.reset(config, w, subset, fresh[2])
-    dtype = None if DTYPE.value == "float32" else jnp.dtype(DTYPE.value)
-    method = "nlft" if choice.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
-    output = OUTPUT.value if method == "taft" else "total"
-    predict = Predictor(w, config, subset.split, method, LINEARIZATION.value, dtype, pretrained.preprocessing, output)
-    return Task(predict, subset, Pretrained(config, w, pretrained.preprocessing, pretrained.source))
+def number(help: str, lowest: float = 0.0, default: float | None = None) -> partial:
+    more = {} if default is None else {"default": default}
+    return partial(flags.DEFINE_float, help=help, lower_bound=lowest, **more)
 
 
-def recipe(task: Task, dataset: str, choice: Choice, settings: Any, seed: int, key: list[int]) -> dict[str, Any]:
-    """What it takes to train a component again: of the flags, those that decide it; as JSON gives it back."""
-    made = {
-        "weights": task.model.source,
-        "dataset": dataset,
-        "choice": choice._asdict(),
-        "settings": dataclasses.asdict(settings),
-        "seed": seed,
-        "key": key,
-        "dtype": DTYPE.value,
-        "cache_dtype": CACHE_DTYPE.value,
-        "image_size": IMAGE_SIZE.value,
-        "output": OUTPUT.value,
-    }
-    return json.loads(json.dumps(made))
+def integer(help: str, lowest: int | None = 1, default: int | None = None) -> partial:
+    more = {} if default is None else {"default": default}
+    return partial(flags.DEFINE_integer, help=help, lower_bound=lowest, **more)
 
 
-def settings_of(learning_rate: float) -> Settings:
-    """The optimisation that the flags name."""
-    return Settings(LOSS.value, EPOCHS.value, BATCH.value, learning_rate, PENALTY.value)
+def word(help: str, kind: Callable = flags.DEFINE_string, **default: Any) -> partial:
+    return partial(kind, help=help, **default)
 
 
-def train(
-    task: Task,
-    train_set: TailInputs,
-    settings: Settings,
-    seed: int,
-    *,
-    evaluation: TailInputs | None = None,
-    checkpoints: Path | None = None,
-    title: str | None = None,
-) -> Fitted:
-    """dw from zero."""
-    key = jax.random.fold_in(jax.random.key(seed), 1)
-    return fit(
-        task.predict,
-        task.subset.zeros(task.predict.w),
-        train_set.inputs,
-        train_set.labels,
-        settings,
-        key,
-        evaluation=None if evaluation is None else (evaluation.inputs, evaluation.labels),
-        checkpoints=checkpoints,
-        progress=title,
-    )
+ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets:PATH"
+TABLE: dict[str, partial] = {
+    "weights": word("Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a .safetensors or .npz file."),
+    "architecture": word("What the weights must be, such as L/16; unset: whatever they are.", default=None),
+    "image_size": integer("Side in pixels; unset: the weights' own. The position embedding is resampled."),
+    "dataset": word(f"digits, folder:PATH (class sub-folders or a zip), tfds:NAME[@DATA_DIR], or {ARCHIVES}."),
+    "datasets": word("Data sets, as finetune's --dataset, with commas.", flags.DEFINE_list, default=["digits"]),
+    "cache_dir": word("Folder of cached features.", default="~/.cache/tangent_jax"),
+    "cache_dtype": enum("Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "skip_unreadable": word("Leave unreadable images out and count them.", flags.DEFINE_bool, default=False),
+    "dtype": enum("Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
+    "linearization": enum("How the tangent is computed.", LINEARIZATIONS),
+    "output": enum("What a tangent model answers: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
+    "method": enum("Tangent (taft), non-linear (nlft), or the head alone (fc).", ["taft", "nlft", "fc"]),
+    "subset": enum("Which leaves of those blocks: all, biases, layer norms; or head, everything.", KINDS),
+    "blocks": integer("How many of the last blocks are trained (0: the head alone).", 0),
+    "reset": word("Re-initialise the trained blocks, norm and head before linearising (PT=F).", flags.DEFINE_bool),
+    "new_class_token": word("A new class token at the first trained block (CLS=T).", flags.DEFINE_bool),
+    "loss": enum("Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
+    "penalty": number("Strength lambda of the ridge lambda/2 |dw|^2."),
+    "lr": number("Learning rate."),
+    "epochs": integer("Passes over the training set; the learning rate falls to a tenth after 1/2 and 5/6 of them."),
+    "batch_size": integer("Examples per step."),
+    "seed": integer("Seed of the new head, of what is reset and of the order of examples.", None),
+    "delta": number("Failure probability of the privacy budget, below 1 / images.", default=1e-5),
+    "shards": integer("Shards trained apart.", 2, 50),
+    "orders": integer("Random orders averaged.", 1, 20),
+    "out": word("Folder for what it writes: result.json and pictures."),
+}
+MODEL = ("weights", "architecture", "image_size")
+CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
+COMPUTE = ("dtype", "linearization", "output")
+TRAINING = ("loss", "penalty", "epochs", "batch_size")
+PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
+"""The paper's private runs: cross entropy, the tangent alone."""
 
 
-def hold_out(train_set: TailInputs) -> tuple[TailInputs, TailInputs]:
-    """(train, validation): every fifth image of each class is held out of train, the same ones every time."""
-    rank = np.zeros(len(train_set.labels), int)
-    for label in np.unique(train_set.labels):
-        rows = np.flatnonzero(train_set.labels == label)
-        rank[rows] = np.arange(len(rows))
-    held = rank % 5 == 4
-    return train_set.take(np.flatnonzero(~held)), train_set.take(np.flatnonzero(held))
+def define(*names: str, **defaults: Any) -> None:
+    """Defines the flags named and those in `defaults`, which override the table's."""
+    fields = vars(Recipe())
+    for name in dict.fromkeys([*names, *defaults]):
+        make, field = TABLE[name], FIELD_OF.get(name, name)
+        default = {"default": fields[field]} if field in fields else {}
+        given = {"default": defaults[name]} if name in defaults else {}
+        make(name, **{**default, **make.keywords, **given})
+        F.register_key_flag_for_module(sys.argv[0], F[name])  # so that the binary's --help shows it
 
 
-def test_split(dataset: Dataset) -> Examples:
-    """The split that accuracy is reported on: test, or validation where a set has no test labels."""
-    for name in ("test", "validation"):
-        if name in dataset.splits:
-            return dataset.splits[name]
-    require(False, "test_split", f"a test or validation split in {dataset.name}", sorted(dataset.splits))
-    raise AssertionError
+def recipe(**changes: Any) -> Recipe:
+    """The recipe that the binary's flags name, with changes."""
+    flag_of = {field: flag for flag, field in FIELD_OF.items()}
+    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(Recipe)}
+    given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
+    return Recipe(**given | changes)
+
+
+def predictor(recipe: Recipe, classes: int) -> Predictor:
+    """The recipe's predictor, its weights checked against --architecture."""
+    return recipe.predictor(classes, load(recipe.weights, F.architecture))
+
+
+def features(predict: Predictor, examples: Examples, title: str) -> Features:
+    """The examples' features, from the cache that the flags name or computed now."""
+    with show_progress(title):
+        found = predict.features(examples, Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
+    if found.skipped:
+        print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+    return found
+
+
+def held_out(predict: Predictor, dataset: Dataset) -> tuple[Features, Features]:
+    """(train, what settings are chosen on): the validation split where there is a test split too, else a fifth."""
+    train = features(predict, dataset.train, "train inputs")
+    if {"validation", "test"} <= {*dataset.splits}:
+        return train, features(predict, dataset.splits["validation"], "validation inputs")
+    return train.hold_out()
+
+
+def numbers(flag: str, kind: type) -> list:
+    """The numbers of a comma-separated flag."""
+    try:
+        return [kind(value) for value in F[flag].value]
+    except ValueError as error:
+        raise refusal("flags", f"--{flag} as numbers separated by commas", ",".join(F[flag].value)) from error

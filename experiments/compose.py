@@ -6,76 +6,62 @@ greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "ful
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 from absl import flags
 
-from experiments import binary, pictures
-from experiments.sharded import DATASET, Problem
-from tangent_jax import compose
-from tangent_jax.checks import refusal, require
-from tangent_jax.fit import accuracy
-from tangent_jax.notation import Tree
+from experiments import binary, common, pictures
+from experiments.common import F
+from experiments.sharded import Method
+from tangent_jax.components.store import Store
+from tangent_jax.components.sums import compose, greedy_soup
+from tangent_jax.core.checks import require
 
-SHARDS = flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
-METHODS = flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
-OUT = flags.DEFINE_string("out", "out/compose", "Folder for result.json, compose.md and compose.png.")
+flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
+flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
+common.define(out="out/compose")
 
 TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
 
 
 def main() -> None:
-    try:
-        counts = [int(count) for count in SHARDS.value]
-    except ValueError as error:
-        raise refusal("compose", "--shards as numbers separated by commas", ",".join(SHARDS.value)) from error
-    for name in METHODS.value:
+    counts = common.numbers("shards", int)
+    for name in F.methods:
         require(name in TRAINED, "compose", f"--methods of {', '.join(TRAINED)}", name)
-    problem = Problem(tuple(TRAINED[name] for name in METHODS.value))
-    out = Path(OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    held_out = problem.dataset.splits.get("validation")
-
-    def test(method: str, dw: Tree) -> float:
-        data = problem.test[method]
-        return accuracy(problem.tasks[method].predict, dw, data.inputs, data.labels)
-
-    def validate(method: str, dw: Tree) -> float:
-        """On validation images where the data set has some besides its test split, else on the training images."""
-        apart = held_out is not None and "test" in problem.dataset.splits
-        data = problem.tasks[method].inputs(held_out, "validation inputs") if apart else problem.train[method]  # pyright: ignore
-        return accuracy(problem.tasks[method].predict, dw, data.inputs, data.labels)
-
+    methods = {name: Method(TRAINED[name]) for name in F.methods}
+    first = methods[F.methods[0]]
     table: dict[str, dict[str, float]] = {}
     for count in counts:
-        divided, row = problem.divide(count), {}
-        for name in METHODS.value:
-            method = TRAINED[name]
-            _, components = problem.components(method, divided, f"{count}")
-            row[name] = test(method, compose.mean(components))
-            row[f"{name}_single"] = float(np.mean([test(method, dw) for dw in components.values()]))
+        divided, row = first.divide(count), {}
+        for name, method in methods.items():
+            store = method.store(divided, f"{count}")
+            row[name] = method.accuracy(compose(store))
+            row[f"{name}_single"] = float(np.mean([method.accuracy(store[part]) for part in store]))
             if name == "soup":
-                kept = compose.greedy_soup(components, lambda dw, method=method: validate(method, dw))
-                row["greedy"] = test(method, compose.mean({n: components[n] for n in kept}))
+                row["greedy"] = greedy(method, store)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    everything = {"all": np.arange(len(problem.labels))}
-    full = {}
-    for name in METHODS.value:
-        _, components = problem.components(TRAINED[name], everything, "full")
-        full[name] = test(TRAINED[name], components["all"])
+    full = {name: method.accuracy(method.full()) for name, method in methods.items()}
     columns = list(table[f"{counts[0]}"])
     lines = ["| shards | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {c} | " + " | ".join(f"{row[k]:.3f}" for k in columns) + " |" for c, row in table.items()]
     lines += ["| full data | " + " | ".join(f"{full[k]:.3f}" if k in full else "" for k in columns) + " |"]
-    (out / "compose.md").write_text("\n".join(lines) + "\n")
+    (binary.out_folder() / "compose.md").write_text("\n".join(lines) + "\n")
     series = {k: [table[f"{c}"][k] for c in counts] for k in columns if not k.endswith("_single")}
-    series |= {f"{name}, full data": [full[name]] * len(counts) for name in METHODS.value}
+    series |= {f"{name}, full data": [full[name]] * len(counts) for name in F.methods}
     panel = {"x": counts, "lines": series, "xlabel": "shards composed", "ylabel": "test accuracy"}
-    pictures.curves(out / "compose.png", [panel], f"Composition on {problem.dataset.name}")
+    pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
     print("\n".join(lines))
-    binary.finish(out, {"shards": table, "full": full}, dataset=DATASET.value)
+    binary.finish({"shards": table, "full": full}, dataset=F.dataset)
+
+
+def greedy(method: Method, store: Store) -> float:
+    """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
+    splits, on = method.dataset.splits, method.train
+    if {"validation", "test"} <= {*splits}:
+        on = common.features(method.predict, splits["validation"], "validation inputs")
+    kept = greedy_soup(store, lambda dw: method.accuracy(dw, on))
+    return method.accuracy(compose({name: store[name] for name in kept}))
 
 
 if __name__ == "__main__":

@@ -4,70 +4,68 @@ The file shipped as tangent_jax/assets/vit_builtin.safetensors is this command's
 """
 
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 from absl import flags
 
-from experiments import binary, characters
-from tangent_jax import subsets, vit, weights
-from tangent_jax.config import ViTConfig
+from experiments import binary, characters, common
+from experiments.common import F
+from tangent_jax.core import trees
+from tangent_jax.core.progress import show_progress
 from tangent_jax.data.decode import decode
-from tangent_jax.fit import Settings, fit
-from tangent_jax.predict import Predictor
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import save
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import accuracy, fit
+from tangent_jax.train.objective import make_objective
 
-IMAGES = flags.DEFINE_integer(
-    "images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64
-)
-EPOCHS = flags.DEFINE_integer("epochs", 12, "Passes over them.", lower_bound=1)
-SEED = flags.DEFINE_integer("seed", 0, "Seed of rendering, initial weights and order.")
-OUT = flags.DEFINE_string("out", "out/pretrain", "Folder for vit_builtin.safetensors, result.json and checkpoints.")
+common.define("seed", epochs=12, out="out/pretrain")
+flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
 
 CONFIG = ViTConfig(
     width=96, depth=6, heads=3, mlp_width=384, patch_size=4, image_size=16, classes=len(characters.CLASSES)
 )
-PREPROCESSING = weights.Preprocessing(crop=1.0)
+MODEL = VisionTransformer(CONFIG, Preprocessing(crop=1.0))
 
 
 def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rendered letters as the model wants them, "n 16 16 3" uint8, and their classes."""
     images, labels = characters.render(count, seed)
-    return np.stack([decode(image, "letter", CONFIG.image_size, PREPROCESSING) for image in images]), labels
+    return np.stack([decode(image, "letter", CONFIG.image_size, MODEL.preprocessing) for image in images]), labels
 
 
 def main() -> None:
-    out = Path(OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    images, labels = letters(IMAGES.value, SEED.value)
-    held_out = letters(2_000, SEED.value + 1)
-    key = jax.random.key(SEED.value)
-    w = vit.init(CONFIG, key)
-    everything = subsets.make_subset(CONFIG, "everything")
-    predict = Predictor(w, CONFIG, everything.split, "nlft", preprocessing=PREPROCESSING)
-    settings = Settings("ce", EPOCHS.value, batch_size=128, learning_rate=1e-3, penalty=1e-4)
+    out, key = binary.out_folder(), jax.random.key(F.seed)
+    images, labels = letters(F.images, F.seed)
+    held_out = letters(2_000, F.seed + 1)
+    pretrained = Pretrained(MODEL, initial_weights(MODEL, key), "builtin")
+    predict = tangent(pretrained, kind="everything", method="nlft")
     started = time.perf_counter()
-    fitted = fit(
-        predict,
-        everything.zeros(w),
-        images,
-        labels,
-        settings,
-        key,
-        evaluation=held_out,
-        checkpoints=out / "checkpoints",
-        progress="pretrain",
-    )
-    params = jax.tree.map(lambda w, dw: w + dw, w, fitted.dw)
+    with show_progress("pretrain"):
+        fitted = fit(
+            predict,
+            predict.zeros(),
+            Batches(images, labels, key, batch_size=128),
+            make_objective("ce", penalty=1e-4),
+            epochs=F.epochs,
+            on_epoch=lambda _, dw: {"test_accuracy": accuracy(predict, dw, *held_out)},
+            checkpoints=out / "checkpoints",
+        )
     path = out / "vit_builtin.safetensors"
-    weights.save_safetensors(path, weights.Pretrained(CONFIG, params, PREPROCESSING, "builtin"))
+    save(path, Pretrained(MODEL, trees.add(predict.w, fitted.dw), "builtin"))
     result = {
         "upstream_accuracy": fitted.history[-1]["test_accuracy"],
-        "parameters": everything.size,
+        "parameters": predict.subset.size,
         "bytes": path.stat().st_size,
         "train_seconds": round(time.perf_counter() - started, 1),
     }
-    binary.finish(out, result, history=fitted.history)
+    binary.finish(result, history=fitted.history)
 
 
 if __name__ == "__main__":

@@ -10,125 +10,91 @@ import itertools
 import json
 import sys
 import zlib
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
 
 from experiments import binary, common, pictures
-from experiments.common import Choice
-from experiments.runs import Runs, numbers
-from tangent_jax import weights
-from tangent_jax.data.sources import Dataset, open_dataset
+from experiments.common import F
+from experiments.runs import Runs, markdown
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.core.progress import show_progress
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import Dataset
+from tangent_jax.models.load import load
+from tangent_jax.train.fit import accuracy
 
-DATASETS = flags.DEFINE_list("datasets", ["digits"], "Data sets, as finetune's --dataset, separated by commas.")
-BLOCKS = flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
-RATES = flags.DEFINE_list("lrs", ["1e-3", "1e-4"], "Learning rates searched.")
-SEARCH_EPOCHS = flags.DEFINE_integer("search_epochs", 30, "Epochs of each searched run.", lower_bound=1)
-ALL_CHOICES = flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
-SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...); the search uses 0.", lower_bound=1)
-OUT = flags.DEFINE_string("out", "out/table1", "Folder for result.json, table1.md, table1.png and runs.jsonl.")
+common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", out="out/table1")
+flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
+flags.DEFINE_list("lrs", ["1e-3", "1e-4"], "Learning rates searched.")
+flags.DEFINE_integer("search_epochs", 30, "Epochs of each searched run.", lower_bound=1)
+flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
+flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...); the search uses 0.", lower_bound=1)
 
 
-def candidates(method: str, blocks: int) -> list[Choice]:
+def candidates(method: str, blocks: int) -> list[Recipe]:
     """What is searched for one column of the table."""
-    rates = numbers("table1", "lrs", RATES.value, float)
-    anchors = (
-        list(itertools.product((False, True), repeat=2)) if ALL_CHOICES.value and method != "fc" else [(False, False)]
-    )
-    return [Choice(method, "blocks", blocks, reset, token, rate) for (reset, token) in anchors for rate in rates]
-
-
-def name_of(method: str, blocks: int) -> str:
-    return "FC" if method == "fc" else f"{method.upper()}-{blocks}"
+    anchors = itertools.product((False, True), repeat=2) if F.search_anchor and method != "fc" else [(False, False)]
+    return [
+        common.recipe(method=method, blocks=blocks, reset=reset, new_class_token=token, learning_rate=rate)
+        for reset, token in anchors
+        for rate in common.numbers("lrs", float)
+    ]
 
 
 def main() -> None:
-    pretrained = weights.load(common.WEIGHTS.value, common.ARCHITECTURE.value)
-    out = Path(OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    runs = Runs(out / "runs.jsonl")
-    sets = [open_dataset(spec) for spec in DATASETS.value]
-    depths = [blocks for blocks in numbers("table1", "blocks", BLOCKS.value, int) if blocks <= pretrained.config.depth]
-    columns: list[tuple[str, int]] = [
-        ("fc", 0),
-        *((method, blocks) for blocks in depths for method in ("nlft", "taft")),
-    ]
-    names = [name_of(*column) for column in columns]
+    depth = load(F.weights, F.architecture).model.stages - 2
+    runs = Runs(binary.out_folder() / "runs.jsonl")
+    sets = [(spec, open_dataset(spec)) for spec in F.datasets]
+    columns = {"FC": ("fc", 0)}
+    for blocks in (blocks for blocks in common.numbers("blocks", int) if blocks <= depth):
+        columns |= {f"{method.upper()}-{blocks}": (method, blocks) for method in ("nlft", "taft")}
     table: dict[str, dict[str, dict]] = {}
-    for dataset in sets:
+    for spec, dataset in sets:
         # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
-        cells = {name_of(*column): measure(pretrained, dataset, *column, runs) for column in reversed(columns)}
-        table[dataset.name] = {name: cells[name] for name in names}
-    markdown = as_markdown(table)
-    (out / "table1.md").write_text(markdown)
-    series = {name: [(table[d.name][name]["mean"], table[d.name][name]["spread"]) for d in sets] for name in names}
-    pictures.bars(out / "table1.png", [d.name for d in sets], series, f"Fine-tuning, {SEEDS.value} seeds")
-    print(markdown)
-    binary.finish(out, table)
+        cells = {name: measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)}
+        table[dataset.name] = {name: cells[name] for name in columns}
+    rows = [[name, *(f"{c['mean']:.3f} ± {c['spread']:.3f}" for c in cells.values())] for name, cells in table.items()]
+    text = markdown(["data set", *columns], rows)
+    (binary.out_folder() / "table1.md").write_text(text)
+    series = {name: [(cells[name]["mean"], cells[name]["spread"]) for cells in table.values()] for name in columns}
+    pictures.bars(binary.out_folder() / "table1.png", [*table], series, f"Fine-tuning, {F.seeds} seeds")
+    print(text)
+    binary.finish(table)
 
 
-def measure(pretrained: weights.Pretrained, dataset: Dataset, method: str, blocks: int, runs: Runs) -> dict:
+def measure(spec: str, dataset: Dataset, name: str, searched: list[Recipe], runs: Runs) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of the table."""
-    searched = candidates(method, blocks)
-    several = len(searched) > 1
-    validated = [one_run(pretrained, dataset, c, 0, runs, search=True) for c in searched] if several else [0.0]
-    best = searched[int(np.argmax(validated))]
-    accuracies = [one_run(pretrained, dataset, best, seed, runs, search=False) for seed in range(SEEDS.value)]
-    print(
-        f"{dataset.name} {name_of(method, blocks)}: {np.mean(accuracies):.4f} ± {np.std(accuracies):.4f}",
-        file=sys.stderr,
-    )
-    return {
-        "mean": float(np.mean(accuracies)),
-        "spread": float(np.std(accuracies)),
-        "accuracies": accuracies,
-        "chosen": best._asdict(),
-        "validation": max(validated) if several else None,
-        "searched": len(searched),
-    }
+    recipes = [dataclasses.replace(recipe, dataset=spec) for recipe in searched]
+    several = len(recipes) > 1
+    search = [dataclasses.replace(recipe, epochs=F.search_epochs) for recipe in recipes]
+    validated = [run(dataset, name, recipe, runs, on_test=False) for recipe in search] if several else [0.0]
+    best = recipes[int(np.argmax(validated))]
+    seeds = [dataclasses.replace(best, seed=seed) for seed in range(F.seeds)]
+    accuracies = [run(dataset, name, recipe, runs, on_test=True) for recipe in seeds]
+    mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+    print(f"{dataset.name} {name}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
+    chosen = {field: getattr(best, field) for field in ("learning_rate", "reset", "new_class_token")}
+    cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
+    return {**cell, "validation": max(validated) if several else None}
 
 
-def one_run(
-    pretrained: weights.Pretrained, dataset: Dataset, choice: Choice, seed: int, runs: Runs, *, search: bool
-) -> float:
-    """Accuracy of one training, on validation while searching, else on test."""
-    settings = common.settings_of(choice.learning_rate)
-    if search:
-        settings = dataclasses.replace(settings, epochs=SEARCH_EPOCHS.value)
-    train_split = dataset.splits["train"]
-    data = [dataset.name, zlib.crc32(json.dumps([train_split.names, train_split.labels.tolist()]).encode())]
-    decisive = (common.DTYPE, common.CACHE_DTYPE, common.IMAGE_SIZE, common.LINEARIZATION, common.OUTPUT)
-    flags_used = [flag.value for flag in decisive]
-    key = json.dumps([pretrained.source, *flags_used, *data, *choice, seed, search, dataclasses.astuple(settings)])
-    known = runs.get(key)
-    if known is not None:
-        return known
-    task = common.prepare(pretrained, len(dataset.classes), choice, seed)
-    title = f"{dataset.name} {name_of(choice.method, choice.blocks)}"
-    train_set = task.inputs(train_split, f"{title} train inputs")
-    if not search:
-        measured = task.inputs(common.test_split(dataset), f"{title} test inputs")
-    elif "validation" in dataset.splits and "test" in dataset.splits:
-        measured = task.inputs(dataset.splits["validation"], f"{title} validation inputs")
-    else:
-        train_set, measured = common.hold_out(train_set)
-    fitted = common.train(
-        task, train_set, settings, seed, evaluation=measured, title=f"{title} lr {choice.learning_rate:g} seed {seed}"
-    )
-    runs.add(key, fitted.history[-1]["test_accuracy"])
-    return fitted.history[-1]["test_accuracy"]
-
-
-def as_markdown(table: dict[str, dict[str, dict]]) -> str:
-    """Rows are data sets; a cell is mean +- spread over the seeds."""
-    names = list(next(iter(table.values())))
-    lines = ["| data set | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for dataset, row in table.items():
-        lines.append(
-            f"| {dataset} | " + " | ".join(f"{row[n]['mean']:.3f} ± {row[n]['spread']:.3f}" for n in names) + " |"
-        )
-    return "\n".join(lines) + "\n"
+def run(dataset: Dataset, name: str, recipe: Recipe, runs: Runs, *, on_test: bool) -> float:
+    """Accuracy of one training, on test or on what is held out of train."""
+    names = zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
+    key = json.dumps([dataclasses.asdict(recipe), names, on_test])
+    if key not in runs.done:
+        predict = common.predictor(recipe, len(dataset.classes))
+        if on_test:
+            train = common.features(predict, dataset.train, "train inputs")
+            measured = common.features(predict, dataset.test, "test inputs")
+        else:
+            train, measured = common.held_out(predict, dataset)
+        with show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
+            fitted = recipe.fit(predict, train.batches)
+        runs.add(key, accuracy(predict, fitted.dw, measured.inputs, measured.labels))
+    return runs.done[key]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,93 @@
+"""What the benches share: compiled operations, timed in alternating rounds in one process."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import progress_bar, show_progress
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.plain import Block, ViT
+
+
+class Operation(NamedTuple):
+    """A program, how to call it (it may replace what it holds), and how often one call runs it.
+
+    `program` is None where it is not ours (PyTorch's).
+    """
+
+    name: str
+    call: Callable[[], Any]
+    program: Any = None
+    runs: int = 1
+
+    @property
+    def mebibytes(self) -> float | None:
+        """The memory that the program needs: arguments, results and temporaries."""
+        if self.program is None:
+            return None
+        memory = self.program.memory_analysis()
+        sizes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
+        return (sizes - memory.alias_size_in_bytes) / 2**20
+
+
+def compiled(name: str, f: Callable, *arguments: Any) -> Operation:
+    """One call of f."""
+    program = jax.jit(f).lower(*arguments).compile()
+    return Operation(name, lambda: program(*arguments), program)
+
+
+def compiled_step(name: str, f: Callable, states: list[Any], *arguments: Any) -> Operation:
+    """f(state, *arguments) -> state for each state, which it gives up and replaces."""
+    program = jax.jit(f, donate_argnums=0).lower(states[0], *arguments).compile()
+    held = [jax.tree.map(jax.numpy.array, state) for state in states]
+
+    def call() -> Any:
+        held[:] = [program(state, *arguments) for state in held]
+        return held
+
+    return Operation(name, call, program, len(states))
+
+
+def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
+    """A row for each operation: median and quartiles' distance over alternating rounds, one at least."""
+    made = []
+    for operation in operations:
+        jax.block_until_ready(operation.call())
+        made.append(operation)
+    times: list[list[float]] = [[] for _ in made]
+    began = time.perf_counter()
+    with show_progress(title), progress_bar(repeats, "round") as bar:
+        for _ in range(repeats):
+            for operation, taken in zip(made, times, strict=True):
+                started = time.perf_counter()
+                jax.block_until_ready(operation.call())
+                taken.append(time.perf_counter() - started)
+            bar.update()
+            if time.perf_counter() - began > seconds:
+                break
+    return [
+        {
+            "operation": operation.name,
+            "seconds": float(np.median(taken)),
+            "spread": float(np.subtract(*np.percentile(taken, [75, 25]))),
+            "rounds": len(taken),
+            "memory_mib": operation.mebibytes,
+            "program": operation.program,
+            "runs": operation.runs,
+        }
+        for operation, taken in zip(made, times, strict=True)
+    ]
+
+
+def standard(config: ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
+    """The network as everyone writes it: every block on every token, the class token read at the end."""
+    every = ViT(config.replace(pool="avg"))  # forms no query row of its own
+    if start == 0:
+        x = every.apply({"params": w}, x, 0, 1)  # pyright: ignore[reportAssignmentType]
+    for i in range(max(start - 1, 0), config.depth):
+        x = Block(config).apply({"params": w[f"block_{i}"]}, x)  # pyright: ignore[reportAssignmentType]
+    return every.apply({"params": w}, x[:, 0], config.depth + 1)  # pyright: ignore[reportReturnType]
