@@ -9,7 +9,6 @@ The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, 
 the mechanism Gaussian, "confidence", "trials", "false_positives", "false_negatives", "kept": whether the claim stands}.
 """
 
-import dataclasses
 import sys
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 from absl import flags
 
 from experiments import binary, common, pictures
+from experiments.breaks import BREAKS, break_mechanism
 from experiments.common import F
 from tangent_jax.core.progress import show_progress
 from tangent_jax.data.registry import open_dataset
@@ -33,20 +33,7 @@ flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is cl
 flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without.", lower_bound=4)
 flags.DEFINE_integer("others", 7, "Other images.", lower_bound=1)
 flags.DEFINE_float("confidence", 0.95, "Of the bounds.", lower_bound=0.5, upper_bound=0.999999)
-BREAKS = ("nothing", "no_noise", "no_clipping", "noise_over_batch")
 flags.DEFINE_enum("broken", "nothing", BREAKS, "What to break in the mechanism.")
-
-
-def break_mechanism(mechanism: Mechanism, broken: str, examples: int) -> Mechanism:
-    """What trains in the place of the claimed mechanism."""
-    sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
-    changes = {
-        "nothing": {},
-        "no_noise": {"noise_multiplier": 1e-6 * sigma},
-        "no_clipping": {"clip_norm": 1e6 * clip, "noise_multiplier": sigma / 1e6},  # the same noise
-        "noise_over_batch": {"noise_multiplier": sigma / examples},
-    }
-    return dataclasses.replace(mechanism, **changes[broken])
 
 
 def main() -> None:

@@ -1,11 +1,19 @@
 """One table of tolerances, one comparison, and small models with pairwise-distinct sizes."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax import trees, vit
-from tangent_jax.config import ViTConfig
+from tangent_jax.components.provenance import make_provenance
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.core import trees
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md
 DIFFERENCE = 1e-7  # central difference, step 1e-5, f64
@@ -42,14 +50,62 @@ def tree_normal(key, tree, dtype=None):
 
 
 def small(depth=2, **changes):
-    """A ViT of 5 tokens, 3 heads of 4, MLP 20, 7 classes, with parameters of order one (f64 under x64)."""
+    """A ViT of 5 tokens, 3 heads of 4, MLP 20, 7 classes, with weights of order one (f64 under x64)."""
     config = ViTConfig(width=12, depth=depth, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7, **changes)
-    shapes = vit.shapes(config).items()
-    draws = tree_normal(
-        11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in shapes}), jnp.zeros(()).dtype
-    )
-    return config, jax.tree.map(lambda draw: 0.5 * draw + (draw.ndim == 1), draws)
+    model = VisionTransformer(config)
+    zeros = trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()})
+    draws = tree_normal(11, zeros, jnp.zeros(()).dtype)
+    return model, jax.tree.map(lambda draw: 0.5 * draw + (draw.ndim == 1), draws)
 
 
 def images(count=2, size=8, dtype=None):
     return normal(3, (count, size, size, 3), dtype)
+
+
+def predictor(
+    kind="blocks", blocks=1, depth=2, *, method="taft", linearization="closed_form", output="total", **variant
+):
+    """A predictor of a small ViT, and a step that is not zero."""
+    model, w = small(depth, **variant)
+    predict = Predictor(w, model, make_subset(model, kind, blocks), method, linearization, output=output)
+    return predict, jax.tree.map(lambda leaf: 0.1 * leaf, tree_normal(40, predict.subset.part(w)))
+
+
+def private_task(*arguments, **options):
+    """A predictor, a step, six inputs of its stage and their labels."""
+    predict, dw = predictor(*arguments, **options)
+    if predict.subset.stage == 0:
+        x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)), jnp.uint8)
+    else:
+        x = predict.model.apply(predict.w, images(6), 0, predict.subset.stage)
+    return predict, dw, x, jnp.array([0, 3, 6, 1, 1, 2])
+
+
+def products(f, *arguments):
+    """The dtypes of the operands of every matrix product that f traces to."""
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                yield {str(operand.aval.dtype) for operand in equation.invars}
+            for value in equation.params.values():
+                for inner in value if isinstance(value, (list, tuple)) else [value]:
+                    inner = getattr(inner, "jaxpr", inner)
+                    yield from walk(inner) if hasattr(inner, "eqns") else ()
+
+    return [*walk(jax.make_jaxpr(f)(*arguments).jaxpr)]
+
+
+@functools.cache
+def part(s):
+    """A component of a store."""
+    predict, _ = predictor(depth=1)
+    return jax.tree.map(np.asarray, tree_normal(1000 * s, predict.subset.part(predict.w)))
+
+
+def origin(s, **changes):
+    """The provenance of `part(s)`."""
+    predict, _ = predictor(depth=1)
+    examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
+    made = make_provenance(predict, Recipe(seed=s))
+    return dataclasses.replace(made, **{"examples": examples, "seconds": 1.5, **changes})

@@ -85,8 +85,9 @@ class Store(Mapping[str, Tree]):
 
     def provenance(self, name: str) -> Provenance:
         """Where a component came from."""
+        path = self.path(name)
         try:
-            return Provenance.from_json(read_metadata(self.path(name))["provenance"])
+            return Provenance.from_json(read_metadata(path)["provenance"])
         except (ValueError, KeyError, TypeError) as error:
             raise refusal("Store", f"the provenance of {name}", "damaged metadata", "Run verify") from error
 
@@ -162,8 +163,8 @@ class Store(Mapping[str, Tree]):
             removed = {name: self.components[name] for name in names}
             added = {name: self.write("components", new.dw, new.provenance) for name, new in retrained.items()}
             now = {n: e for n, e in self.components.items() if n not in removed} | added
-            steps = {name: self.file("components", entry) for name, entry in now.items()}
-            composed = self.write("composed", sums.compose(Steps(steps))) if now else {}
+            steps = (read_step(self.file("components", now[name]))[0] for name in sorted(now))
+            composed = self.write("composed", sums.mean(steps, len(now))) if now else {}
             receipt = self.receipt(removed, added, now, composed)
             receipt |= {
                 "asked": list(asked),
@@ -304,22 +305,6 @@ class Store(Mapping[str, Tree]):
                 self.journal.settle()
                 self.sweep()
             yield
-
-
-class Steps(Mapping[str, Tree]):
-    """Steps by name, each read from its file when it is asked for."""
-
-    def __init__(self, paths: Mapping[str, Path]) -> None:
-        self.paths = paths
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, name: str) -> Tree:
-        return read_step(self.paths[name])[0]
 
 
 def delete(path: Path) -> None:

@@ -31,12 +31,8 @@ def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
     for component in components:
         require(count < len(weights), "weighted_sum", f"as many weights as components ({len(weights)})", "more")
         shapes = shapes_of(component)
-        require(
-            first is None or shapes == first,
-            "weighted_sum",
-            "components of one subset and architecture",
-            f"component {count} with other leaves or shapes",
-        )
+        alike, other = first is None or shapes == first, f"component {count} with other leaves or shapes"
+        require(alike, "weighted_sum", "components of one subset and architecture", other)
         first, add = shapes, partial(accumulate, weights[count])
         alone = partial(scaled, weights[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
@@ -73,8 +69,13 @@ def compose(components: Mapping[str, Tree], weights: Mapping[str, float] | None 
                 survivors is bitwise what it would have been had the component never existed.
     """
     names = sorted(components if weights is None else weights)
-    factors = [1 / max(len(names), 1)] * len(names) if weights is None else [weights[name] for name in names]
-    return weighted_sum((components[name] for name in names), factors)
+    steps = (components[name] for name in names)
+    return mean(steps, len(names)) if weights is None else weighted_sum(steps, [weights[name] for name in names])
+
+
+def mean(components: Iterable[Tree], count: int) -> Tree:
+    """The average of `count` components, in the order given."""
+    return weighted_sum(components, [1 / max(count, 1)] * count)
 
 
 def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:

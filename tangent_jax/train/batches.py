@@ -42,6 +42,7 @@ class Batches:
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
         require(len(self.rows) >= 1, "Batches", "at least one row", "none")
         self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
+        self._resident: tuple[Array, Array] | None = None
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -72,9 +73,9 @@ class Batches:
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """The inputs and labels that the order asks for; a chunk's order counts from its own first row."""
         if self.inputs.nbytes <= self.resident_bytes:
-            if not isinstance(self.inputs, Array):
-                self.inputs = jnp.asarray(self.inputs)
-            yield self.inputs, jnp.asarray(self.labels, jnp.int32), order, present
+            if self._resident is None:
+                self._resident = jnp.asarray(self.inputs), jnp.asarray(self.labels, jnp.int32)
+            yield (*self._resident, order, present)
             return
         bytes_each = max(1, self.inputs.nbytes // len(self.labels))
         steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal
 
-from tangent_jax import losses
-from tangent_jax.checks import InputError
+from tangent_jax.core.checks import InputError
+from tangent_jax.train import losses
 
 LABELS = np.array([2, 0, 1, 2, 2])
 
@@ -33,7 +33,16 @@ def test_every_loss_is_convex_in_the_logits(x64, name):
     assert float(jnp.linalg.eigvalsh(hessians).min()) > -1e-12
 
 
-@pytest.mark.parametrize("args", [("hinge",), ("rsl", 0.0), ("rsl", 1.0, -1.0)])
-def test_an_impossible_loss_is_refused(args):
+@pytest.mark.parametrize(
+    "wrong", [("hinge", {}), ("rsl", {"alpha": 0.0}), ("rsl", {"kappa": -1.0}), ("ce", {"kappa": 2.0})]
+)
+def test_an_impossible_loss_is_refused(wrong):
+    name, hyper_parameters = wrong
     with pytest.raises(InputError, match="make_loss: expected"):
-        losses.make_loss(*args)
+        losses.make_loss(name, **hyper_parameters)
+
+
+def test_the_papers_hyper_parameters_are_the_defaults(x64):
+    f = normal(1, (5, 3))
+    assert_rel_close(losses.make_loss("rsl")(f, LABELS), losses.rescaled_square(f, LABELS, 1.0, 15.0))
+    assert_rel_close(losses.make_loss("rsl", kappa=5.0)(f, LABELS), losses.rescaled_square(f, LABELS, 1.0, 5.0))

@@ -5,39 +5,35 @@ import json
 import multiprocessing
 import os
 import signal
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import assert_rel_close
+from helpers import assert_rel_close, private_task
 from jax.extend.random import threefry_2x32
 from scipy import stats
-from test_privacy import task
 
-from experiments.audit import BREAKS
-from tangent_jax import trees
-from tangent_jax.checks import InputError
-from tangent_jax.losses import cross_entropy
-from tangent_jax.privacy import (
-    ClippedSum,
-    Ledger,
-    PrivateSettings,
-    Spent,
-    clipped_sum,
-    fit_private,
-    noise_key,
-    noisy_mean,
-    spent_together,
-    standard_normal,
-)
+from experiments.breaks import BREAKS, break_mechanism
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.privacy import train as module
 from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
-from tangent_jax.privacy.noise import threefry
-from tangent_jax.privacy.train import add_up, micro_batches, sample
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.fit_many import _step_many, fit_private_many
+from tangent_jax.privacy.ledger import open_ledger
+from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
+from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
+from tangent_jax.privacy.train import add_up, clip_all, fit_private, sample
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import accuracy
+from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import momentum
 
-BUDGET = PrivateSettings(3.0, 1e-5, steps=5)
+MECHANISM = make_mechanism(3.0, 1e-5, steps=5)
+CE = make_objective("ce", penalty=0.0)
 N = 100_001
 
 
@@ -55,8 +51,8 @@ def points(n=40, seed=0):
 START = {"kernel": jnp.zeros((3, 3))}
 
 
-def train(settings=BUDGET, **options):
-    return fit_private(linear, START, *points(), settings, **options)
+def train(mechanism=MECHANISM, batch_size=64, **options):
+    return fit_private(linear, START, Batches(*points(), batch_size=batch_size), mechanism, **options)
 
 
 # The noise
@@ -103,13 +99,13 @@ def test_noise_is_added_once_whatever_the_micro_batches():
     x, y = points()
     sums = []
     for size in (5, 64):
-        settings = dataclasses.replace(BUDGET, micro_batch=size)
-        order, present = sample(len(y), settings, 0, 0)
+        batches = Batches(x, y, batch_size=size)
+        order, present = sample(batches, MECHANISM, 0, 0)
         chunks = [
             (jnp.asarray(x), jnp.asarray(y), order[i : i + 3], present[i : i + 3]) for i in range(0, len(order), 3)
         ]
-        total = add_up(jax.tree_util.Partial(linear), START, iter(chunks), settings)
-        assert total.sensitivity == settings.clip_norm
+        total = add_up(jax.tree_util.Partial(linear), START, iter(chunks), CE, MECHANISM)
+        assert float(total.sensitivity) == MECHANISM.clip_norm
         sums.append(noisy_mean(total, 1.0, 40.0, noise_key(0, 0)))
     assert_rel_close(*sums)
     whole = clipped_sum(linear, START, x, y, np.ones(40), loss=cross_entropy, clip_norm=1.0)
@@ -125,10 +121,10 @@ def test_without_a_seed_every_key_is_new():
 
 
 def test_poisson_samples_are_independent_coins_taken_whole():
-    settings = SimpleNamespace(sampling_rate=0.2, micro_batch=4)
+    batches, mechanism = Batches(np.zeros((50, 1)), np.zeros(50, int), batch_size=4), Mechanism(1.0, 1.0, 1, 1e-5, 0.2)
     counts, sizes = np.zeros(50), []
     for step in range(2000):
-        order, present = sample(50, settings, 7, step)
+        order, present = sample(batches, mechanism, 7, step)
         rows = order[present > 0]
         assert order.shape == present.shape
         assert len(set(rows.tolist())) == len(rows)
@@ -140,10 +136,11 @@ def test_poisson_samples_are_independent_coins_taken_whole():
 
 
 def test_an_empty_sample_is_noise_alone():
-    order, present = sample(40, SimpleNamespace(sampling_rate=1e-9, micro_batch=64), 0, 0)
+    batches = Batches(*points(), batch_size=64)
+    order, present = sample(batches, Mechanism(1.0, 1.0, 1, 1e-5, 1e-9), 0, 0)
     assert present.sum() == 0
     x, y = map(jnp.asarray, points())
-    total = micro_batches(jax.tree_util.Partial(linear), START, x, y, order, present, 1, settings=BUDGET)
+    total = clip_all(jax.tree_util.Partial(linear), START, (x, y, order, present), 1, CE, MECHANISM)
     assert not np.any(total.value["kernel"])
 
 
@@ -151,13 +148,26 @@ def test_an_empty_sample_is_noise_alone():
 
 
 def test_training_learns_and_says_what_it_spent():
-    x, y = points(2000)
-    fitted = fit_private(linear, START, x, y, dataclasses.replace(BUDGET, steps=30), seed=0, evaluation=points(500, 1))
-    assert fitted.history[-1]["test_accuracy"] > 0.9
-    assert fitted.steps == fitted.spent.steps == 30
-    assert abs(fitted.spent.epsilon - 3) < 1e-9
+    test = points(500, 1)
+    mechanism = make_mechanism(3.0, 1e-5, steps=30)
+    fitted = fit_private(linear, START, Batches(*points(2000)), mechanism, seed=0)
+    assert accuracy(linear, fitted.dw, *test) > 0.9
+    assert fitted.steps == fitted.spent.mechanism.steps == 30
+    assert abs(fitted.spent.mechanism.epsilon - 3) < 1e-9
     assert not fitted.spent.private
     assert train().spent.private
+
+
+def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm():
+    x, y = points()
+    mechanism = dataclasses.replace(MECHANISM, clip_norm=0.5, steps=1)
+    start = {"kernel": jnp.eye(3)}
+    objective = make_objective("ce", penalty=0.25)
+    got = fit_private(linear, start, Batches(x, y), mechanism, objective, optimizer=momentum(0.1), seed=3).dw
+    total = clipped_sum(linear, start, x, y, np.ones(40), loss=cross_entropy, clip_norm=0.5)
+    gradient = noisy_mean(total, mechanism.noise_multiplier, 40.0, noise_key(3, 0))
+    want = jax.tree.map(lambda dw, g: dw - 0.1 * (g + 0.25 * dw) / 0.5, start, gradient)
+    assert_rel_close(got, want)
 
 
 def test_a_seed_repeats_and_none_does_not():
@@ -166,9 +176,51 @@ def test_a_seed_repeats_and_none_does_not():
     assert not np.array_equal(train().dw["kernel"], train().dw["kernel"])
 
 
+def test_any_optax_transformation_trains_privately():
+    import optax
+
+    fitted = train(seed=0, optimizer=optax.adam(0.1))
+    assert float(jnp.abs(fitted.dw["kernel"]).max()) > 0.05
+
+
+def test_three_epsilons_clip_norms_and_rates_are_one_program():
+    def programs():
+        return module._private_step._cache_size(), module._clip_all._cache_size()
+
+    train(seed=0)
+    before = programs()
+    for epsilon, clip_norm, rate in ((1.0, 1.0, 0.1), (3.0, 0.5, 0.03), (8.0, 2.0, 0.01)):
+        train(make_mechanism(epsilon, 1e-5, 5, clip_norm), seed=0, optimizer=momentum(rate))
+    assert programs() == before
+
+
+def test_private_models_at_once_are_the_models_one_by_one():
+    data = Batches(*points(), batch_size=16)
+    mechanisms = [make_mechanism(e, 1e-5, 5, clip) for e, clip in ((1.0, 1.0), (3.0, 0.5), (8.0, 2.0))]
+    optimizers, seeds = [momentum(rate) for rate in (0.1, 0.03, 0.01)], [0, 1, 2]
+    before = _step_many._cache_size()
+    together = fit_private_many([linear] * 3, START, data, mechanisms, optimizers, seeds)
+    assert _step_many._cache_size() == before + 1
+    for dw, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
+        alone = fit_private(linear, START, data, mechanism, optimizer=optimizer, seed=seed)
+        assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
+
+
+def test_private_models_at_once_share_an_anchor_and_may_have_heads_of_their_own():
+    predict, dw, x, y = private_task("layernorm", output="tangent", depth=1)
+    other = dataclasses.replace(
+        predict, w={**predict.w, "head": jax.tree.map(lambda leaf: 2 * leaf, predict.w["head"])}
+    )
+    data = Batches(np.asarray(x), np.asarray(y))
+    together = fit_private_many([predict, other], dw, data, [MECHANISM] * 2, [momentum(0.1)] * 2, [4, 4])
+    for one, got in zip((predict, other), together, strict=True):
+        alone = fit_private(one, dw, data, MECHANISM, optimizer=momentum(0.1), seed=4).dw
+        assert_rel_close(got, jax.tree.map(np.asarray, alone))
+
+
 def test_streamed_inputs_give_the_same_sums():
-    whole, streamed = train(seed=1), train(dataclasses.replace(BUDGET, micro_batch=4), seed=1, resident_bytes=64)
-    assert_rel_close(streamed.dw, whole.dw)
+    streamed = Batches(*points(), batch_size=4, resident_bytes=64)
+    assert_rel_close(fit_private(linear, START, streamed, MECHANISM, seed=1).dw, train(seed=1).dw)
 
 
 def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
@@ -179,30 +231,28 @@ def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
     assert (tmp_path / "ledger.json").read_text() == ledger
     assert (again.steps, again.seconds) == (first.steps, first.seconds)
     with pytest.raises(InputError, match="the ledger of this run"):
-        train(dataclasses.replace(BUDGET, epsilon=8.0), folder=tmp_path)
+        train(make_mechanism(8.0, 1e-5, 5), folder=tmp_path)
 
 
 def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_path, monkeypatch):
-    from tangent_jax.privacy import train as module
+    seen, real = [], module._private_step
 
-    seen, real = [], module.update
-
-    def update(*arguments):
+    def step(*arguments):
         seen.append(json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"])
         if len(seen) == 3:
             raise KeyboardInterrupt  # after the third was paid
         return real(*arguments)
 
-    monkeypatch.setattr(module, "update", update)
+    monkeypatch.setattr(module, "_private_step", step)
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         train(folder=tmp_path)
     assert seen == [1, 2, 3]
-    rest = train(folder=tmp_path, evaluation=points(50, 1))
+    rest = train(folder=tmp_path, on_step=lambda row, dw: {"largest": float(jnp.abs(dw["kernel"]).max())})
     assert seen == [1, 2, 3, 4, 5]
-    assert "test_accuracy" in rest.history[-1]
-    assert (rest.steps, rest.spent.steps) == (4, 5)
-    assert rest.spent.epsilon <= 3 + 1e-9
+    assert rest.history[-1]["largest"] > 0
+    assert (rest.steps, rest.spent.mechanism.steps) == (4, 5)
+    assert rest.spent.mechanism.epsilon <= 3 + 1e-9
 
 
 def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
@@ -215,27 +265,27 @@ def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
         train(folder=tmp_path)
 
 
+NOTHING = Spent(Mechanism(1.0, 1.0, 0, 1e-5), True)
+
+
 def test_a_ledger_is_held_by_one_run(tmp_path):
-    spent = Spent(1.0, 0, 1.0, 1e-5, True)
-    held = Ledger(tmp_path, "mine", spent)
-    with pytest.raises(InputError, match="no other process"):
-        Ledger(tmp_path, "mine", spent)
-    held.pay(3)
-    held.close()
-    again = Ledger(tmp_path, "mine", spent)
-    assert again.spent.steps == 3
-    again.close()
+    with open_ledger(tmp_path, "mine", NOTHING) as held:
+        with pytest.raises(InputError, match="no other process"), open_ledger(tmp_path, "mine", NOTHING):
+            pass
+        held.pay(3)
+    with open_ledger(tmp_path, "mine", NOTHING) as again:
+        assert again.spent.mechanism.steps == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with pytest.raises(InputError, match="which is damaged"):
-            Ledger(tmp_path, "mine", spent)
+        with pytest.raises(InputError, match="which is damaged"), open_ledger(tmp_path, "mine", NOTHING):
+            pass
 
 
 def pay_and_say(folder, said):
-    ledger = Ledger(folder, "run", Spent(1.0, 0, 1.0, 1e-5, True))
-    for step in range(ledger.spent.steps, 100_000):
-        ledger.pay(step + 1)
-        os.write(said, (step + 1).to_bytes(4, "little"))  # the step is taken
+    with open_ledger(folder, "run", NOTHING) as ledger:
+        for step in range(ledger.spent.mechanism.steps, 100_000):
+            ledger.pay(step + 1)
+            os.write(said, (step + 1).to_bytes(4, "little"))  # the step is taken
 
 
 @pytest.mark.slow
@@ -261,7 +311,7 @@ def test_a_killed_process_never_took_a_step_that_its_ledger_does_not_hold(tmp_pa
 
 
 def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each():
-    one, three = Spent(26.38, 50, 1.0, 1e-5, True), Spent(9.833, 50, 1.0, 1e-5, True)
+    one, three = (Spent(Mechanism(1.0, sigma, 50, 1e-5), True) for sigma in (26.38, 9.833))
     apart = spent_together([(one, frozenset("ab")), (three, frozenset("cd"))])
     assert abs(apart["epsilon"] - 3) < 1e-3
     assert (apart["delta"], apart["neighbouring"], apart["private"]) == (1e-5, "add-or-remove-one", True)
@@ -269,6 +319,8 @@ def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each()
     accountant = pld.PLDAccountant().compose(GaussianDpEvent(26.38), 50).compose(GaussianDpEvent(9.833), 50)
     assert abs(shared["epsilon"] - accountant.get_epsilon(1e-5)) < 1e-6
     assert 3.1 < shared["epsilon"] < 4  # less than their sum
+    looser = dataclasses.replace(three, mechanism=dataclasses.replace(three.mechanism, delta=1e-6))
+    assert spent_together([(one, frozenset("a")), (looser, frozenset("b"))])["delta"] == 1e-5
     seeded = spent_together([(dataclasses.replace(one, private=False), frozenset("a")), (one, frozenset("b"))])
     assert not seeded["private"]
     with pytest.raises(InputError, match="at least one component"):
@@ -276,26 +328,27 @@ def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each()
 
 
 def test_what_was_spent_survives_json():
-    spent = Spent(9.833, 50, 1.0, 1e-5, True)
+    spent = Spent(Mechanism(1.0, 9.833, 50, 1e-5), True)
     assert Spent.from_json(json.loads(json.dumps(spent.to_json()))) == spent
-    assert Spent(9.833, 0, 1.0, 1e-5, True).epsilon == 0
+    assert NOTHING.mechanism.epsilon == 0
 
 
 # The audit
 
 
 def audit(broken="nothing", method="taft", trials=1000):
-    predict, dw, x, y = task("layernorm", output="tangent" if method == "taft" else "total", depth=1)
-    predict = dataclasses.replace(predict, method=method)
-    settings = dataclasses.replace(BUDGET, steps=2, clip_norm=0.05)
-    return canary_scores(predict, dw, x, y, settings, trials, jax.random.key(0), at_once=100, **BREAKS[broken])
+    output = "tangent" if method == "taft" else "total"
+    predict, dw, x, y = private_task("layernorm", method=method, output=output, depth=1)
+    claimed = make_mechanism(3.0, 1e-5, 2, 0.05)
+    data, trained = Batches(np.asarray(x), np.asarray(y)), break_mechanism(claimed, broken, len(y))
+    return canary_scores(predict, dw, data, trained, trials, jax.random.key(0), claimed=claimed), claimed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["taft", "nlft"])
 def test_the_audit_comes_near_the_claim_and_stays_under_it(method):
-    absent, present = audit(method=method)
-    mu = 2**0.5 / dataclasses.replace(BUDGET, steps=2).noise_multiplier
+    (absent, present), claimed = audit(method=method)
+    mu = 2**0.5 / claimed.noise_multiplier
     assert stats.kstest(absent, "norm").pvalue > 1e-4
     assert stats.kstest(present - mu, "norm").pvalue > 1e-4  # a canary that is clipped at every step
     bound = epsilon_lower_bound(absent, present, 1e-5)
@@ -304,9 +357,9 @@ def test_the_audit_comes_near_the_claim_and_stays_under_it(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", ["no_noise", "no_clipping", "noise_over_batch"])
+@pytest.mark.parametrize("broken", BREAKS[1:])
 def test_the_audit_catches_a_broken_mechanism(broken):
-    assert epsilon_lower_bound(*audit(broken), 1e-5).epsilon > 3
+    assert epsilon_lower_bound(*audit(broken)[0], 1e-5).epsilon > 3
 
 
 def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
@@ -327,23 +380,22 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: PrivateSettings(0.0, 1e-5), "epsilon > 0; got 0.0"),
-        (lambda: PrivateSettings(-1.0, 1e-5), "epsilon > 0"),
-        (lambda: PrivateSettings(1.0, 0.0), r"delta in \(0, 1\)"),
-        (lambda: PrivateSettings(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),
-        (lambda: PrivateSettings(1.0, 1e-5, steps=0), "steps >= 1"),
-        (lambda: PrivateSettings(1.0, 1e-5, learning_rate=0.0), "learning_rate > 0"),
-        (lambda: PrivateSettings(1.0, 1e-5, penalty=-1.0), "penalty >= 0"),
-        (lambda: PrivateSettings(1.0, 1e-5, micro_batch=0), "micro_batch >= 1"),
-        (lambda: PrivateSettings(1.0, 1e-5, sampling_rate=2.0), "sampling_rate in"),
-        (lambda: PrivateSettings(1.0, 1e-5, loss="mine"), "a loss in"),
-        (lambda: train(PrivateSettings(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),
+        (lambda: make_mechanism(0.0, 1e-5), "epsilon > 0; got 0.0"),
+        (lambda: make_mechanism(-1.0, 1e-5), "epsilon > 0"),
+        (lambda: make_mechanism(1.0, 0.0), r"delta in \(0, 1\)"),
+        (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),
+        (lambda: make_mechanism(1.0, 1e-5, steps=0), "steps >= 1"),
+        (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), "sampling_rate in"),
+        (lambda: momentum(0.0), "learning_rate > 0"),
+        (lambda: train(make_mechanism(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),
         (
             lambda: fit_private(lambda dw, x: linear(dw, x - x.mean(0)) + dw["kernel"].sum(), {"kernel": jnp.eye(3)},
-                                *points(), BUDGET),
+                                Batches(*points()), MECHANISM),
             "do not depend on the rest of the batch",
         ),
-        (lambda: fit_private(linear, START, points()[0][:5], points()[1], BUDGET), "as many inputs as labels"),
+        (lambda: fit_private(linear, START, Batches(*points(1)), MECHANISM), "at least 2 examples; got 1"),
+        (lambda: fit_private_many([linear], START, Batches(*points()), [MECHANISM] * 2, [momentum()], [0]),
+         "one entry per model in every list"),
         (lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
          "noise_multiplier > 0"),
         (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "4 scores of each kind"),
@@ -357,5 +409,5 @@ def test_wrong_uses_are_one_clear_line(call, match):
 def test_one_example_that_is_not_finite_does_not_stop_a_private_run():
     x, y = points()
     x[3] = np.nan
-    fitted = fit_private(linear, START, np.roll(x, -10, 0), np.roll(y, -10), BUDGET, seed=0)
+    fitted = fit_private(linear, START, Batches(np.roll(x, -10, 0), np.roll(y, -10)), MECHANISM, seed=0)
     assert np.isfinite(float(trees.squared_norm(fitted.dw)))

@@ -7,49 +7,50 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, images, small, tree_normal
 
-from tangent_jax import compose, trees, vit
-from tangent_jax.checks import InputError
+from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linearize import linearize
-from tangent_jax.subsets import make_subset
-from tangent_jax.tangent_vit import TangentViT
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.vit.tangent import TangentViT
 
 
 @pytest.mark.parametrize("road", ["closed_form", "autodiff"])
 def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
-    config, w = small(2)
-    subset = make_subset(config)
+    model, w = small(2)
+    subset = make_subset(model)
     components, weights = [tree_normal(1000 * s, subset.part(w)) for s in range(1, 4)], [0.5, -2.0, 1.25]
     roads = {
-        "closed_form": lambda dw: TangentViT(config).apply({"params": w, "tangent": dw}, images()),
-        "autodiff": lambda dw: linearize(lambda w, x: vit.ViT(config).apply({"params": w}, x), w)(dw, images()),
+        "closed_form": lambda dw: TangentViT(model.config).apply({"params": w, "tangent": dw}, images()),
+        "autodiff": lambda dw: linearize(model.apply, w)(dw, images()),
     }
     f = roads[road]
     ensemble = sum(weight * f(dw).tangent for weight, dw in zip(weights, components, strict=True))
-    assert_rel_close(f(compose.weighted_sum(components, weights)).tangent, ensemble)
+    assert_rel_close(f(weighted_sum(components, weights)).tangent, ensemble)
 
 
 def test_removal_is_bitwise_what_had_never_been_there():
-    config, w = small(2)
-    parts = {f"shard {s}": tree_normal(1000 * s, make_subset(config).part(w)) for s in range(12)}
+    model, w = small(2)
+    parts = {f"shard {s}": tree_normal(1000 * s, make_subset(model).part(w)) for s in range(12)}
     without = {name: dw for name, dw in parts.items() if name != "shard 3"}
-    before = trees.fingerprint(compose.mean(without))
+    before = trees.fingerprint(compose(without))
     shuffled = dict(sorted(parts.items(), reverse=True))
     del shuffled["shard 3"]
-    assert trees.fingerprint(compose.mean(shuffled)) == before
+    assert trees.fingerprint(compose(shuffled)) == before
     # subtracting instead rounds: the guarantee is not vacuous
-    subtracted = jax.tree.map(lambda m, d: (12 * m - d) / 11, compose.mean(parts), parts["shard 3"])
+    subtracted = jax.tree.map(lambda m, d: (12 * m - d) / 11, compose(parts), parts["shard 3"])
     assert trees.fingerprint(subtracted) != before
 
 
 def test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_components_alone():
-    config, w = small(2)
-    parts = [tree_normal(1000 * s, make_subset(config).part(w)) for s in range(5)]
+    model, w = small(2)
+    parts = [tree_normal(1000 * s, make_subset(model).part(w)) for s in range(5)]
     hosted = [jax.tree.map(np.asarray, part) for part in parts]
     before, weights = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
     results = [
-        compose.weighted_sum(parts, weights),
-        compose.weighted_sum(hosted, weights),
-        compose.weighted_sum((part for part in hosted), (weight for weight in weights)),
+        weighted_sum(parts, weights),
+        weighted_sum(hosted, weights),
+        weighted_sum((part for part in hosted), (weight for weight in weights)),
     ]
     assert len({trees.fingerprint(result) for result in results}) == 1
     assert trees.fingerprint(hosted[0]) == before
@@ -63,7 +64,7 @@ def test_a_stream_of_many_components_needs_the_memory_of_a_few():
             yield {"a": np.full(big, s, np.float32)}
 
     tracemalloc.start()
-    total = compose.weighted_sum(stream(), [1.0] * 60)
+    total = weighted_sum(stream(), [1.0] * 60)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert total["a"][0] == sum(range(60))
@@ -72,15 +73,21 @@ def test_a_stream_of_many_components_needs_the_memory_of_a_few():
 
 def test_a_greedy_soup_keeps_what_helps():
     parts = {"good": {"a": np.array([1.0])}, "better": {"a": np.array([1.2])}, "bad": {"a": np.array([-9.0])}}
-    assert compose.greedy_soup(parts, lambda dw: -abs(float(dw["a"][0]) - 1.15)) == ["better", "good"]
+    assert greedy_soup(parts, lambda dw: -abs(float(dw["a"][0]) - 1.15)) == ["better", "good"]
     with pytest.raises(InputError, match="at least one component"):
-        compose.greedy_soup({}, lambda dw: 0.0)
+        greedy_soup({}, lambda dw: 0.0)
+
+
+def test_a_weighted_composition_reads_only_what_it_weighs():
+    parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}
+    assert (compose(parts, {"a": 1.0, "b": -3.0})["x"] == -5).all()
+    assert (parts["a"]["x"] == 1).all()  # a first weight of 1 does not sum into the caller's component
 
 
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components of one subset and architecture; got component 1"):
-        compose.weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
+        weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
     with pytest.raises(
         InputError, match=r"weighted_sum: expected as many components as weights .0., at least 1; got 0"
     ):
-        compose.mean({})
+        compose({})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments import membership
+from tangent_jax.privacy import membership
 
 
 def test_auc_is_the_share_of_pairs_told_apart():

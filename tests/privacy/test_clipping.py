@@ -7,19 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import TOLERANCE, assert_rel_close, images, small, tree_normal
+from helpers import TOLERANCE, assert_rel_close, private_task, products
 
-from tangent_jax import subsets, trees, vit
-from tangent_jax.checks import InputError
-from tangent_jax.losses import make_loss
-from tangent_jax.predict import Predictor
-from tangent_jax.privacy import (
-    check_per_example,
-    clipped_sum,
-    clipped_sum_closed_form,
-    epsilon_of,
-    noise_multiplier_of,
-)
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.clipping import check_per_example, clipped_sum
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.train.losses import make_loss
 
 VARIANTS = {
     "token": {},
@@ -34,32 +29,25 @@ KINDS = {  # with a clip norm that clips some of the examples
     ("layernorm", 1): 8.7,
     ("head", 1): 8.1,
 }
-CE = make_loss("ce", 1.0, 15.0)
+CE = make_loss("ce")
 EPS = {"float64": np.finfo(np.float64).eps, "float32": np.finfo(np.float32).eps}
 
 
-def task(kind="blocks", blocks=1, output="total", depth=2, **variant):
-    config, w = small(depth, **variant)
-    subset = subsets.make_subset(config, kind, blocks)
-    predict = Predictor(w, config, subset.split, output=output)
-    dw = jax.tree.map(lambda leaf: 0.1 * leaf, tree_normal(40, subset.part(w)))
-    if subset.split == subsets.IMAGES:
-        x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)), jnp.uint8)
-    else:
-        x = vit.ViT(config).apply({"params": w}, images(6), subset.split, method="trunk")
-    return predict, dw, x, jnp.array([0, 3, 6, 1, 1, 2])
-
-
-VMAPPED = jax.jit(clipped_sum, static_argnames=("loss", "clip_norm", "chunk"))
-CLOSED = jax.jit(clipped_sum_closed_form, static_argnames=("loss", "clip_norm"))
+VMAPPED = jax.jit(clipped_sum, static_argnames="chunk")
+CLOSED = jax.jit(clipped_sum_closed_form)
 
 
 def clip(index, predict, dw, x, y, present=None, clip_norm=1.0):
-    """The clipped sum, vmapped (0) or in closed form (1)."""
+    """The clipped sum, vmapped (0) or in closed form (1); the clip norm is data."""
     present = jnp.ones(len(y)) if present is None else present
     if index:
-        return CLOSED(predict, dw, x, y, present, loss=CE, clip_norm=clip_norm)
-    return VMAPPED(predict, dw, x, y, present, loss=CE, clip_norm=clip_norm, chunk=4)
+        return CLOSED(predict, dw, x, y, present, loss=CE, clip_norm=jnp.asarray(clip_norm))
+    return VMAPPED(predict, dw, x, y, present, loss=CE, clip_norm=jnp.asarray(clip_norm), chunk=4)
+
+
+def plainly(predict, dw, x, y, clip_norm):
+    """Not under jit, where a wrong clip norm is told."""
+    return clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), loss=CE, clip_norm=clip_norm)
 
 
 def both(*arguments, **options):
@@ -75,7 +63,7 @@ def both(*arguments, **options):
     + [("token", "blocks", 2, 12.0, "nlft"), ("avg", "layernorm", 1, 8.7, "nlft")],
 )
 def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, clip_norm, method):
-    predict, dw, x, y = task(kind, blocks, **VARIANTS[variant])
+    predict, dw, x, y = private_task(kind, blocks, **VARIANTS[variant])
     reference, closed = both(dataclasses.replace(predict, method=method), dw, x, y, clip_norm=clip_norm)
     assert 0 < np.sum(reference.norms > clip_norm) < len(y)
     assert_rel_close(closed.norms, reference.norms)
@@ -85,7 +73,7 @@ def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, b
 
 def test_without_clipping_it_is_the_gradient_of_the_summed_loss(x64):
     for output in ("total", "tangent"):
-        predict, dw, x, y = task(output=output)
+        predict, dw, x, y = private_task(output=output)
         want = jax.grad(lambda dw, predict=predict, x=x, y=y: CE(predict(dw, x), y).sum())(dw)
         for found in both(predict, dw, x, y, clip_norm=1e9):
             assert_rel_close(found.value, want)
@@ -94,7 +82,7 @@ def test_without_clipping_it_is_the_gradient_of_the_summed_loss(x64):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
 def test_clipped_sums_equal_jax_privacys():
     library = pytest.importorskip("jax_privacy", reason="parity needs jax-privacy: make parity")
-    predict, dw, x, y = task()
+    predict, dw, x, y = private_task()
 
     def loss(dw, x, y):
         return CE(predict(dw, x), y).mean()
@@ -108,7 +96,7 @@ def test_clipped_sums_equal_jax_privacys():
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, index, dtype):
-    predict, dw, x, y = task()
+    predict, dw, x, y = private_task()
     predict = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: leaf.astype(dtype), predict.w))
     dw, x = jax.tree.map(lambda leaf: leaf.astype(dtype), dw), (100 * x).astype(dtype)
     for clip_norm in (1e-3, 10.0):
@@ -128,7 +116,7 @@ def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
-    predict, dw, x, y = task()
+    predict, dw, x, y = private_task()
     want = clip(index, predict, dw, x, y, jnp.ones(6).at[2].set(0))
     for bad in (jnp.nan, jnp.inf):
         found = clip(index, predict, dw, x.at[2, 1, 3].set(bad), y)
@@ -140,7 +128,7 @@ def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
 def test_padding_never_contributes_and_micro_batches_sum(x64, index):
-    predict, dw, x, y = task()
+    predict, dw, x, y = private_task()
     whole, first = clip(index, predict, dw, x, y), clip(index, predict, dw, x[:3], y[:3])
     padded = clip(index, predict, dw, x, y, jnp.array([1.0] * 3 + [0.0] * 3))
     assert_rel_close(padded.value, first.value)
@@ -153,7 +141,7 @@ def test_padding_never_contributes_and_micro_batches_sum(x64, index):
 
 
 def test_jit_is_clean_and_costs_about_one_step():
-    predict, dw, x, y = task(depth=2)
+    predict, dw, x, y = private_task()
     x, y = jnp.tile(x, (6, 1, 1)).astype(jnp.float32), jnp.tile(y, 6)
     present = jnp.ones(len(y))
 
@@ -172,9 +160,9 @@ def test_jit_is_clean_and_costs_about_one_step():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda t: both(*t, clip_norm=0.0), "a finite clip_norm > 0; got 0.0"),
-        (lambda t: both(*t, clip_norm=-1.0), "clip_norm > 0"),
-        (lambda t: both(*t, clip_norm=float("inf")), "a finite clip_norm > 0"),
+        (lambda t: plainly(*t, 0.0), "a finite clip_norm > 0; got 0.0"),
+        (lambda t: plainly(*t, -1.0), "clip_norm > 0"),
+        (lambda t: plainly(*t, float("inf")), "a finite clip_norm > 0"),
         (lambda t: check_per_example(*t, loss=lambda z, y: CE(z - z.mean(0), y)), "do not depend on the rest"),
         (lambda t: check_per_example(*t, loss=lambda z, y: CE(z, y).mean()), "a loss of each example"),
         (
@@ -191,11 +179,27 @@ def test_jit_is_clean_and_costs_about_one_step():
 )
 def test_wrong_uses_are_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
-        call(task())
+        call(private_task())
+
+
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+def test_the_closed_form_computes_in_the_asked_dtype_and_never_exceeds_the_clip_norm(method):
+    predict, dw, x, y = private_task(method=method)
+    half = dataclasses.replace(predict, dtype=jnp.bfloat16)
+    closed = lambda predict, x: CLOSED(predict, dw, x, y, jnp.ones(6), loss=CE, clip_norm=5.0)  # noqa: E731
+    dtypes = products(closed, half, x)
+    in_half = sum(dtype == {"bfloat16"} for dtype in dtypes)
+    summing = 0 if jax.default_backend() != "cpu" else 3 * 7  # per kernel two Gram matrices and the sum itself
+    assert in_half > 25
+    assert len(dtypes) - in_half <= summing
+    assert_rel_close(closed(half, x).norms, closed(predict, x).norms, 2 * TOLERANCE["bfloat16"])
+    for i in range(6):
+        alone = CLOSED(half, dw, x, y, jnp.zeros(6).at[i].set(1), loss=CE, clip_norm=5.0)
+        assert float(jnp.sqrt(trees.squared_norm(alone.value))) <= 5.0 * (1 + 8 * EPS["float32"])
 
 
 def test_a_loss_of_its_own_example_passes():
-    predict, dw, x, y = task()
+    predict, dw, x, y = private_task()
     check_per_example(predict, dw, x, y, loss=CE)
 
 

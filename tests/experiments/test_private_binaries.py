@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_experiments import ROOT, run
-
 from tangent_jax.exports import load_export
 from tangent_jax.store import Store
+from test_experiments import ROOT, run
 
 KEYS = {"method", "subset", "accuracy", "epsilon", "delta", "noise_multiplier", "clip_norm", "steps", "neighbouring"}
 

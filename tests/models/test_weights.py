@@ -9,15 +9,20 @@ import pytest
 from helpers import assert_rel_close
 from safetensors.numpy import save_file
 
-from tangent_jax import trees, vit, weights
-from tangent_jax.checks import InputError
-from tangent_jax.config import ViTConfig, vit_config
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import load, save
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.model import VisionTransformer
 
 
 def model(**changes):
     """A small ViT that the name tables can carry: width 128 in two heads."""
     config = ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8, classes=7, **changes)
-    w = vit.init(config, jax.random.key(0))
+    w = initial_weights(VisionTransformer(config), jax.random.key(0))
     return config, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), w)
 
 
@@ -116,15 +121,15 @@ def google(config, w, heads_fused=False, positions="Transformer/posembed_input/p
     return {name: np.asarray(value) for name, value in out.items()}
 
 
-@pytest.mark.parametrize("changes", [{}, {"layer_scale": True}, {"pre_norm": True, "epsilon": 1e-5}])
+@pytest.mark.parametrize("changes", [{}, {"layer_scale": True}, {"pre_norm": True, "eps": 1e-5}])
 def test_timm_names_give_our_tree(tmp_path, changes):
     config, w = model(**changes)
     save_file(timm(config, w), tmp_path / "model.safetensors")
-    found = weights.load(tmp_path / "model.safetensors")
-    assert found.config == config
-    assert_rel_close(found.params, w)
-    assert found.preprocessing.mean == (weights.CLIP if config.pre_norm else weights.INCEPTION)[0]
-    assert_rel_close(weights.load(tmp_path).params, w)  # the folder
+    found = load(tmp_path / "model.safetensors")
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
+    assert found.model.preprocessing.mean == (CLIP if config.pre_norm else INCEPTION)[0]
+    assert_rel_close(load(tmp_path).w, w)  # the folder
 
 
 def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
@@ -133,29 +138,29 @@ def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
     save_file(
         {**tensors, "decoder_blocks.0.norm1.weight": np.ones(3), "mask_token": np.ones(3)}, tmp_path / "mae.safetensors"
     )
-    found = weights.load(tmp_path / "mae.safetensors")
-    assert found.config == config.replace(classes=0)
-    assert found.preprocessing.mean == weights.IMAGENET[0]
+    found = load(tmp_path / "mae.safetensors")
+    assert found.model.config == config.replace(classes=0)
+    assert found.model.preprocessing.mean == IMAGENET[0]
 
 
 def test_a_norm_after_pooling_means_average_pooling(tmp_path):
     config, w = model(pool="avg")
     tensors = {k.replace("norm.", "fc_norm.") if k.startswith("norm.") else k: v for k, v in timm(config, w).items()}
     save_file(tensors, tmp_path / "m.safetensors")
-    assert weights.load(tmp_path / "m.safetensors").config == config
+    assert load(tmp_path / "m.safetensors").model.config == config
 
 
 def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
-    config, w = model(epsilon=1e-12, activation="gelu_tanh")
+    config, w = model(eps=1e-12, activation="gelu_tanh")
     save_file(hugging_face(config, w), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"hidden_act": "gelu_new", "num_attention_heads": 2}))
     (tmp_path / "preprocessor_config.json").write_text(
         json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, "resample": 2})
     )
-    found = weights.load(tmp_path)
-    assert found.config == config
-    assert found.preprocessing == weights.Preprocessing((0.1,) * 3, (0.2,) * 3, 1.0, "bilinear")
-    assert_rel_close(found.params, w)
+    found = load(tmp_path)
+    assert found.model.config == config
+    assert found.model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, 1.0, "bilinear")
+    assert_rel_close(found.w, w)
 
 
 @pytest.mark.parametrize("heads_fused", [False, True])
@@ -163,9 +168,9 @@ def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
 def test_npz_layouts_give_our_tree(tmp_path, heads_fused, prefix):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **{prefix + k: v for k, v in google(config, w, heads_fused).items()})
-    found = weights.load(tmp_path / "m.npz")
-    assert found.config == config
-    assert_rel_close(found.params, w)
+    found = load(tmp_path / "m.npz")
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
 
 
 def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
@@ -173,7 +178,7 @@ def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
     tensors = google(config, w, positions="pos_embedding")
     tensors["pos_embedding"] = tensors["pos_embedding"][:, 1:]
     np.savez(tmp_path / "m.npz", **tensors)
-    got = weights.load(tmp_path / "m.npz").params["position_embedding"]
+    got = load(tmp_path / "m.npz").w["position_embedding"]
     assert (got[0] == 0).all()
     assert_rel_close(got[1:], w["position_embedding"][1:])
 
@@ -181,26 +186,23 @@ def test_npz_positions_without_a_class_row_get_a_zero_one(tmp_path):
 def test_an_old_representation_layer_is_dropped_with_its_head(tmp_path):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **google(config, w), **{"pre_logits/kernel": np.ones((128, 128))})
-    assert weights.load(tmp_path / "m.npz").config.classes == 0
+    assert load(tmp_path / "m.npz").model.config.classes == 0
 
 
-def test_orbax_and_safetensors_of_ours_round_trip(tmp_path):
+def test_a_file_of_ours_returns_with_its_bits(tmp_path):
     config, w = model(layer_scale=True)
-    saved = weights.Pretrained(config, w, weights.Preprocessing(crop=1.0), "here")
-    weights.save(tmp_path / "orbax", saved)
-    weights.save_safetensors(tmp_path / "ours.safetensors", saved)
-    for path in (tmp_path / "orbax", tmp_path / "ours.safetensors"):
-        found = weights.load(path, None)
-        assert (found.config, found.preprocessing) == (config, saved.preprocessing)
-        assert trees.fingerprint(found.params) == trees.fingerprint(w)
-    with pytest.raises(InputError, match="save: expected a folder that does not exist"):
-        weights.save(tmp_path / "orbax", saved)
+    saved = Pretrained(VisionTransformer(config, Preprocessing(crop=1.0)), w, "here")
+    save(tmp_path / "ours.safetensors", saved)
+    found = load(tmp_path / "ours.safetensors", None)
+    assert found.model == saved.model
+    assert trees.fingerprint(found.w) == trees.fingerprint(w)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours.safetensors"]
 
 
 def test_the_builtin_model_and_random_ones_load():
-    builtin = weights.load("builtin")
-    assert (builtin.config.classes, builtin.source) == (52, "builtin")
-    assert weights.load("random:Ti/32", "Ti/32").config == vit_config("Ti/32")
+    builtin = load("builtin")
+    assert (builtin.model.classes, builtin.source) == (52, "builtin")
+    assert load("random:Ti/32", "Ti/32").model.config == vit_config("Ti/32")
 
 
 def broken(tmp_path, name):
@@ -239,7 +241,7 @@ def broken(tmp_path, name):
 )
 def test_a_broken_file_is_one_clear_line(tmp_path, name, match):
     with pytest.raises(InputError, match=match) as error:
-        weights.load(broken(tmp_path, name))
+        load(broken(tmp_path, name))
     assert "\n" not in str(error.value)
 
 
@@ -251,25 +253,25 @@ def test_other_wrong_sources_are_one_clear_line(tmp_path):
     for source, expected, match in [
         ("nowhere.npz", None, "which does not exist"),
         (tmp_path / "object.npz", None, "plain arrays"),
-        (tmp_path / "empty", None, "an Orbax checkpoint of ours"),
+        (tmp_path / "empty", None, "model.safetensors in"),
         (tmp_path / "m.safetensors", "L/16", "expected L/16 with width 1024; got width 128"),
     ]:
         with pytest.raises(InputError, match=match):
-            weights.load(source, expected)
+            load(source, expected)
 
 
 @pytest.mark.slow
 def test_the_real_weights_classify_the_imagenet_sample(vit_tiny, shared):
     """Top-1 0.80 and top-5 0.95, within 0.01 (PyTorch: 0.799, 0.949)."""
     from tangent_jax.data.decode import decode
-    from tangent_jax.data.sources import open_dataset
+    from tangent_jax.data.registry import open_dataset
 
-    found = weights.load(vit_tiny, "Ti/16")
+    found = load(vit_tiny, "Ti/16")
     sample = open_dataset(f"folder:{shared}/data/imagenet_sample1000.zip").splits["train"]
-    f = jax.jit(lambda x: vit.ViT(found.config).apply({"params": found.params}, found.preprocessing.normalize(x)))
+    f = jax.jit(lambda x: found.model.apply(found.w, found.model.preprocessing.normalize(x)))
     ranks = []
     for start in range(0, 1000, 8):
-        x = np.stack([decode(sample.read(i), "", 224, found.preprocessing) for i in range(start, start + 8)])
+        x = np.stack([decode(sample.read(i), "", 224, found.model.preprocessing) for i in range(start, start + 8)])
         ranks.append(np.argsort(-np.asarray(f(x)), -1)[:, :5])
     hits = np.concatenate(ranks) == sample.labels[:, None]
     assert abs(hits[:, 0].mean() - 0.80) <= 0.01
@@ -294,10 +296,10 @@ def test_logits_equal_those_of_hugging_face_on_random_weights(tmp_path):
         for parameter in hf.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     hf.save_pretrained(tmp_path, safe_serialization=True)
-    found = weights.load(tmp_path)
+    found = load(tmp_path)
     x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype(np.float32)
     with torch.no_grad():
         want = hf(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).logits.numpy()
-    got = vit.ViT(found.config).apply({"params": found.params}, x)
-    assert found.config.heads == 4
+    got = found.model.apply(found.w, x)
+    assert found.model.config.heads == 4
     assert np.abs(np.asarray(got) - want).max() <= 1e-4

@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from tangent_jax.checks import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.decode import decode, decode_ahead
-from tangent_jax.data.sources import Dataset, open_dataset
-from tangent_jax.weights import Preprocessing
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import Dataset
 
 RNG = np.random.default_rng(0)
 

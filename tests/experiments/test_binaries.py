@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
-
-from tangent_jax import trees, weights
 from tangent_jax.exports import load_export
 from tangent_jax.store import Store
+
+from tangent_jax import trees, weights
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,0 +1,19 @@
+"""Mechanisms that are wrong on purpose, for audits to catch."""
+
+import dataclasses
+
+from tangent_jax.privacy.mechanism import Mechanism
+
+BREAKS = ("nothing", "no_noise", "no_clipping", "noise_over_batch")
+
+
+def break_mechanism(mechanism: Mechanism, broken: str, examples: int) -> Mechanism:
+    """What trains in the place of the claimed mechanism."""
+    sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
+    changes = {
+        "nothing": {},
+        "no_noise": {"noise_multiplier": 1e-6 * sigma},
+        "no_clipping": {"clip_norm": 1e6 * clip, "noise_multiplier": sigma / 1e6},  # the same noise
+        "noise_over_batch": {"noise_multiplier": sigma / examples},
+    }
+    return dataclasses.replace(mechanism, **changes[broken])

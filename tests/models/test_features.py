@@ -1,0 +1,188 @@
+"""Features: computed once, continued, checked, and keyed by what decides them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, tree_normal
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.data.decode import decode
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.sources import Examples
+from tangent_jax.models import features as module
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.cache import CachedRows
+from tangent_jax.models.features import Cache, Features, features, trunk_keys
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+
+MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
+W = initial_weights(MODEL, jax.random.key(0))
+PICTURES = np.random.default_rng(0).integers(0, 256, (150, 9, 9, 3), np.uint8)
+
+
+def examples(reads=None, bad=()):
+    def read(i):
+        if reads is not None:
+            reads.append(i)
+        return b"text" if i in bad else PICTURES[i]
+
+    return Examples(tuple(f"image {i}" for i in range(150)), np.arange(150, dtype=np.int32) % 7, read)
+
+
+def expected(stage):
+    x = MODEL.preprocessing.normalize(np.stack([decode(p, "", 8, MODEL.preprocessing) for p in PICTURES]))
+    return MODEL.apply(W, x, 0, stage)
+
+
+def compute(stage, folder, data=None, skip=False, **options):
+    dtype = options.pop("dtype", None)
+    return features(MODEL, W, data or examples(), stage, Cache(folder, skip_unreadable=skip, **options), dtype)
+
+
+@pytest.mark.parametrize("stage", [1, 3, 4])
+def test_the_cache_holds_what_the_trunk_returns(tmp_path, stage):
+    got = compute(stage, tmp_path)
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(stage)))
+    assert (got.labels == examples().labels).all()
+
+
+def test_images_are_kept_as_decoded(tmp_path):
+    got = compute(0, tmp_path)
+    assert got.inputs.dtype == np.uint8
+    assert (got.inputs[7] == decode(PICTURES[7], "", 8, MODEL.preprocessing)).all()
+
+
+def count_trunk(monkeypatch):
+    calls = []
+    run = module.in_batches
+    monkeypatch.setattr(module, "in_batches", lambda f, x: calls.append(len(x)) or run(f, x))
+    return calls
+
+
+def test_a_second_call_computes_nothing(tmp_path, monkeypatch):
+    first = compute(3, tmp_path)
+    calls = count_trunk(monkeypatch)
+    again = compute(3, tmp_path)
+    assert calls == []
+    assert (np.asarray(first.inputs) == np.asarray(again.inputs)).all()
+
+
+def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
+    def interrupted(self, chunk, values, skipped, write=CachedRows.write):
+        if chunk == 1:
+            raise KeyboardInterrupt
+        write(self, chunk, values, skipped)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CachedRows, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compute(3, tmp_path)
+    calls = count_trunk(monkeypatch)
+    got = compute(3, tmp_path)
+    assert calls == [64, 22]
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove", "journal"])
+def test_a_damaged_cache_is_noticed_and_rebuilt(tmp_path, monkeypatch, harm):
+    compute(3, tmp_path)
+    data, journal = next(tmp_path.glob("*/inputs.bin")), next(tmp_path.glob("*/journal.jsonl"))
+    content = bytearray(data.read_bytes())
+    if harm == "flip":
+        content[70 * 5 * 12 * 4] ^= 1
+        data.write_bytes(content)
+    elif harm == "truncate":
+        data.write_bytes(content[:-100])
+    elif harm == "remove":
+        data.unlink()
+    else:
+        journal.write_text(journal.read_text()[:-20])
+    calls = count_trunk(monkeypatch)
+    got = compute(3, tmp_path)
+    assert calls == {"flip": [64], "truncate": [22], "remove": [64, 64, 22], "journal": [22]}[harm]
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
+
+
+def test_the_key_follows_what_decides_the_rows():
+    def key(model=MODEL, w=W, data=None, stage=3, dtype=None):
+        return trunk_keys(model, w, data or examples(), stage, dtype)[stage]
+
+    def changed(path):
+        return trees.replace(W, trees.nest({path: trees.leaves(W)[path] + 1}))
+
+    same = [key(w=changed(path)) for path in ("block_2/mlp_in/bias", "head/bias", "norm/scale")]
+    assert {*same, key(MODEL.with_classes(9)), key(MODEL.replace(class_token_at=2))} == {key()}
+    others = [
+        key(w=changed("block_1/mlp_in/bias")),
+        key(w=changed("class_token")),
+        key(dataclasses.replace(MODEL, preprocessing=Preprocessing(crop=1.0))),
+        key(MODEL.replace(eps=1e-5)),
+        key(stage=2),
+        key(dtype="bfloat16"),
+        key(data=examples().take(np.arange(149))),
+    ]
+    assert len({key(), *others}) == 8
+
+
+def test_a_higher_stage_continues_from_a_lower_one(tmp_path):
+    compute(2, tmp_path)
+    reads = []
+    got = compute(4, tmp_path, examples(reads))
+    assert len(reads) == 150  # once each, for their identifiers; none decoded
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
+
+
+def test_a_damaged_lower_stage_is_not_continued_from(tmp_path):
+    compute(2, tmp_path)
+    data = next(tmp_path.glob("*/inputs.bin"))
+    content = bytearray(data.read_bytes())
+    content[99] ^= 1
+    data.write_bytes(content)
+    got = compute(4, tmp_path)
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
+
+
+def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
+    for _ in range(2):  # also once the cache knows
+        with pytest.raises(InputError, match="image 70"):
+            compute(3, tmp_path, examples(bad=(70, 80)))
+        got = compute(3, tmp_path, examples(bad=(70, 80)), skip=True)
+        assert (got.skipped, len(got.inputs), len(got.labels)) == (2, 148, 148)
+        assert "image 70" not in [name for _, name in got.examples]
+        kept = np.setdiff1d(np.arange(150), [70, 80])
+        assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[kept])
+
+
+def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):
+    got = compute(3, tmp_path, dtype="bfloat16")
+    assert got.inputs.dtype == "bfloat16"
+    assert_rel_close(np.asarray(got.inputs, np.float32), np.asarray(expected(3)), 5e-2)
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_half_precision_rows_move_the_outputs_within_their_rounding(tmp_path, stored, blocks):
+    predict = tangent(Pretrained(MODEL, W, "here"), blocks)
+    dw = tree_normal(5, predict.subset.part(W))
+    whole, half = (predict.features(examples(), Cache(tmp_path, kind)) for kind in (None, stored))
+    assert half.inputs.dtype == stored
+    assert 2 * half.inputs.nbytes == whole.inputs.nbytes
+    # a rounding moves a number by at most eps / 2 of itself; ten of those leave room for what amplifies it
+    assert_rel_close(predict(dw, half.inputs), predict(dw, whole.inputs), 5 * float(jnp.finfo(stored).eps))
+
+
+def test_what_is_held_out_of_train_is_not_in_it():
+    labels = np.repeat(np.arange(3, dtype=np.int32), 20)
+    data = Features(np.arange(60.0)[:, None], labels, tuple((f"{i}", f"{i}.jpg") for i in range(60)), 0)
+    train, held = data.hold_out()
+    assert {*train.examples}.isdisjoint(held.examples)
+    assert {*train.examples, *held.examples} == {*data.examples}
+    assert np.bincount(held.labels).tolist() == [4, 4, 4]
+    assert all(data.examples[int(x)] == pair for x, pair in zip(held.inputs[:, 0], held.examples, strict=True))

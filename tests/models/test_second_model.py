@@ -1,0 +1,139 @@
+"""A second model, of the protocol alone, goes wherever the ViT goes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, tree_normal
+
+from tangent_jax import rules
+from tangent_jax.components.exports import export, load_export
+from tangent_jax.components.provenance import make_provenance
+from tangent_jax.components.store import Store
+from tangent_jax.components.sums import compose
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Dual
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.sources import Examples
+from tangent_jax.linearize import linearize
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.privacy.clipping import clipped_sum
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.train.fit import accuracy, fit
+from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.optimizers import adam
+
+
+@dataclasses.dataclass(frozen=True)
+class Perceptron:
+    """Two dense layers with a norm: stage 0 flattens, stage 1 is hidden, stage 2 the head."""
+
+    width: int = 9
+    image_size: int = 4
+    classes: int = 3
+    preprocessing: Preprocessing = Preprocessing(crop=1.0)  # noqa: RUF009
+    stages = 3
+
+    @property
+    def settings(self):
+        return {"width": self.width, "image_size": self.image_size, "classes": self.classes}
+
+    def shapes(self):
+        d, f = 3 * self.image_size**2, self.width
+        hidden = {"hidden/kernel": (d, f), "hidden/bias": (f,), "norm/scale": (f,), "norm/bias": (f,)}
+        return {**hidden, "head/kernel": (f, self.classes), "head/bias": (self.classes,)}
+
+    def stage_of(self, path):
+        return 2 if path.startswith("head/") else 1
+
+    def input_shape(self, stage):
+        return [(self.image_size, self.image_size, 3), (3 * self.image_size**2,), (self.width,)][stage]
+
+    def trunk_settings(self, stage):
+        return (self.width, self.image_size)
+
+    def initial(self, path, key):
+        shape = self.shapes()[path]
+        return jnp.ones(shape) if path == "norm/scale" else 0.3 * jax.random.normal(key, shape)
+
+    def apply(self, w, x, start=0, stop=None):
+        x = x.reshape(len(x), -1) if start == 0 else x
+        if start <= 1 and stop != 1:
+            x = x @ w["hidden"]["kernel"] + w["hidden"]["bias"]
+            x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6)
+            x = jax.nn.gelu(x * w["norm"]["scale"] + w["norm"]["bias"], approximate=False)
+        return x @ w["head"]["kernel"] + w["head"]["bias"] if stop is None else x
+
+    def dual(self, pairs, x, start=0):
+        x, dx = x.reshape(len(x), -1) if start == 0 else x, None
+        if start <= 1:
+            x, dx = rules.layer_norm(*rules.dense(x, dx, pairs["hidden"]), pairs["norm"], 1e-6)
+            x, dx = rules.ACTIVATIONS["gelu"](x, dx)
+        return Dual(*rules.dense(x, dx, pairs["head"]))
+
+    def with_classes(self, classes):
+        return dataclasses.replace(self, classes=classes)
+
+    def to_world(self, flat):
+        return {path.replace("/", "."): leaf for path, leaf in flat.items()}
+
+    def from_world(self, tensors):
+        return {name.replace(".", "/"): leaf for name, leaf in tensors.items()}
+
+
+def pretrained(dtype=jnp.float32):
+    model = Perceptron()
+    return Pretrained(model, trees.cast(initial_weights(model, jax.random.key(0)), dtype), "here")
+
+
+def pictures(count=60):
+    rng, labels = np.random.default_rng(0), np.arange(count, dtype=np.int32) % 3
+    bright = 150 * np.eye(3)[labels][:, None, None]  # one channel
+    images = np.clip(rng.normal(50 + bright, 30, (count, 4, 4, 3)), 0, 255).astype(np.uint8)
+    return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: images[i])
+
+
+KINDS = [("blocks", 1), ("blocks", 0), ("bitfit", 1), ("layernorm", 1), ("everything", 0)]
+
+
+@pytest.mark.parametrize(("kind", "blocks"), KINDS)
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+def test_its_tangent_and_its_clipped_sums_are_autodiffs(x64, kind, blocks, method):
+    predict = tangent(pretrained(jnp.float64), blocks, kind, method=method)
+    dw = tree_normal(5, predict.zeros())
+    x = jax.random.normal(jax.random.key(1), (6, *predict.model.input_shape(predict.subset.stage)), jnp.float64)
+    f_lin = linearize(lambda w, x: predict.model.apply(w, x, predict.subset.stage), predict.w)
+    if method == "taft":
+        assert_rel_close(predict(dw, x), f_lin(dw, x).total)
+    options = {"loss": cross_entropy, "clip_norm": 0.5}
+    data = (dw, x, jnp.arange(6) % 3, jnp.ones(6))
+    closed, vmapped = clipped_sum_closed_form(predict, *data, **options), clipped_sum(predict, *data, **options)
+    assert_rel_close(closed.value, vmapped.value)
+    assert_rel_close(closed.norms, vmapped.norms)
+
+
+@pytest.mark.parametrize(("kind", "blocks", "stage"), [("blocks", 0, 2), ("blocks", 1, 1), ("everything", 0, 1)])
+def test_it_goes_through_features_fit_compose_store_and_export(tmp_path, kind, blocks, stage):
+    predict = tangent(pretrained(), blocks, kind)
+    assert predict.subset.stage == stage
+    data = predict.features(pictures(), Cache(tmp_path / "cache"))
+    assert data.inputs.shape == (60, *predict.model.input_shape(stage))
+    store = Store(tmp_path / "store")
+    origin = make_provenance(predict)
+    for s in range(2):
+        half = data.take(np.arange(s, 60, 2))
+        fitted = fit(predict, predict.zeros(), half.batches(jax.random.key(s)), optimizer=adam(0.1), epochs=40)
+        store.add(f"half {s}", fitted.dw, origin.trained(half, fitted.seconds))
+    dw = store.compose()
+    assert accuracy(predict, dw, data.inputs, data.labels) > 0.8
+    assert trees.fingerprint(dw) == trees.fingerprint(compose(store))
+    export(tmp_path / "export", predict, dw, {})
+    again, step = load_export(tmp_path / "export", predict.model)
+    assert trees.fingerprint(again.w) == trees.fingerprint(predict.w)
+    assert trees.fingerprint(step) == trees.fingerprint(dw)
+    assert store.verify() == []

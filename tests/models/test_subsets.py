@@ -1,0 +1,101 @@
+"""Which leaves train, where the tail begins, and what a reset redraws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import small
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.vit.config import vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+
+EXPECTED = {  # (kind, blocks) of depth 3: (stage, does this path train?)
+    ("blocks", 0): (4, lambda p: p.startswith("head/")),
+    ("blocks", 2): (2, lambda p: p.startswith(("block_1/", "block_2/", "norm/", "head/"))),
+    ("bitfit", 1): (
+        3,
+        lambda p: p.startswith("head/") or (p.endswith("/bias") and p.startswith(("block_2/", "norm/"))),
+    ),
+    ("bitfit", 3): (0, lambda p: p.startswith("head/") or p.endswith("/bias")),
+    ("layernorm", 3): (1, lambda p: p.startswith("head/") or "norm" in p),
+    ("layernorm", 1): (3, lambda p: p.startswith(("head/", "norm/", "block_2/norm"))),
+    ("head", 1): (4, lambda p: p.startswith("head/")),
+    ("everything", 1): (0, lambda p: True),
+}
+
+
+def pretrained(depth):
+    return Pretrained(*small(depth), "here")
+
+
+@pytest.mark.parametrize(("kind", "blocks"), EXPECTED)
+def test_a_subset_is_the_leaves_it_names(kind, blocks):
+    model, w = small(3)
+    stage, trains = EXPECTED[kind, blocks]
+    subset = make_subset(model, kind, blocks)
+    assert subset.stage == stage
+    assert list(subset.paths) == sorted(path for path in trees.leaves(w) if trains(path))
+    assert subset.size == trees.size(subset.part(w))
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(subset.zeros(w)))
+
+
+def test_the_last_block_of_vit_large_has_the_published_size():
+    model = VisionTransformer(vit_config("L/16", classes=0), Preprocessing())
+    assert make_subset(model, blocks=1).size == 12 * 1024**2 + 13 * 1024 + 2 * 1024
+
+
+def test_a_subset_prints_its_leaves_and_count():
+    text = str(make_subset(small(3)[0], blocks=2))
+    assert text.startswith("blocks-2: ")
+    assert "block_*/norm1/scale  (2 blocks)" in text
+
+
+def test_a_new_class_token_trains_and_begins_the_tail():
+    replaced = pretrained(3).with_class_token(2, jax.random.key(0))
+    assert float(jnp.abs(replaced.w["new_class_token"]).max()) < 1e-5
+    for kind in ("blocks", "bitfit", "layernorm"):
+        subset = make_subset(replaced.model, kind, 2)
+        assert "new_class_token" in subset.paths
+        assert subset.stage == 2
+    assert "new_class_token" not in make_subset(replaced.model, "head").paths
+
+
+def test_a_reset_redraws_the_trained_leaves_and_no_other():
+    here = pretrained(3)
+    subset = make_subset(here.model, blocks=1)
+    again = here.reset(subset, jax.random.key(0)).w
+    for path, leaf in trees.leaves(again).items():
+        same = np.array_equal(leaf, trees.leaves(here.w)[path])
+        assert same == (path not in subset.paths), path
+    assert (again["norm"]["scale"] == 1).all()
+    assert trees.fingerprint(here.reset(subset, jax.random.key(0)).w) == trees.fingerprint(again)
+    assert trees.fingerprint(here.reset(subset, jax.random.key(1)).w) != trees.fingerprint(again)
+
+
+def test_a_new_head_leaves_the_rest():
+    here = pretrained(2)
+    new = here.with_head(10, jax.random.key(0))
+    assert (new.model.classes, new.w["head"]["kernel"].shape) == (10, (12, 10))
+    assert new.w["block_0"] is here.w["block_0"]
+    deviation = float(new.w["head"]["kernel"].std())
+    assert 0.005 < deviation < 0.02  # N(0, 0.01^2); a zero head would stop every tangent below it
+    assert not np.array_equal(here.with_head(10, jax.random.key(1)).w["head"]["kernel"], new.w["head"]["kernel"])
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda p: make_subset(p.model, "most"), "make_subset: expected kind in blocks"),
+        (lambda p: make_subset(p.model, blocks=4), r"blocks in 0\.\.3; got 4"),
+        (lambda p: p.with_head(1, jax.random.key(0)), "at least two classes; got 1"),
+        (lambda p: p.with_class_token(4, jax.random.key(0)), r"1\.\.3 blocks above the new class token; got 4"),
+    ],
+)
+def test_bad_input_is_one_clear_line(call, match):
+    with pytest.raises(InputError, match=match):
+        call(pretrained(3))

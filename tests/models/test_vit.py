@@ -1,0 +1,125 @@
+"""The plain ViT: sizes, pools, the trunk/tail cut, transformations, other image sizes."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from helpers import TOLERANCE, assert_rel_close, images, normal, small
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit import plain
+from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.model import VisionTransformer
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("Ti/16", 5.717), ("S/16", 22.05), ("B/32", 88.22), ("L/16", 304.3), ("H/14", 632.0)]
+)
+def test_the_named_sizes_have_their_published_parameter_counts(name, millions):
+    count = sum(math.prod(shape) for shape in VisionTransformer(vit_config(name)).shapes().values())
+    assert abs(count / 1e6 - millions) < 0.05 * 10 ** (len(str(int(millions))) - 2)
+
+
+@pytest.mark.parametrize("variant", [{}, {"pre_norm": True}, {"layer_scale": True}])
+def test_the_class_row_of_the_last_block_equals_the_full_block(x64, variant):
+    model, w = small(2, **variant)
+    x = normal(4, (2, 5, 12))
+    block = plain.Block(model.config)
+    last = {"params": w["block_1"]}
+    joined = plain.one_query_input(model.config, x)[0]
+    assert_rel_close(block.apply(last, joined[:, 0], joined[:, 1:], method="class_row"), block.apply(last, x)[:, 0])
+
+
+def test_the_input_of_another_stage_is_refused():
+    model, w = small(2)
+    with pytest.raises(InputError, match=r"the input of stage 2, of shape \('b', 6, 12\); got \(2, 5, 12\)"):
+        model.apply(w, normal(4, (2, 5, 12)), 2)
+    with pytest.raises(InputError, match=r"stages 0 <= start <= stop <= 4; got \(2, 5\)"):
+        model.apply(w, normal(4, (2, 6, 12)), 2, 5)
+
+
+@pytest.mark.parametrize("pool", ["token", "avg"])
+@pytest.mark.parametrize("stage", range(1, 5))
+def test_the_stages_one_after_another_are_the_whole(x64, pool, stage):
+    model, w = small(3, pool=pool)
+    x = model.apply(w, images(), 0, stage)
+    assert x.shape[1:] == model.input_shape(stage)
+    assert_rel_close(model.apply(w, x, stage), model.apply(w, images()))
+    for further in range(stage, 5):
+        assert_rel_close(model.apply(w, x, stage, further), model.apply(w, images(), 0, further))
+
+
+def test_jit_vmap_and_grad_are_clean(x64):
+    model, w = small(2)
+    want = model.apply(w, images())
+    assert_rel_close(jax.jit(model.apply)(w, images()), want)
+    assert_rel_close(jax.vmap(lambda x: model.apply(w, x[None])[0])(images()), want)
+    gradient = jax.grad(lambda w: model.apply(w, images()).sum())(w)
+    assert trees.leaves(gradient).keys() == trees.leaves(w).keys()
+
+
+def test_weights_in_bfloat16_compute_in_it():
+    model, w = small(2)
+    got = model.apply(*trees.cast((w, images()), jnp.bfloat16))
+    assert got.dtype == jnp.bfloat16
+    assert_rel_close(got.astype(jnp.float32), model.apply(w, images()), TOLERANCE["bfloat16"])
+
+
+def test_a_replaced_class_token_is_read_at_its_block(x64):
+    model, w = small(2)
+    moved, w2 = model.replace(class_token_at=1), {**w, "new_class_token": w["class_token"] * 3}
+    x = model.apply(w, images(), 0, 2)
+    x = x.at[:, :2].set(plain.one_query_input(model.config, w2["new_class_token"][None, None])[0])
+    assert_rel_close(moved.apply(w2, images()), model.apply(w, x, 2))
+
+
+def test_a_model_without_a_head_returns_its_normalised_features(x64):
+    model, w = small(1)
+    features = model.with_classes(0).apply({k: v for k, v in w.items() if k != "head"}, images())
+    assert_rel_close(features @ w["head"]["kernel"] + w["head"]["bias"], model.apply(w, images()))
+
+
+def test_positions_resample_to_another_image_size_and_keep_the_class_token():
+    model, w = small(1)
+    new, resized = model.resized(w, 16)
+    assert resized["position_embedding"].shape == (17, 12)
+    assert (resized["position_embedding"][0] == w["position_embedding"][0]).all()
+    assert new.apply(resized, images(size=16)).shape == (2, 7)
+    assert model.resized(w, 8)[1] is w
+    flat = {**w, "position_embedding": jnp.ones((5, 12))}
+    assert_rel_close(model.resized(flat, 16)[1]["position_embedding"], jnp.ones((17, 12)))
+
+
+def test_a_leaf_is_drawn_by_its_path_alone():
+    config = ViTConfig(12, 2, 3, 20, patch_size=4, image_size=8, classes=7)
+    deeper = initial_weights(VisionTransformer(config.replace(depth=3)), jax.random.key(1))
+    assert_rel_close(
+        initial_weights(VisionTransformer(config), jax.random.key(1)),
+        {k: v for k, v in deeper.items() if k != "block_2"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"heads": 5}, "width 12 a multiple of heads"),
+        ({"image_size": 9}, "image_size a multiple of patch_size 4"),
+        ({"pool": "max"}, "pool token or avg"),
+        ({"activation": "relu"}, "activation in gelu"),
+        ({"depth": 0}, "depth >= 1"),
+        ({"class_token_at": 2}, r"class_token_at in 0\.\.1"),
+        ({"class_token_at": 0, "pool": "avg"}, "pool token"),
+    ],
+)
+def test_an_impossible_configuration_is_refused(change, match):
+    with pytest.raises(InputError, match=match):
+        small(2)[0].replace(**change)
+
+
+@pytest.mark.parametrize("name", ["XL/16", "L", "L/15"])
+def test_an_unknown_name_is_refused(name):
+    with pytest.raises(InputError, match="vit_config: expected SIZE/PATCH"):
+        vit_config(name)

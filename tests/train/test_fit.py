@@ -1,0 +1,320 @@
+"""Training: convex, deterministic, the same streamed or resident, and the same after a kill."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import TOLERANCE, assert_rel_close, normal, predictor, products
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.train import fit as module
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import accuracy, fit, logits
+from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.optimizers import adam, momentum
+
+X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
+Y = np.random.default_rng(1).integers(0, 7, 70)
+
+
+def task(method="taft", linearization="closed_form", **variant):
+    predict, _ = predictor(method=method, linearization=linearization, **variant)
+    return predict, predict.zeros()
+
+
+def batches(seed=0, inputs=X, **options):
+    return Batches(inputs, Y[: len(inputs)], jax.random.key(seed), **{"batch_size": 16, **options})
+
+
+def train(predict, dw, seed=0, epochs=6, **options):
+    return fit(predict, dw, batches(seed), optimizer=adam(1e-2), epochs=epochs, **options)
+
+
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+def test_training_lowers_the_loss_and_is_deterministic(method):
+    first, again = train(*task(method)), train(*task(method))
+    assert first.history[-1]["loss"] < 0.9 * first.history[0]["loss"]
+    assert trees.fingerprint(first.dw) == trees.fingerprint(again.dw)
+    assert trees.fingerprint(train(*task(method), seed=1).dw) != trees.fingerprint(first.dw)
+    assert first.steps == 30
+
+
+def test_the_two_roads_train_to_the_same_step():
+    closed, autodiff = (train(*task(linearization=road)).dw for road in ("closed_form", "autodiff"))
+    assert_rel_close(closed, autodiff, 1e-3)  # f32 rounding, amplified by 30 Adam steps
+
+
+def test_streaming_from_disk_gives_the_same_bits(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
+    resident, streamed = (
+        fit(*task(), batches(inputs=x, resident_bytes=size), epochs=3) for x, size in ((X, 1 << 30), (on_disk, 9000))
+    )
+    assert trees.fingerprint(streamed.dw) == trees.fingerprint(resident.dw)
+
+
+def test_one_epoch_is_the_adam_steps_written_out(x64):
+    """Against a loop in plain optax over the same order: batches, padding, penalty and decay."""
+    predict, _ = predictor(depth=1)
+    dw, x, key = predict.zeros(), normal(1, (21, 6, 12)), jax.random.key(3)
+    data = Batches(np.asarray(x), Y[:21], key, batch_size=8)
+    got = fit(predict, dw, data, make_objective("ce", 0.1), optimizer=adam(decay_at=(0.5,)), epochs=2).dw
+
+    @jax.jit
+    def gradient(dw, x, y):
+        def objective(dw):
+            losses = optax.softmax_cross_entropy_with_integer_labels(predict(dw, x), y)
+            return losses.mean() + 0.05 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(dw))
+
+        return jax.grad(objective)(dw)
+
+    moments = optax.adam(1e-3).init(dw)
+    for epoch in range(2):
+        optimizer = optax.adam(1e-3 * 0.1**epoch)
+        order = np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), 21))
+        for rows in np.split(order, [8, 16]):
+            updates, moments = optimizer.update(gradient(dw, x[rows], Y[rows]), moments)
+            dw = optax.apply_updates(dw, updates)
+    assert_rel_close(got, dw, 1e-9)  # 6 Adam steps divide rounding by sqrt(v)
+
+
+def linear(dw, x):
+    """A plain function: logits of seven classes."""
+    return x.mean(1) @ dw
+
+
+START = jnp.zeros((12, 7))
+
+
+def test_the_papers_decay_is_the_default():
+    """The learning rate falls to a tenth after epochs 15 and 25 of 30: seen in the steps of a constant gradient."""
+    optimizer, gradient = adam(1.0), jnp.ones(())
+    rates = []
+    for epoch in range(30):
+        update, _ = optimizer.update(gradient, optimizer.init(gradient), progress=epoch / 30)
+        rates.append(-float(update))
+    assert np.allclose(rates, [1.0] * 15 + [0.1] * 10 + [0.01] * 5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [optax.sgd(0.1), optax.adamw(1e-2), optax.chain(optax.clip(1.0), optax.sgd(0.1))])
+def test_any_optax_transformation_trains_any_function(optimizer):
+    fitted = fit(linear, START, batches(), optimizer=optimizer, epochs=3)
+    assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
+
+
+def test_plain_sgd_is_gradient_descent(x64):
+    x, objective = np.asarray(X, np.float64), make_objective("mse", 0.3)
+    got = fit(
+        linear, jnp.zeros((12, 7)), batches(inputs=x, batch_size=70), objective, optimizer=optax.sgd(0.1), epochs=4
+    ).dw
+    dw = jnp.zeros((12, 7))
+    for _ in range(4):
+        dw -= 0.1 * jax.grad(lambda dw: objective(linear, dw, x, Y))(dw)
+    assert_rel_close(got, dw)
+
+
+def test_a_loss_of_the_users_own_trains():
+    def hinge(logits, labels):
+        margin = logits - jnp.take_along_axis(logits, labels[:, None], 1)
+        return jnp.maximum(0, 1 + margin).sum(-1)
+
+    fitted = fit(linear, START, batches(), make_objective(hinge, penalty=0.1), epochs=3)
+    assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
+    assert isinstance(fit(linear, START, batches(), Objective(hinge), epochs=1).dw, jax.Array)
+
+
+def test_iterables_and_generators_of_batches_train_as_arrays_do():
+    order = [batches().order(epoch) for epoch in range(3)]
+
+    def generator(epoch):
+        for rows, present in zip(*order[epoch], strict=True):
+            kept = rows[present > 0]
+            yield X[kept], Y[kept]
+
+    arrays, generated = (fit(linear, START, source, epochs=3) for source in (batches(), generator))
+    assert_rel_close(generated.dw, arrays.dw)
+    assert [row["examples"] for row in generated.history] == [70] * 3
+    listed = fit(linear, START, [*generator(0)], epochs=2)
+    assert listed.steps == 10
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Grain's own
+def test_grains_loader_trains():
+    grain = pytest.importorskip("grain")
+    pairs = [(x, y) for x, y in zip(X, Y, strict=True)]
+    loader = grain.MapDataset.source(pairs).shuffle(seed=0).to_iter_dataset().batch(16)
+    fitted = fit(linear, START, loader, epochs=2)
+    assert (fitted.steps, fitted.history[-1]["examples"]) == (10, 70)
+
+
+def test_the_caller_sees_every_epoch_and_adds_to_its_row():
+    seen = []
+
+    def on_epoch(row, dw):
+        seen.append((row["epoch"], float(jnp.abs(dw).max())))
+        return {"test_accuracy": accuracy(linear, dw, X, Y)}
+
+    fitted = fit(linear, START, batches(), epochs=3, on_epoch=on_epoch)
+    assert [epoch for epoch, _ in seen] == [1, 2, 3]
+    assert fitted.history[-1]["test_accuracy"] == accuracy(linear, fitted.dw, X, Y)
+
+
+def test_images_train_every_leaf():
+    predict, _ = predictor("everything", depth=1)
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)
+    fitted = fit(predict, predict.zeros(), batches(inputs=images), epochs=2)
+    moved = {path: float(jnp.abs(leaf).max()) > 0 for path, leaf in trees.leaves(fitted.dw).items()}
+    assert all(moved[path] for path in moved if "key/bias" not in path)
+
+
+def test_logits_of_a_padded_last_batch_are_dropped():
+    predict, dw = task()
+    assert_rel_close(logits(predict, dw, X, batch_size=32), np.asarray(predict(dw, X)))
+    assert accuracy(predict, dw, X, np.asarray(predict(dw, X)).argmax(-1)) == 1.0
+
+
+def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
+    """Learning rate, penalty, alpha, kappa, momentum's rate and the anchor: one program for each optimiser."""
+    predict, dw = task()
+    moved = dataclasses.replace(predict, w=initial_weights(predict.model, jax.random.key(5)))
+
+    def run(predict, optimizer, **numbers):
+        fit(predict, dw, batches(batch_size=17), make_objective("rsl", **numbers), optimizer=optimizer, epochs=1)
+
+    before = module.train_epoch._cache_size()
+    for rate in (1e-2, 1e-3, 1e-4):
+        run(predict, adam(rate))
+    run(predict, adam(1e-3, (0.3, 0.7)), penalty=0.1, alpha=2.0, kappa=5.0)
+    run(moved, adam(1e-3), penalty=0.0)
+    assert module.train_epoch._cache_size() == before + 1
+    for rate in (1e-2, 1e-3, 1e-4):
+        run(predict, momentum(rate))
+    assert module.train_epoch._cache_size() == before + 2
+
+
+HERE = Path(__file__).parent
+SCRIPT = """
+import json, sys
+import test_fit
+from tangent_jax.core import trees
+from tangent_jax.train import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
+fitted = test_fit.train(*test_fit.task(), epochs=40, checkpoints=sys.argv[1])
+print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
+    def start(folder):
+        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"}
+        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE,
+                                stderr=subprocess.DEVNULL, text=True, env=environment)  # fmt: skip
+
+    whole = json.loads(start("whole").communicate()[0])
+    rng, kills = np.random.default_rng(0), 0
+    while kills < 4:
+        process = start("killed")
+        deadline = time.monotonic() + 60
+        while not any((tmp_path / "killed").glob("*/*")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert json.loads(start("killed").communicate()[0]) == whole
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = train(*task(), checkpoints=tmp_path)
+    again = train(*task(), checkpoints=tmp_path)
+    assert again.history == first.history
+    assert trees.fingerprint(again.dw) == trees.fingerprint(first.dw)
+    # another run's checkpoint is not taken for this one's: seed, method, anchor and data tell them apart
+    moved, dw = task()
+    moved = dataclasses.replace(moved, w=jax.tree.map(lambda leaf: 1.01 * leaf, moved.w))
+    others = [train(*task(), checkpoints=tmp_path, seed=4), train(*task("nlft"), checkpoints=tmp_path)]
+    others += [train(moved, dw, checkpoints=tmp_path)]
+    flipped = batches(inputs=X[::-1])
+    others += [fit(*task(), flipped, optimizer=adam(1e-2), epochs=6, checkpoints=tmp_path)]
+    relabelled = Batches(X, (Y + 1) % 7, jax.random.key(0), batch_size=16)
+    others += [fit(*task(), relabelled, optimizer=adam(1e-2), epochs=6, checkpoints=tmp_path)]
+    assert len({trees.fingerprint(fitted.dw) for fitted in [first, *others]}) == 6
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.parametrize(("call", "match"), [
+    (lambda: train(*task(), epochs=0), "fit: expected epochs >= 1, a whole number; got 0"),
+    (lambda: train(*task(), epochs=1.5), "a whole number; got 1.5"),
+    (lambda: adam(0.0), "adam: expected learning_rate > 0"),
+    (lambda: make_objective(penalty=-1.0), "penalty >= 0"),
+    (lambda: make_objective("hinge"), "make_loss: expected a loss in"),
+    (lambda: make_objective("ce", kappa=3.0), "hyper-parameters of ce: none; got kappa"),
+    (lambda: make_objective(linear, kappa=3.0), "hyper-parameters of a named loss"),
+    (lambda: task("soup"), "Predictor: expected method in taft, nlft; got soup"),
+    (lambda: task(linearization="magic"), "Predictor: expected linearization in closed_form, autodiff"),
+    (lambda: Batches(X, Y[:-1]), r"Batches: expected as many inputs as labels \(69"),
+    (lambda: Batches(X, Y - 1), "labels >= 0; got -1"),
+    (lambda: Batches(X, Y, batch_size=0), "batch_size >= 1; got 0"),
+    (lambda: fit(linear, START, Batches(X, Y)), "batches with a key, which decides their order; got none"),
+    (lambda: fit(linear, START, iter([(X, Y)]), epochs=2), "a batch in every epoch; got none in epoch 2"),
+    (lambda: fit(linear, START, [(X[:4], Y[:4]), (X, Y)]), "none above the first's 4"),
+    (lambda: fit(linear, START, [(X, Y)], checkpoints="x"), "Batches, where checkpoints are kept; got list"),
+])  # fmt: skip
+def test_bad_input_is_one_clear_line(call, match):
+    with pytest.raises(InputError, match=match):
+        call()
+
+
+def test_the_distance_bound_holds_and_falls_with_training(x64):
+    predict, _ = predictor(depth=1)
+    x, objective = np.asarray(X, np.float64), make_objective("rsl", 0.1)
+    data = Batches(x, Y, jax.random.key(0), batch_size=70)
+    steps = {}
+    for n in (5, 40, 600):
+        optimizer = adam(3e-2, decay_at=(0.5, 0.8))
+        steps[n] = fit(predict, predict.zeros(), data, objective, optimizer=optimizer, epochs=n).dw
+    small_batches = Batches(x, Y, batch_size=16)
+    bounds = {n: distance_bound(predict, step, small_batches, objective) for n, step in steps.items()}
+    gradient = jax.grad(lambda dw: objective(predict, dw, jnp.asarray(X, float), jnp.asarray(Y)))(steps[5])
+    assert bounds[5] == pytest.approx(float(jnp.sqrt(trees.squared_norm(gradient))) / 0.1, rel=1e-9)
+    apart = {}
+    for n in (5, 40):
+        apart[n] = float(jnp.sqrt(trees.squared_norm(jax.tree.map(jnp.subtract, steps[n], steps[600]))))
+        assert apart[n] <= bounds[n] + bounds[600]
+    assert bounds[5] > bounds[40] > bounds[600]
+    assert apart[5] > bounds[600]  # so the bound says something
+    with pytest.raises(InputError, match="penalty > 0"):
+        distance_bound(predict, steps[5], small_batches, make_objective(penalty=0.0))
+
+
+def test_the_tangent_alone_is_the_total_less_the_anchors_output():
+    predict, dw = predictor()
+    for road in ("closed_form", "autodiff"):
+        alone = dataclasses.replace(predict, output="tangent", linearization=road)
+        assert_rel_close(alone(dw, X), predict(dw, X) - predict.model.apply(predict.w, X, predict.subset.stage))
+    with pytest.raises(InputError, match="the last for taft only; got tangent of nlft"):
+        dataclasses.replace(predict, method="nlft", output="tangent")
+
+
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+@pytest.mark.parametrize("road", ["closed_form", "autodiff"])
+def test_a_predictor_computes_in_the_dtype_asked_for(method, road):
+    predict, dw = predictor(method=method, linearization=road)
+    half = dataclasses.replace(predict, dtype=jnp.bfloat16)
+    assert half(dw, X).dtype == jnp.float32
+    assert_rel_close(half(dw, X), predict(dw, X), TOLERANCE["bfloat16"])
+    dtypes = products(half, dw, X)
+    assert dtypes
+    assert all(dtype == {"bfloat16"} for dtype in dtypes)
