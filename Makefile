@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint parity clean
+.PHONY: demo test test-all lint parity clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
 
 test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, real weights and photographs, benches
+	TANGENT_JAX_KILLS=200 $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -19,7 +22,7 @@ lint: .venv/dev
 parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which a user never needs
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity]'
-	$(BIN)/python -m pytest tests/test_weights.py tests/test_privacy.py -k 'hugging_face or jax_privacy'
+	$(BIN)/python -m pytest tests/models/test_weights.py tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy'
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'

@@ -78,7 +78,7 @@ def main() -> None:
     with show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted = fit_private(predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings)
     spent = fitted.spent.to_json()
-    origin = make_provenance(predict).trained(train, fitted.seconds, privacy=spent)
+    origin = make_provenance(predict, recipe).trained(train, fitted.seconds, privacy=spent)
     write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"

@@ -72,14 +72,9 @@ def provenance_of(fields: dict[str, Any]) -> Provenance:
     return Provenance.from_json(json.dumps({**fields, **changes}))
 
 
-def recipe_of(old: dict[str, Any]) -> dict[str, Any] | None:
-    """The recipe that version 0.1 wrote; None where it cannot train again (private components)."""
-    choice, settings = old.get("choice"), old.get("settings")
-    if choice is None or settings is None or "epochs" not in settings or len(old["key"]) != 2:
-        return None
-    shared = {
-        name: old[name] for name in ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")
-    }
-    training = ("loss", "epochs", "batch_size", "learning_rate", "penalty", "alpha", "kappa")
-    recipe = Recipe(**shared, **choice | {name: settings[name] for name in training}, order=old["key"][1])
-    return {field: value for field, value in vars(recipe).items()}
+def recipe_of(old: dict[str, Any]) -> dict[str, Any]:
+    """The recipe that version 0.1 wrote; of a private component, its anchor's."""
+    shared = {name: old[name] for name in ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")}
+    training = {*vars(Recipe())} & {*old["settings"]}
+    fields = {**shared, **old["choice"], **{name: old["settings"][name] for name in training}}
+    return vars(Recipe(**fields, order=old["key"][1] if old["key"] else 1))

@@ -71,7 +71,9 @@ def test_private_components_keep_what_they_spent(tmp_path):
     spent |= {"sampling_rate": 1.0, "private": True}
     settings = {"epsilon": 3.0, "delta": 1e-5, "steps": 50}
     store = convert(written_by_0_1(tmp_path, {**RECIPE, "settings": settings, "key": []}, spent))
-    assert store.provenance("shard 0").recipe is None
+    assert store.provenance("shard 0").recipe == Recipe(
+        new_class_token=True, seed=3, output="tangent", learning_rate=0.003
+    )
     together = store.spent([*store])
     assert together is not None
     assert abs(together["epsilon"] - 3) < 1e-3

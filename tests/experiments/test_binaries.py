@@ -1,30 +1,26 @@
 """The binaries, as a user runs them: results, files, and one clear line for what they cannot use."""
 
+import dataclasses
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.numpy import save_file
-from tangent_jax.exports import load_export
-from tangent_jax.store import Store
+from run_binary import run
 
-from tangent_jax import trees, weights
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(binary, *arguments, code=0):
-    """(last line of stdout, stderr) of a binary started from the checkout."""
-    command = [sys.executable, "-m", f"experiments.{binary}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == code, done.stderr[-3000:]
-    lines = done.stdout.strip().splitlines()
-    return lines[-1] if lines else "", done.stderr
+from tangent_jax.components.exports import load_export
+from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.steps import read_step
+from tangent_jax.components.store import Store
+from tangent_jax.core import trees
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import load, save
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
 
 
 def photographs(root, count=6, classes=("cat", "dog")):
@@ -56,7 +52,18 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     assert stored["accuracy"] == result["accuracy"]
     assert len(stored["history"]) == 3
     assert Image.open(tmp_path / "out/curves.png").size[0] > 600
-    assert (tmp_path / "out/dw.safetensors").exists()
+    dw, metadata = read_step(tmp_path / "out/dw.safetensors")
+    assert trees.size(dw) == 113002
+    assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The flag of a small random ViT, which compiles quickly."""
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=10))
+    save(path, Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
+    return f"--weights={path}"
 
 
 @pytest.mark.slow
@@ -67,21 +74,23 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
         ["--method=nlft", "--blocks=2"],
         ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24"],
         ["--subset=everything", "--dtype=bfloat16"],
-        ["--subset=bitfit", "--blocks=6", "--loss=ce"],
+        ["--subset=bitfit", "--blocks=2", "--loss=ce"],
     ],
 )
-def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, flags):
+def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, tiny, flags):
     photographs(tmp_path / "photos")
     cache, out = f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"
     line, _ = run(
-        "finetune", f"--dataset=folder:{tmp_path}/photos", "--epochs=15", "--batch_size=5", cache, out, *flags
+        "finetune", tiny, f"--dataset=folder:{tmp_path}/photos", "--epochs=15", "--batch_size=5", cache, out, *flags
     )
     assert json.loads(line)["accuracy"] >= 0.75
 
 
 @pytest.mark.slow
-def test_quickstart_shows_a_removal_that_is_exact(tmp_path):
-    line, _ = run("quickstart", "--epochs=4", "--shards=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out")
+def test_quickstart_shows_a_removal_that_is_exact(tmp_path, tiny):
+    line, _ = run(
+        "quickstart", tiny, "--epochs=4", "--shards=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"
+    )
     result = json.loads(line)
     assert result["removal_is_exact"]
     assert set(result["accuracy"]) == {"FC", "NLFT-1", "TAFT-1", "one shard", "3 added", "2 left"}
@@ -89,9 +98,10 @@ def test_quickstart_shows_a_removal_that_is_exact(tmp_path):
 
 
 @pytest.mark.slow
-def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path):
+def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny):
     photographs(tmp_path / "photos")
     flags = [
+        tiny,
         f"--datasets=folder:{tmp_path}/photos",
         *("--blocks=1", "--seeds=2", "--epochs=3", "--search_epochs=2", "--nosearch_anchor"),
         f"--cache_dir={tmp_path}/cache",
@@ -108,7 +118,7 @@ def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path):
     assert (tmp_path / "out/table1.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bench_writes_every_row_and_its_ratios(tmp_path):
     line, _ = run("bench", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
@@ -124,7 +134,7 @@ def test_bench_writes_every_row_and_its_ratios(tmp_path):
 @pytest.mark.slow
 def test_pretrain_writes_a_model_that_loads(tmp_path):
     run("pretrain", "--images=64", "--epochs=1", f"--out={tmp_path}")
-    assert weights.load(tmp_path / "vit_builtin.safetensors").config == weights.load("builtin").config
+    assert load(tmp_path / "vit_builtin.safetensors").model == load("builtin").model
 
 
 def damaged(root, harm):
@@ -140,12 +150,10 @@ def damaged(root, harm):
         Image.new("RGB", (9, 9)).save(photos / "test/eel/1.png")
     elif harm in ("nan", "truncated", "wrong model"):
         path = root / "w.safetensors"
-        weights.save_safetensors(path, weights.load("builtin"))
-        if harm == "nan":
-            flat = {k: np.array(v) for k, v in trees.leaves(weights.load("builtin").params).items()}
-            flat["norm/bias"][0] = np.nan
-            save_file(flat, path, {"tangent_jax": json.dumps(weights.meta_of(weights.load("builtin")))})
-        elif harm == "truncated":
+        pretrained = load("builtin")
+        norm = {**pretrained.w["norm"], "bias": pretrained.w["norm"]["bias"].at[0].set(np.nan)}
+        save(path, dataclasses.replace(pretrained, w={**pretrained.w, "norm": norm}) if harm == "nan" else pretrained)
+        if harm == "truncated":
             path.write_bytes(path.read_bytes()[:-10])
         flags += [f"--weights={path}", *(["--architecture=B/16"] if harm == "wrong model" else [])]
     elif harm == "missing weights":
@@ -195,7 +203,7 @@ def test_an_unknown_flag_is_refused():
     assert "Traceback" not in stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tangent_beats_the_head_on_real_birds(vit_tiny, shared, tmp_path):
     """Default flags: TAFT-1 at least 0.850 on cub50's test split, FC at least 0.835 and below it."""
     data = [f"--weights={vit_tiny}", f"--dataset=folder:{shared}/data/cub50.zip", f"--cache_dir={tmp_path}/cache"]
@@ -218,38 +226,38 @@ def test_the_picture_of_a_history_is_drawn(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory):
+def sharded(tmp_path_factory, tiny):
     """Flags that make the sharded binaries small, with one folder of stores for all of them."""
     root = tmp_path_factory.mktemp("sharded")
-    return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--stores={root}/stores"]
+    return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--stores={root}/stores", tiny]
 
 
 @pytest.mark.slow
 def test_compose_forget_and_influence_share_what_they_train(sharded):
     root, flags = sharded
-    line, first = run("compose", *flags, "--shards=2,6", f"--out={root}/compose")
+    line, first = run("compose", *flags, "--shards=2,4", f"--out={root}/compose")
     result = json.loads(line)
-    assert result["shards"].keys() == {"2", "6"}
+    assert result["shards"].keys() == {"2", "4"}
     for row in result["shards"].values():
         assert {"taft", "soup", "fc", "greedy", "taft_single"} <= row.keys()
-        assert min(row.values()) > 0.1
+        assert min(row.values()) > 0.05
     assert result["full"].keys() == {"taft", "soup", "fc"}
     assert Image.open(root / "compose/compose.png").size[0] > 500
-    again, second = run("compose", *flags, "--shards=2,6", f"--out={root}/compose")
+    again, second = run("compose", *flags, "--shards=2,4", f"--out={root}/compose")
     assert json.loads(again) == result
     assert "taft shards" in first
     assert "taft shards" not in second  # all of them came from the stores
-    line, err = run("forget", *flags, "--shards=6", "--orders=3", "--shadows=2", f"--out={root}/forget")
+    line, err = run("forget", *flags, "--shards=4", "--orders=3", "--shadows=2", f"--out={root}/forget")
     result = json.loads(line)
     assert "taft shards" not in err
-    assert result["curve"]["removed"] == [0, 1, 2, 3, 4, 5]
-    assert result["inference_passes"] == {"taft": 1, "sisa": 6}
-    assert result["removal"] == {"removed": 3, "bitwise": True, "receipt_verified": True}
+    assert result["curve"]["removed"] == [0, 1, 2, 3]
+    assert result["inference_passes"] == {"taft": 1, "sisa": 4}
+    assert result["removal"] == {"removed": 2, "bitwise": True, "receipt_verified": True}
     assert result["membership"].keys() == {"confidence", "likelihood ratio"}
     assert result["retraining"]["speedup"] > 1
-    line, _ = run("influence", *flags, "--shards=6", "--orders=3", f"--out={root}/influence")
+    line, _ = run("influence", *flags, "--shards=4", "--orders=3", f"--out={root}/influence")
     result = json.loads(line)
-    assert len(result["without"]) == 6
+    assert len(result["without"]) == 4
     assert result["movement"][0] > result["movement"][-1] > 0
     for name in ("forget/forget.png", "forget/membership.png", "influence/influence.png"):
         assert Image.open(root / name).size[0] > 500
@@ -258,12 +266,12 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
 @pytest.mark.slow
 def test_the_store_from_the_command_line(sharded, tmp_path):
     root, flags = sharded
-    flags = [flags[0], flags[1], f"--stores={tmp_path}"]
-    run("compose", *flags, "--shards=4", "--methods=taft", "--sharding=hash", f"--out={tmp_path}/out")
-    where = f"--store={tmp_path}/digits-taft-hash-4-seed0"
+    flags = [flags[0], flags[1], flags[3], f"--stores={tmp_path}"]
+    run("compose", *flags, "--shards=3", "--methods=taft", "--sharding=hash", f"--out={tmp_path}/out")
+    where = f"--store={tmp_path}/digits-taft-hash-3-seed0"
     listed = json.loads(run("store", "list", where)[0])["components"]
-    assert [row["name"] for row in listed] == [f"shard {s}" for s in range(4)]
-    assert json.loads(run("store", "compose", where)[0])["composed"] == 4
+    assert [row["name"] for row in listed] == [f"shard {s}" for s in range(3)]
+    assert json.loads(run("store", "compose", where)[0])["composed"] == 3
     gone = Store(where[8:]).provenance("shard 2").examples[:5]
     (tmp_path / "ids.txt").write_text("".join(f"{identifier}\n" for identifier, _ in gone) + "nobody.jpg\n")
     asked = ["remove", where, f"--examples={tmp_path}/ids.txt", "--retrain", f"--cache_dir={root}/cache"]
@@ -280,10 +288,10 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())
     assert receipt["exported_before"] == [f"{tmp_path}/export"]
-    stored = next(Path(where[8:]).glob("components/*/provenance.json"))
-    stored.write_text(stored.read_text().replace("digit", "digiT", 1))
+    stored = next(Path(where[8:]).glob("components/*.safetensors"))
+    stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))
     line, err = run("store", "verify", where, code=1)
-    assert "provenance.json: altered" in err
+    assert f"{stored.name}: altered" in err
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_other_wrong_sources_are_one_clear_line(tmp_path):
             load(source, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_real_weights_classify_the_imagenet_sample(vit_tiny, shared):
     """Top-1 0.80 and top-5 0.95, within 0.01 (PyTorch: 0.799, 0.949)."""
     from tangent_jax.data.decode import decode
