@@ -12,7 +12,7 @@ test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, real weights and photographs, benches
-	TANGENT_JAX_KILLS=200 $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
+	TANGENT_JAX_KILLS=200 TANGENT_JAX_OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

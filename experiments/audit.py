@@ -15,14 +15,10 @@ import jax
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.breaks import BREAKS, break_mechanism
 from experiments.common import F
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data.registry import open_dataset
-from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
-from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
-from tangent_jax.train.batches import Batches
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
 common.define("dataset", "method", "delta", "seed", out="out/audit")
@@ -37,26 +33,26 @@ flags.DEFINE_enum("broken", "nothing", BREAKS, "What to break in the mechanism."
 
 
 def main() -> None:
-    claimed = make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe, dataset = common.recipe(kind=common.PRIVATE_KINDS[F.subset]), open_dataset(F.dataset)
+    claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
+    recipe, dataset = common.recipe(kind=common.PRIVATE_KINDS[F.subset]), tj.open_dataset(F.dataset)
     classes = len(dataset.classes)
     predict = common.predictor(recipe, classes)
     train = common.features(predict, dataset.train, "train inputs")
     rows = np.linspace(0, len(train.labels) - 1, F.others + 1).astype(int)
     labels = train.labels[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
-    with show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
-        absent, present = canary_scores(
+    with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
+        absent, present = tj.canary_scores(
             predict,
             predict.zeros(),
-            Batches(train.inputs[rows], labels),
+            tj.Batches(train.inputs[rows], labels),
             break_mechanism(claimed, F.broken, len(rows)),
             F.trials,
             jax.random.key(F.seed),
             objective=recipe.objective(),
             claimed=claimed,
         )
-    bound = epsilon_lower_bound(absent, present, F.delta, F.confidence)
+    bound = tj.epsilon_lower_bound(absent, present, F.delta, F.confidence)
     proved = max(bound.epsilon, bound.gaussian_epsilon)
     draw(absent, present, claimed)
     result = {
@@ -73,7 +69,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def draw(absent: np.ndarray, present: np.ndarray, claimed: Mechanism) -> None:
+def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism) -> None:
     """The attack's ROC beside the most that the claim allows."""
     from scipy.stats import norm
 

@@ -16,23 +16,16 @@ import jax.numpy as jnp
 from absl import flags
 from jax.tree_util import Partial
 
+import tangent_jax as tj
 from experiments import binary, common, measure, pictures
 from experiments.common import F
 from experiments.measure import Operation, compiled, compiled_step
 from experiments.runs import markdown
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Tree
-from tangent_jax.linearize import linearize
-from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.predict import tangent
+from tangent_jax.core import Tree, trees
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig, vit_config
-from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.plain import one_query_input
+from tangent_jax.models.vit.forward import one_query_input
 from tangent_jax.train.fit import State, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
-from tangent_jax.train.objective import make_objective
-from tangent_jax.train.optimizers import adam
 
 common.define("dtype", out="out/bench")
 flags.DEFINE_list("sizes", ["Ti", "S"], "ViT sizes, of Ti, S, B, L, with patches of 16 at 224 pixels.")
@@ -54,21 +47,21 @@ RATIOS = {  # name: (above, below)
 }
 
 
-def full_block(config: ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
+def full_block(config: tj.ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
     """The tangent by jax.jvp of the standard last block: what the class query is measured against."""
     w, x, dw = trees.cast(w, x.dtype), x, trees.cast(dw, x.dtype)
-    f_lin = linearize(lambda w, x: measure.standard(config, w, x, config.depth), w)
+    f_lin = tj.linearize(lambda w, x: measure.standard(config, w, x, config.depth), w)
     return f_lin(dw, x).total.astype(jnp.float32)
 
 
 def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     """Compiles one operation after another."""
-    model = VisionTransformer(vit_config(f"{size}/16", classes=CLASSES))
+    model = tj.VisionTransformer(tj.vit_config(f"{size}/16", classes=CLASSES))
     config, labels = model.config, jnp.arange(batch) % CLASSES
     w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
-    pretrained = Pretrained(model, w, "random")
+    pretrained = tj.Pretrained(model, w, "random")
     images = jax.random.normal(jax.random.key(1), (batch, 224, 224, 3), dtype)
-    one = tangent(pretrained, 1).zeros()
+    one = tj.tangent(pretrained, 1).zeros()
 
     def plain(w: Tree, x: jax.Array) -> jax.Array:
         return model.apply(trees.cast(w, dtype), x)
@@ -83,11 +76,11 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     for blocks in [n for n in common.numbers("blocks", int) if n <= config.depth]:
         tokens = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype)
         x = one_query_input(config, tokens)[0] if blocks == 1 else tokens
-        taft = tangent(pretrained, blocks, dtype=dtype)
+        taft = tj.tangent(pretrained, blocks, dtype=dtype)
         zeros = taft.zeros()
-        yield step(f"NLFT-{blocks} step", tangent(pretrained, blocks, dtype=dtype, method="nlft"), zeros, x, labels)
+        yield step(f"NLFT-{blocks} step", tj.tangent(pretrained, blocks, dtype=dtype, method="nlft"), zeros, x, labels)
         yield step(f"TAFT-{blocks} step", taft, zeros, x, labels)
-        autodiff = tangent(pretrained, blocks, dtype=dtype, linearization="autodiff")
+        autodiff = tj.tangent(pretrained, blocks, dtype=dtype, linearization="autodiff")
         yield step(f"TAFT-{blocks} step, autodiff", autodiff, zeros, x, labels)
         if blocks == 1:
             predict = Partial(partial(full_block, config), w)
@@ -99,18 +92,18 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
     """One training step on one batch of cached features, optimiser included."""
     order, present = jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels)))
-    state = State(dw, adam().init(dw))
+    state = State(dw, tj.adam().init(dw))
     epoch = inspect.unwrap(train_epoch)
-    data = (x, labels, order, present, make_objective(), adam(1e-5), 0.0)
+    data = (x, labels, order, present, tj.make_objective(), tj.adam(1e-5), 0.0)
     return compiled_step(name, lambda state, predict, *data: epoch(predict, state, *data)[0], [state], predict, *data)
 
 
 def many(how: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, at_once: int) -> Operation:
     """One step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
-    states = [repeated(State(dw, adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
+    states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
     epoch = inspect.unwrap(train_epoch_many)
-    data = (x, labels, order, jnp.ones(order.shape), make_objective(), adam(1e-5), 0.0)
+    data = (x, labels, order, jnp.ones(order.shape), tj.make_objective(), tj.adam(1e-5), 0.0)
     name = f"{MODELS} models' TAFT-1 steps, {how}"
     return compiled_step(name, lambda states, predict, *data: epoch(predict, states, *data)[0], states, predict, *data)
 

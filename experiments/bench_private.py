@@ -19,26 +19,18 @@ import numpy as np
 from absl import flags
 from jax.tree_util import Partial
 
+import tangent_jax as tj
 from experiments import binary, common, measure
 from experiments.common import F
 from experiments.measure import Operation, compiled_step
 from experiments.runs import markdown
-from tangent_jax.core.notation import Tree
-from tangent_jax.linearize import linearize
-from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.predict import tangent
+from tangent_jax.core import Tree
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig, vit_config
-from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.plain import one_query_input
-from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
-from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.models.vit.forward import one_query_input
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip, private_step
 from tangent_jax.train.fit import State
-from tangent_jax.train.losses import cross_entropy
-from tangent_jax.train.objective import make_objective
-from tangent_jax.train.optimizers import apply, momentum
+from tangent_jax.train.optimizers import apply
 
 common.define(batch_size=32, out="out/bench_private")
 flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
@@ -52,16 +44,16 @@ RATIOS = {  # name: a word of the row that is compared with the private step
     "jax_privacy_class_query_over_private": "jax_privacy, class",
     "opacus_over_private": "Opacus",
 }
-Summed = Callable[[Any, Tree, jax.Array, jax.Array], ClippedSum]
+Summed = Callable[[Any, Tree, jax.Array, jax.Array], tj.ClippedSum]
 
 
 def operations() -> Iterator[Operation]:
-    config = vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # the last block is all that is run
-    model, n = VisionTransformer(config), F.batch_size
+    config = tj.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # the last block is all that is run
+    model, n = tj.VisionTransformer(config), F.batch_size
     w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
-    predict = tangent(Pretrained(model, w, "random"), output="tangent")
-    dw, objective = predict.zeros(), make_objective("ce", penalty=0.0)
-    mechanism, optimizer = make_mechanism(3.0, 1e-5), momentum(1e-6)
+    predict = tj.tangent(tj.Pretrained(model, w, "random"), output="tangent")
+    dw, objective = predict.zeros(), tj.make_objective("ce", penalty=0.0)
+    mechanism, optimizer = tj.make_mechanism(3.0, 1e-5), tj.momentum(1e-6)
     tokens = jax.random.normal(jax.random.key(2), (n, config.tokens, config.width))
     x, y = one_query_input(config, tokens)[0], jnp.arange(n) % CLASSES
 
@@ -79,8 +71,8 @@ def operations() -> Iterator[Operation]:
 
         return step
 
-    present, options = jnp.ones(n), {"loss": cross_entropy, "clip_norm": 1.0}
-    vmapped = private(lambda predict, dw, x, y: clipped_sum(predict, dw, x, y, present, **options))
+    present, options = jnp.ones(n), {"loss": tj.cross_entropy, "clip_norm": 1.0}
+    vmapped = private(lambda predict, dw, x, y: tj.clipped_sum(predict, dw, x, y, present, **options))
     ours = private(lambda predict, dw, x, y: clip(predict, dw, x, y, present, objective, mechanism))
     yield operation("ordinary step", ordinary)
     yield operation("private step, norms in closed form", ours)
@@ -96,19 +88,19 @@ def operations() -> Iterator[Operation]:
             print(f"bench_private: {name} is not installed, and left out", file=sys.stderr)
 
 
-def full_block(config: ViTConfig, w: Tree) -> Any:
+def full_block(config: tj.ViTConfig, w: Tree) -> Any:
     """The last block on every token and the head, linearised by jax.jvp; the tangent alone."""
-    return Partial(lambda w, dw, x: linearize(lambda w, x: measure.standard(config, w, x, 1), w)(dw, x).tangent, w)
+    return Partial(lambda w, dw, x: tj.linearize(lambda w, x: measure.standard(config, w, x, 1), w)(dw, x).tangent, w)
 
 
-def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> ClippedSum:
+def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.ClippedSum:
     from jax_privacy import clipped_grad  # pyright: ignore
 
     def loss(dw: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.mean(cross_entropy(predict(dw, x), y))
+        return jnp.mean(tj.cross_entropy(predict(dw, x), y))
 
     clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=8)
-    return ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
+    return tj.ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
 
 
 def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:

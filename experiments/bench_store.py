@@ -13,15 +13,10 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
+import tangent_jax as tj
 from experiments import binary, common
 from experiments.common import F
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
 from tangent_jax.core import trees
-from tangent_jax.models.subsets import make_subset
-from tangent_jax.models.vit.config import vit_config
-from tangent_jax.models.vit.model import VisionTransformer
 
 common.define(out="out/bench_store")
 flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
@@ -32,10 +27,10 @@ flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.",
 def main() -> None:
     root = binary.out_folder() / "store"
     shutil.rmtree(root, ignore_errors=True)
-    model = VisionTransformer(vit_config(f"{F.size}/16", classes=200))
-    shapes, subset, rng = model.shapes(), make_subset(model, blocks=1), np.random.default_rng(0)
+    model = tj.VisionTransformer(tj.vit_config(f"{F.size}/16", classes=200))
+    shapes, subset, rng = model.shapes(), tj.make_subset(model, blocks=1), np.random.default_rng(0)
     dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
-    store, origin = Store(root), Provenance("taft", {}, "", "", subset.paths)
+    store, origin = tj.Store(root), tj.Provenance("taft", {}, "", "", subset.paths)
 
     def add(name: str) -> None:
         store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
@@ -44,7 +39,7 @@ def main() -> None:
         add(f"shard {i:04}")
     operations = {
         "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
-        "compose": lambda: compose(store),
+        "compose": lambda: tj.compose(store),
         "remove": lambda: store.remove([min(store)]),
     }
     times: dict[str, list[float]] = {name: [] for name in operations}

@@ -8,7 +8,8 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from tangent_jax.core.checks import InputError, require
+import tangent_jax as tj
+from tangent_jax.core import require
 from tangent_jax.core.files import write_whole
 
 
@@ -39,7 +40,7 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
             good = len(given) == 1 and given[0] in commands if commands else not given
             require(good, name, expected, " ".join(given) or "none")
             main(*given)
-        except InputError as error:
+        except tj.InputError as error:
             print(error, file=sys.stderr)
             sys.exit(1)
         except OSError as error:

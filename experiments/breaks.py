@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from tangent_jax.privacy.mechanism import Mechanism
+import tangent_jax as tj
 
 BREAKS = ("nothing", "no_noise", "no_clipping", "noise_over_batch")
 
 
-def break_mechanism(mechanism: Mechanism, broken: str, examples: int) -> Mechanism:
+def break_mechanism(mechanism: tj.Mechanism, broken: str, examples: int) -> tj.Mechanism:
     """What trains in the place of the claimed mechanism."""
     sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
     changes = {

@@ -15,21 +15,8 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from tqdm import tqdm
 
 CLASSES = string.ascii_uppercase + string.ascii_lowercase
-FONTS = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSans-Oblique",
-    "DejaVuSansMono",
-    "DejaVuSerif",
-    "DejaVuSerif-Italic",
-    "STIXGeneral",
-    "STIXGeneralBol",
-    "STIXGeneralItalic",
-    "cmr10",
-    "cmss10",
-    "cmtt10",
-    "cmb10",
-)
+FONTS = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Italic"]
+FONTS += ["STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10", "cmb10"]
 SIDE, MARGIN = 32, 6
 
 

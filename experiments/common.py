@@ -6,19 +6,16 @@ Recipe carry its defaults.
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from absl import flags
 
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.core.checks import refusal
-from tangent_jax.core.progress import show_progress
+import tangent_jax as tj
+from tangent_jax.core import refusal
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.load import load
-from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS, Predictor
+from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
 from tangent_jax.train.losses import LOSSES
 
@@ -30,52 +27,40 @@ FIELD_OF = {"lr": "learning_rate", "subset": "kind"}
 """The field of a Recipe that a flag of another name gives."""
 
 
-def enum(help: str, values: Iterable[str]) -> partial:
-    return partial(flags.DEFINE_enum, enum_values=[*values], help=help)
-
-
-def number(help: str, lowest: float = 0.0, default: float | None = None) -> partial:
-    more = {} if default is None else {"default": default}
-    return partial(flags.DEFINE_float, help=help, lower_bound=lowest, **more)
-
-
-def integer(help: str, lowest: int | None = 1, default: int | None = None) -> partial:
-    more = {} if default is None else {"default": default}
-    return partial(flags.DEFINE_integer, help=help, lower_bound=lowest, **more)
-
-
-def word(help: str, kind: Callable = flags.DEFINE_string, **default: Any) -> partial:
-    return partial(kind, help=help, **default)
+def flag(kind: str, help: str, values: Iterable[str] = (), low: float | None = None, **default: Any) -> partial:
+    """A flag to be defined; `values`: of an enum; `low`: the lowest number; no default: the Recipe's."""
+    options = {"enum": {"enum_values": [*values]}, "integer": {"lower_bound": low}, "float": {"lower_bound": low}}
+    return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **default)
 
 
 ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets:PATH"
 TABLE: dict[str, partial] = {
-    "weights": word("Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a .safetensors or .npz file."),
-    "architecture": word("What the weights must be, such as L/16; unset: whatever they are.", default=None),
-    "image_size": integer("Side in pixels; unset: the weights' own. The position embedding is resampled."),
-    "dataset": word(f"digits, folder:PATH (class sub-folders or a zip), tfds:NAME[@DATA_DIR], or {ARCHIVES}."),
-    "datasets": word("Data sets, as finetune's --dataset, with commas.", flags.DEFINE_list, default=["digits"]),
-    "cache_dir": word("Folder of cached features.", default="~/.cache/tangent_jax"),
-    "cache_dtype": enum("Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
-    "skip_unreadable": word("Leave unreadable images out and count them.", flags.DEFINE_bool, default=False),
-    "dtype": enum("Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
-    "linearization": enum("How the tangent is computed.", LINEARIZATIONS),
-    "output": enum("What a tangent model answers: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
-    "method": enum("Tangent (taft), non-linear (nlft), or the head alone (fc).", ["taft", "nlft", "fc"]),
-    "subset": enum("Which leaves of those blocks: all, biases, layer norms; or head, everything.", KINDS),
-    "blocks": integer("How many of the last blocks are trained (0: the head alone).", 0),
-    "reset": word("Re-initialise the trained blocks, norm and head before linearising (PT=F).", flags.DEFINE_bool),
-    "new_class_token": word("A new class token at the first trained block (CLS=T).", flags.DEFINE_bool),
-    "loss": enum("Rescaled square loss (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
-    "penalty": number("Strength lambda of the ridge lambda/2 |dw|^2."),
-    "lr": number("Learning rate."),
-    "epochs": integer("Passes over the training set; the learning rate falls to a tenth after 1/2 and 5/6 of them."),
-    "batch_size": integer("Examples per step."),
-    "seed": integer("Seed of the new head, of what is reset and of the order of examples.", None),
-    "delta": number("Failure probability of the privacy budget, below 1 / images.", default=1e-5),
-    "shards": integer("Shards trained apart.", 2, 50),
-    "orders": integer("Random orders averaged.", 1, 20),
-    "out": word("Folder for what it writes: result.json and pictures."),
+    "weights": flag("string", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a weights file."),
+    "architecture": flag("string", "What the weights must be, such as L/16; unset: whatever they are.", default=None),
+    "image_size": flag("integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1),
+    "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
+    "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
+    "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
+    "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
+    "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
+    "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
+    "output": flag("enum", "What a tangent model answers: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
+    "method": flag("enum", "Tangent (taft), non-linear (nlft), or the head alone (fc).", ["taft", "nlft", "fc"]),
+    "subset": flag("enum", "Which leaves of those blocks: all, biases, layer norms; or head, everything.", KINDS),
+    "blocks": flag("integer", "How many of the last blocks are trained (0: the head alone).", low=0),
+    "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
+    "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
+    "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
+    "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0),
+    "lr": flag("float", "Learning rate.", low=0.0),
+    "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
+    "batch_size": flag("integer", "Examples per step.", low=1),
+    "seed": flag("integer", "Seed of the new head, of what is reset and of the order of examples."),
+    "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
+    "shards": flag("integer", "Shards trained apart.", low=2, default=50),
+    "orders": flag("integer", "Random orders averaged.", low=1, default=20),
+    "out": flag("string", "Folder for what it writes: result.json and pictures."),
 }
 MODEL = ("weights", "architecture", "image_size")
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
@@ -87,7 +72,7 @@ PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 
 def define(*names: str, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's."""
-    fields = vars(Recipe())
+    fields = vars(tj.Recipe())
     for name in dict.fromkeys([*names, *defaults]):
         make, field = TABLE[name], FIELD_OF.get(name, name)
         default = {"default": fields[field]} if field in fields else {}
@@ -96,29 +81,29 @@ def define(*names: str, **defaults: Any) -> None:
         F.register_key_flag_for_module(sys.argv[0], F[name])  # so that the binary's --help shows it
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(**changes: Any) -> tj.Recipe:
     """The recipe that the binary's flags name, with changes."""
     flag_of = {field: flag for flag, field in FIELD_OF.items()}
-    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(Recipe)}
+    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
-    return Recipe(**given | changes)
+    return tj.Recipe(**given | changes)
 
 
-def predictor(recipe: Recipe, classes: int) -> Predictor:
+def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, load(recipe.weights, F.architecture))
+    return recipe.predictor(classes, tj.load(recipe.weights, F.architecture))
 
 
-def features(predict: Predictor, examples: Examples, title: str) -> Features:
+def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
     """The examples' features, from the cache that the flags name or computed now."""
-    with show_progress(title):
-        found = predict.features(examples, Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
+    with tj.show_progress(title):
+        found = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
     if found.skipped:
         print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
     return found
 
 
-def held_out(predict: Predictor, dataset: Dataset) -> tuple[Features, Features]:
+def held_out(predict: tj.Predictor, dataset: Dataset) -> tuple[tj.Features, tj.Features]:
     """(train, what settings are chosen on): the validation split where there is a test split too, else a fifth."""
     train = features(predict, dataset.train, "train inputs")
     if {"validation", "test"} <= {*dataset.splits}:

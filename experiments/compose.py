@@ -10,12 +10,11 @@ import sys
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose, greedy_soup
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
@@ -35,7 +34,7 @@ def main() -> None:
         divided, row = first.divide(count), {}
         for name, method in methods.items():
             store = method.store(divided, f"{count}")
-            row[name] = method.accuracy(compose(store))
+            row[name] = method.accuracy(tj.compose(store))
             row[f"{name}_single"] = float(np.mean([method.accuracy(store[part]) for part in store]))
             if name == "soup":
                 row["greedy"] = greedy(method, store)
@@ -55,13 +54,13 @@ def main() -> None:
     binary.finish({"shards": table, "full": full}, dataset=F.dataset)
 
 
-def greedy(method: Method, store: Store) -> float:
+def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
     splits, on = method.dataset.splits, method.train
     if {"validation", "test"} <= {*splits}:
         on = common.features(method.predict, splits["validation"], "validation inputs")
-    kept = greedy_soup(store, lambda dw: method.accuracy(dw, on))
-    return method.accuracy(compose({name: store[name] for name in kept}))
+    kept = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
+    return method.accuracy(tj.compose({name: store[name] for name in kept}))
 
 
 if __name__ == "__main__":

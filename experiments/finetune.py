@@ -6,12 +6,8 @@ In --out: result.json, curves.png, checkpoints, and dw.safetensors, the trained 
 import dataclasses
 import sys
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
-from tangent_jax.components.provenance import make_provenance
-from tangent_jax.components.steps import write_step
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data.registry import open_dataset
-from tangent_jax.train.fit import accuracy
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "method", "subset")
 common.define("blocks", "lr", "reset", "new_class_token", "seed", out="out/finetune")
@@ -19,22 +15,22 @@ common.define("blocks", "lr", "reset", "new_class_token", "seed", out="out/finet
 
 def main() -> None:
     recipe = common.recipe()
-    dataset = open_dataset(recipe.dataset)
+    dataset = tj.open_dataset(recipe.dataset)
     predict = common.predictor(recipe, len(dataset.classes))
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)
     train = common.features(predict, dataset.train, "train inputs")
     test = common.features(predict, dataset.test, "test inputs")
     out = binary.out_folder()
-    with show_progress(f"{recipe.method}-{recipe.blocks}"):
+    with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
         fitted = recipe.fit(
             predict,
-            train.batches,
-            on_epoch=lambda _, dw: {"test_accuracy": accuracy(predict, dw, test.inputs, test.labels)},
+            train,
+            on_epoch=lambda _, dw: {"test_accuracy": tj.accuracy(predict, dw, test.inputs, test.labels)},
             checkpoints=out / "checkpoints",
         )
-    origin = make_provenance(predict, recipe).trained(train, fitted.seconds)
-    write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds)
+    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},

@@ -14,16 +14,12 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, trees
 from tangent_jax.privacy import membership
-from tangent_jax.train.fit import Fitted, logits
-from tangent_jax.train.objective import distance_bound
 
 common.define("shards", "orders", out="out/forget")
 flags.DEFINE_float(
@@ -53,7 +49,7 @@ def main() -> None:
     binary.finish({**result, "removal": removal}, spread=spread)
 
 
-def dropping(method: Method, store: Store, sisa: np.ndarray) -> tuple[dict, dict]:
+def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
     """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: logits "s n c"."""
     tangent, labels, count = method.outputs(store), method.test.labels, len(store)
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
@@ -69,13 +65,13 @@ def dropping(method: Method, store: Store, sisa: np.ndarray) -> tuple[dict, dict
     return {"removed": removed, **means}, {name: np.std(found, 0).tolist() for name, found in runs.items()}
 
 
-def drop_in_a_store(source: Store, where: Path) -> dict[str, Any]:
+def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     """Half of the shards leave a copy of the store, with a receipt; what is left is compared bit for bit."""
     shutil.rmtree(where, ignore_errors=True)
     shutil.copytree(source.root, where)
-    copy, gone = Store(where), [*source][1::2]
+    copy, gone = tj.Store(where), [*source][1::2]
     receipt_id, receipt = copy.remove(gone)
-    never = compose({name: source[name] for name in source if name not in gone})
+    never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = copy.verify() + copy.verify_receipt(where / f"receipts/{receipt_id}.json")
     for line in wrong:
         print(line, file=sys.stderr)
@@ -83,7 +79,7 @@ def drop_in_a_store(source: Store, where: Path) -> dict[str, Any]:
     return {"removed": len(gone), "bitwise": bitwise, "receipt_verified": not wrong}
 
 
-def retrain(method: Method, divided: dict[str, np.ndarray], store: Store) -> tuple[dict, dict, np.ndarray]:
+def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> tuple[dict, dict, np.ndarray]:
     """Every shard on what is left of it, against one model from scratch on the same images.
 
     Returns what it cost and gave, the models by name, and the rows that were removed.
@@ -97,11 +93,11 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: Store) -> tup
     # the time of one request: the first shard again, now compiled, against the paragon, its compilation taken off
     first = dict([next(iter(left.items()))])
     seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
-    after = compose({name: one.dw for name, one in zip(left, retrained, strict=True)})
-    models = {"before": compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
+    after = tj.compose({name: one.dw for name, one in zip(left, retrained, strict=True)})
+    models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [
-        distance_bound(method.predict, one.dw, method.train.batches(rows=rows), method.recipe.objective())
+        tj.distance_bound(method.predict, one.dw, method.train.batches(rows=rows), method.recipe.objective())
         for rows, one in zip(left.values(), retrained, strict=True)
     ]
     sizes = [float(np.sqrt(trees.squared_norm(one.dw))) for one in retrained]
@@ -119,7 +115,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: Store) -> tup
     return retraining, models, gone
 
 
-def steady(fitted: Fitted) -> float:
+def steady(fitted: tj.Fitted) -> float:
     """Training time with every epoch at the median's pace: without what was compiled in the first."""
     return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)
 
@@ -138,7 +134,7 @@ def infer(method: Method, models: dict[str, Tree], gone: np.ndarray) -> dict[str
     shadow_models = method.fit({f"shadow {i}": rows for i, rows in enumerate(halves)}, "shadows", everyone)
 
     def score(dw: Tree) -> np.ndarray:
-        return membership.confidence(logits(method.predict, dw, pool), labels)
+        return membership.confidence(tj.logits(method.predict, dw, pool), labels)
 
     shadows = np.stack([score(one.dw) for one in shadow_models])
     plain = {name: score(dw) for name, dw in models.items()}

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar, show_progress
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.plain import Block, ViT
+import tangent_jax as tj
+from tangent_jax.core import Tree, progress_bar, trees
+from tangent_jax.models.vit.forward import block
 
 
 class Operation(NamedTuple):
@@ -60,7 +59,7 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
         made.append(operation)
     times: list[list[float]] = [[] for _ in made]
     began = time.perf_counter()
-    with show_progress(title), progress_bar(repeats, "round") as bar:
+    with tj.show_progress(title), progress_bar(repeats, "round") as bar:
         for _ in range(repeats):
             for operation, taken in zip(made, times, strict=True):
                 started = time.perf_counter()
@@ -83,11 +82,10 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
     ]
 
 
-def standard(config: ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
+def standard(config: tj.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
     """The network as everyone writes it: every block on every token, the class token read at the end."""
-    every = ViT(config.replace(pool="avg"))  # forms no query row of its own
-    if start == 0:
-        x = every.apply({"params": w}, x, 0, 1)  # pyright: ignore[reportAssignmentType]
+    every = tj.VisionTransformer(config.replace(pool="avg"))  # forms no query row of its own
+    x = every.apply(w, x, 0, 1) if start == 0 else x
     for i in range(max(start - 1, 0), config.depth):
-        x = Block(config).apply({"params": w[f"block_{i}"]}, x)  # pyright: ignore[reportAssignmentType]
-    return every.apply({"params": w}, x[:, 0], config.depth + 1)  # pyright: ignore[reportReturnType]
+        x, _ = block(config, trees.pair(w[f"block_{i}"], {}), x, None)
+    return every.apply(w, x[:, 0], config.depth + 1)

@@ -22,19 +22,11 @@ def save(figure: Figure, path: Path) -> None:
 
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
     """Loss and accuracies by epoch, side by side."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    epochs = [row["epoch"] for row in rows]
-    left.plot(epochs, [row["loss"] for row in rows], color=COLOURS[0])
-    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
-    for colour, name in zip(COLOURS, ("train_accuracy", "test_accuracy"), strict=False):
-        if name in rows[0]:
-            right.plot(epochs, [row[name] for row in rows], color=colour, label=name.replace("_", " "))
-    right.set(xlabel="epoch", ylabel="accuracy")
-    right.legend(frameon=False)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
-    save(figure, path)
+    shared = {"x": [row["epoch"] for row in rows], "xlabel": "epoch"}
+    names = [name for name in ("train_accuracy", "test_accuracy") if name in rows[0]]
+    accuracies = {name.replace("_", " "): [row[name] for row in rows] for name in names}
+    losses = {**shared, "lines": {"loss": [row["loss"] for row in rows]}, "ylabel": "training loss", "log": "y"}
+    curves(path, [losses, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
 
 
 def bars(
@@ -49,15 +41,8 @@ def bars(
     width = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
         at = [g + (i - (len(series) - 1) / 2) * width for g in range(len(groups))]
-        drawn = axes.bar(
-            at,
-            [m for m, _ in values],
-            width * 0.92,
-            yerr=[s for _, s in values],
-            capsize=2,
-            label=name,
-            color=COLOURS[i % len(COLOURS)],
-        )
+        means, spreads, colour = [m for m, _ in values], [s for _, s in values], COLOURS[i % len(COLOURS)]
+        drawn = axes.bar(at, means, width * 0.92, yerr=spreads, capsize=2, label=name, color=colour)
         axes.bar_label(drawn, [f"{m:.3f}" for m, _ in values], fontsize=7, padding=2)
     lowest = min(mean for values in series.values() for mean, _ in values)
     axes.set(ylabel=ylabel, ylim=(max(0.0, lowest - 0.1), None), title=title)
@@ -74,7 +59,9 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
     drawn = axes.barh(names, [value for _, value in rows], color=[COLOURS[0]] * 3 + [COLOURS[2]] * (len(rows) - 3))
     axes.bar_label(drawn, [f"{value:.1%}" for _, value in rows], padding=3)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1.08), title=title, xticks=[])
+    lowest = min(value for _, value in rows)
+    axes.set(xlim=(lowest - 0.05, None), title=title, xticks=[])  # where differences are seen
+    axes.margins(x=0.15)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     save(figure, path)
 
@@ -113,13 +100,8 @@ def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, f
     names = list(dict.fromkeys(row["operation"] for row in rows))
     for i, name in enumerate(names):
         mine = [row for row in rows if row["operation"] == name]
-        axes.scatter(
-            [row["gflop"] / row["gbyte"] for row in mine],
-            [row["gflop"] / row["seconds"] for row in mine],
-            label=name,
-            color=plt.get_cmap("tab20")(i),
-            marker="osD^vP*X<>"[i % 10],
-        )
+        at = [row["gflop"] / row["gbyte"] for row in mine], [row["gflop"] / row["seconds"] for row in mine]
+        axes.scatter(*at, label=name, color=plt.get_cmap("tab20")(i), marker="osD^vP*X<>"[i % 10])
     intensity = [row["gflop"] / row["gbyte"] for row in rows]
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
     axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)

@@ -9,29 +9,20 @@ import jax
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, characters, common
 from experiments.common import F
 from tangent_jax.core import trees
-from tangent_jax.core.progress import show_progress
 from tangent_jax.data.decode import decode
-from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.load import save
-from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import accuracy, fit
-from tangent_jax.train.objective import make_objective
 
 common.define("seed", epochs=12, out="out/pretrain")
 flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
 
-CONFIG = ViTConfig(
+CONFIG = tj.ViTConfig(
     width=96, depth=6, heads=3, mlp_width=384, patch_size=4, image_size=16, classes=len(characters.CLASSES)
 )
-MODEL = VisionTransformer(CONFIG, Preprocessing(crop=1.0))
+MODEL = tj.VisionTransformer(CONFIG, tj.Preprocessing(crop=1.0))
 
 
 def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,21 +35,21 @@ def main() -> None:
     out, key = binary.out_folder(), jax.random.key(F.seed)
     images, labels = letters(F.images, F.seed)
     held_out = letters(2_000, F.seed + 1)
-    pretrained = Pretrained(MODEL, initial_weights(MODEL, key), "builtin")
-    predict = tangent(pretrained, kind="everything", method="nlft")
+    pretrained = tj.Pretrained(MODEL, initial_weights(MODEL, key), "builtin")
+    predict = tj.tangent(pretrained, kind="everything", method="nlft")
     started = time.perf_counter()
-    with show_progress("pretrain"):
-        fitted = fit(
+    with tj.show_progress("pretrain"):
+        fitted = tj.fit(
             predict,
             predict.zeros(),
-            Batches(images, labels, key, batch_size=128),
-            make_objective("ce", penalty=1e-4),
+            tj.Batches(images, labels, key, batch_size=128),
+            tj.make_objective("ce", penalty=1e-4),
             epochs=F.epochs,
-            on_epoch=lambda _, dw: {"test_accuracy": accuracy(predict, dw, *held_out)},
+            on_epoch=lambda _, dw: {"test_accuracy": tj.accuracy(predict, dw, *held_out)},
             checkpoints=out / "checkpoints",
         )
     path = out / "vit_builtin.safetensors"
-    save(path, Pretrained(MODEL, trees.add(predict.w, fitted.dw), "builtin"))
+    tj.save(path, tj.Pretrained(MODEL, trees.add(predict.w, fitted.dw), "builtin"))
     result = {
         "upstream_accuracy": fitted.history[-1]["test_accuracy"],
         "parameters": predict.subset.size,

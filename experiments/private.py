@@ -10,19 +10,10 @@ import sys
 
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
-from tangent_jax.components.provenance import make_provenance
-from tangent_jax.components.steps import write_step
-from tangent_jax.core.checks import require
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data import shards
-from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.features import Features
-from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
-from tangent_jax.privacy.train import fit_private
-from tangent_jax.train.fit import accuracy
-from tangent_jax.train.optimizers import momentum
+from tangent_jax.core import require
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
 common.define("dataset", "method", "reset", "delta", "batch_size", blocks=1, epochs=50, lr=0.03, out="out/private")
@@ -39,24 +30,24 @@ flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unse
 flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.")
 
 
-def mechanism_of(examples: int) -> Mechanism:
+def mechanism_of(examples: int) -> tj.Mechanism:
     """The mechanism that the flags name."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
-    return make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate)
+    return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate)
 
 
-def part_of(train: Features, part: str | None) -> Features:
+def part_of(train: tj.Features, part: str | None) -> tj.Features:
     """The images of one part by content hash: whose part an image is does not depend on the others."""
     if part is None:
         return train
     index, _, count = part.partition("/")
     good = index.isdecimal() and count.isdecimal() and int(index) < int(count)
     require(good, "private", "--part=I/K with 0 <= I < K", part)
-    return train.take(shards.by_identifier([i for i, _ in train.examples], int(count))[int(index)])
+    return train.take(tj.shards.by_identifier([i for i, _ in train.examples], int(count))[int(index)])
 
 
 def main() -> None:
-    dataset = open_dataset(F.dataset)
+    dataset = tj.open_dataset(F.dataset)
     n = len(dataset.train)
     mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
@@ -72,14 +63,16 @@ def main() -> None:
 
     def measure(row: dict[str, float], dw: dict) -> dict[str, float]:
         now = row["step"] % every == 0 or row["step"] == mechanism.steps
-        return {"test_accuracy": accuracy(predict, dw, test.inputs, test.labels)} if now else {}
+        return {"test_accuracy": tj.accuracy(predict, dw, test.inputs, test.labels)} if now else {}
 
-    data, settings = train.batches(batch_size=64), {"optimizer": momentum(F.lr), "seed": F.seed, "folder": out}
-    with show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted = fit_private(predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings)
+    data, settings = train.batches(batch_size=64), {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
+    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
+        fitted = tj.fit_private(
+            predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings
+        )
     spent = fitted.spent.to_json()
-    origin = make_provenance(predict, recipe).trained(train, fitted.seconds, privacy=spent)
-    write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, privacy=spent)
+    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}

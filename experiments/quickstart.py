@@ -1,20 +1,14 @@
 """Everything in two minutes, offline: fine-tune three ways, train shards apart, add them, take one out."""
 
 import sys
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
-from tangent_jax.components.apart import recipe_of
-from tangent_jax.components.sums import compose
 from tangent_jax.core import trees
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data import shards
-from tangent_jax.data.registry import open_dataset
-from tangent_jax.train.fit import accuracy
 
 common.define(*common.MODEL, *common.CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}
@@ -22,33 +16,33 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 
 def main() -> None:
-    dataset, n = open_dataset(F.dataset), F.shards
+    dataset, n = tj.open_dataset(F.dataset), F.shards
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:
         recipe = common.recipe(method=method)
         predict = common.predictor(recipe, len(dataset.classes))
         train, test = (common.features(predict, part, f"{name} inputs") for part in (dataset.train, dataset.test))
-        with show_progress(name):
-            dw = recipe.fit(predict, train.batches).dw
-        rows.append((name, EXPLAINED[name], accuracy(predict, dw, test.inputs, test.labels)))
+        with tj.show_progress(name):
+            dw = recipe.fit(predict, train).dw
+        rows.append((name, EXPLAINED[name], tj.accuracy(predict, dw, test.inputs, test.labels)))
         return recipe, predict, train, test
 
     recipe, predict, train, test = [fit_whole(name, method) for name, method in METHODS.items()][-1]
-    divided = shards.uniform(len(train.labels), n, F.seed)
+    divided = tj.shards.uniform(len(train.labels), n, F.seed)
     parts = {f"shard {s + 1}": part for s, part in enumerate(divided)}
 
     def fit_shard(name: str, title: str) -> trees.Tree:
-        with show_progress(title):
-            return recipe_of(recipe, name).fit(predict, partial(train.batches, rows=parts[name])).dw
+        with tj.show_progress(title):
+            return recipe.named(name).fit(predict, train, parts[name]).dw
 
     gone = f"shard {n}"
     components = {name: fit_shard(name, name) for name in parts}
-    survivors = compose({name: dw for name, dw in components.items() if name != gone})
-    never = compose({name: fit_shard(name, f"{name} again") for name in parts if name != gone})
+    survivors = tj.compose({name: dw for name, dw in components.items() if name != gone})
+    never = tj.compose({name: fit_shard(name, f"{name} again") for name in parts if name != gone})
     exact = trees.fingerprint(survivors) == trees.fingerprint(never)
-    alone = [accuracy(predict, dw, test.inputs, test.labels) for dw in components.values()]
-    added, left = (accuracy(predict, dw, test.inputs, test.labels) for dw in (compose(components), survivors))
+    alone = [tj.accuracy(predict, dw, test.inputs, test.labels) for dw in components.values()]
+    added, left = (tj.accuracy(predict, dw, test.inputs, test.labels) for dw in (tj.compose(components), survivors))
     rows += [
         ("one shard", f"mean of {n} tangents, each trained on 1/{n} of the images", float(np.mean(alone))),
         (f"{n} added", "their average: one model, the cost of one", added),

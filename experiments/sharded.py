@@ -8,17 +8,11 @@ import jax
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import common
 from experiments.common import F
-from tangent_jax.components.apart import Shard, fill, fit_apart, recipe_of
-from tangent_jax.components.store import Store
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data import shards
-from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.features import Features
-from tangent_jax.train.fit import Fitted, accuracy, logits
+from tangent_jax.components.apart import fit_apart
+from tangent_jax.core import Tree, require
 
 # f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "seed", output="tangent")
@@ -42,7 +36,7 @@ class Method:
 
     def __init__(self, name: str) -> None:
         rate = {"learning_rate": F.lr_nlft} if name == "nlft" else {}
-        self.name, self.recipe, self.dataset = name, common.recipe(method=name, **rate), open_dataset(F.dataset)
+        self.name, self.recipe, self.dataset = name, common.recipe(method=name, **rate), tj.open_dataset(F.dataset)
         self.predict = common.predictor(self.recipe, len(self.dataset.classes))
         self.train = common.features(self.predict, self.dataset.train, "train inputs")
         self.test = common.features(self.predict, self.dataset.test, "test inputs")
@@ -54,46 +48,47 @@ class Method:
         identifiers, names = zip(*self.train.examples, strict=True)
         if F.sharding == "owner":
             require(F.owners, "divide", "--owners=CSV with --sharding=owner", "none")
-            divided = shards.by_owner(names, F.owners)
+            divided = tj.shards.by_owner(names, F.owners)
         else:
             divide = {
-                "uniform": lambda: shards.uniform(len(names), count, F.seed),
-                "hash": lambda: shards.by_identifier(identifiers, count),
-                "class": lambda: shards.by_class(self.train.labels, count),
-                "dirichlet": lambda: shards.dirichlet(self.train.labels, count, F.concentration, F.seed),
+                "uniform": lambda: tj.shards.uniform(len(names), count, F.seed),
+                "hash": lambda: tj.shards.by_identifier(identifiers, count),
+                "class": lambda: tj.shards.by_class(self.train.labels, count),
+                "dirichlet": lambda: tj.shards.dirichlet(self.train.labels, count, F.concentration, F.seed),
             }[F.sharding]
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(divide())}
-        shards.check_disjoint(list(divided.values()), len(names))
+        tj.shards.check_disjoint(list(divided.values()), len(names))
         kept = {name: rows for name, rows in divided.items() if len(rows)}
         if len(kept) < len(divided):
             print(f"{len(divided) - len(kept)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return kept
 
-    def store(self, rows: dict[str, np.ndarray], title: str) -> Store:
+    def store(self, rows: dict[str, np.ndarray], title: str) -> tj.Store:
         """The store of one component per shard, read or trained now."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * F.held_out]
-        store = Store(Path(F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
-        fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}")
+        store = tj.Store(Path(F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
+        tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}")
         return store
 
     def full(self) -> Tree:
         """One model on all the data."""
         return self.store({"all": np.arange(len(self.train.labels))}, "full")["all"]
 
-    def fit(self, rows: dict[str, np.ndarray], title: str | None, features: Features | None = None) -> list[Fitted]:
+    def fit(
+        self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
+    ) -> list[tj.Fitted]:
         """One model for each entry of `rows`, all trained as one program, kept nowhere."""
-        parts = {name: Shard(part, recipe_of(self.recipe, name)) for name, part in rows.items()}
-        with show_progress(title):
-            return [*fit_apart(self.predict, features or self.train, parts).values()]
+        with tj.show_progress(title):
+            return [*fit_apart(self.predict, features or self.train, self.recipe, rows).values()]
 
-    def accuracy(self, dw: Tree, on: Features | None = None) -> float:
+    def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
         """On the test images, or other features."""
         on = on or self.test
-        return accuracy(self.predict, dw, on.inputs, on.labels)
+        return tj.accuracy(self.predict, dw, on.inputs, on.labels)
 
-    def outputs(self, store: Store) -> np.ndarray:
+    def outputs(self, store: tj.Store) -> np.ndarray:
         """The logits of every component on the test images, "s n c"."""
-        return np.stack([logits(self.predict, store[name], self.test.inputs) for name in store])
+        return np.stack([tj.logits(self.predict, store[name], self.test.inputs) for name in store])
 
 
 def flat(tree: Tree) -> np.ndarray:

@@ -20,17 +20,11 @@ from typing import Any
 
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common
 from experiments.common import F
 from tangent_jax.components import version_0_1
-from tangent_jax.components.apart import predictor_of, retrain
-from tangent_jax.components.exports import export
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.steps import read_step
-from tangent_jax.components.store import Store
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.models.features import Cache
+from tangent_jax.core import require, trees
 
 common.define("cache_dir", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
@@ -49,7 +43,7 @@ def main(command: str) -> None:
     path = Path(F.store).expanduser()
     known = command == "add" or (path / "HEAD").exists()
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
-    result = COMMANDS[command](version_0_1.convert(path) if command == "convert" else Store(path))
+    result = COMMANDS[command](version_0_1.convert(path) if command == "convert" else tj.Store(path))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -57,17 +51,17 @@ def main(command: str) -> None:
         sys.exit(1)
 
 
-def add(store: Store) -> dict[str, Any]:
+def add(store: tj.Store) -> dict[str, Any]:
     folder = Path(F.source)
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
-    dw, metadata = read_step(path)
+    dw, metadata = tj.read_step(path)
     require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
-    store.add(name, dw, Provenance.from_json(metadata["provenance"]))
+    store.add(name, dw, tj.Provenance.from_json(metadata["provenance"]))
     return {"added": name, "weights": store.components[name]["weights"]}
 
 
-def listing(store: Store) -> dict[str, Any]:
+def listing(store: tj.Store) -> dict[str, Any]:
     added: dict[str, str] = {}
     for line in store.journal.entries:
         names = [line["name"]] if line["op"] == "add" else line.get("added", ())
@@ -93,7 +87,7 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
-def compose(store: Store) -> dict[str, Any]:
+def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
     dw, spent = store.compose(), store.spent([*store])
     if spent is not None:
@@ -101,7 +95,7 @@ def compose(store: Store) -> dict[str, Any]:
     return {"composed": len(store), "weights": trees.fingerprint(dw), "privacy": spent}
 
 
-def remove(store: Store) -> dict[str, Any]:
+def remove(store: tj.Store) -> dict[str, Any]:
     one = bool(F.names) != bool(F.examples)
     require(one, "store remove", "--names or --examples, one of them", "both or none")
     asked, unknown, affected = [], [], {name: [] for name in F.names}
@@ -118,7 +112,7 @@ def remove(store: Store) -> dict[str, Any]:
     for name, origin in origins.items() if F.retrain else ():
         do = "Drop it; train anew"
         require(origin.privacy is None, "store remove", "components without privacy to --retrain", name, do)
-        again = retrain(origin, set(affected[name]), name, Cache(F.cache_dir), F.weights)
+        again = tj.retrain(origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights)
         retrained |= {} if again is None else {name: again}
     receipt_id, receipt = store.remove(list(affected), asked=asked, retrained=retrained)
     path = store.root / "receipts" / f"{receipt_id}.json"
@@ -127,7 +121,7 @@ def remove(store: Store) -> dict[str, Any]:
     return result | {"composed_after": receipt["composed_after"], "receipt": str(path)}
 
 
-def describe(origins: dict[str, Provenance], affected: dict[str, list[str]], unknown: list[str]) -> list[dict]:
+def describe(origins: dict[str, tj.Provenance], affected: dict[str, list[str]], unknown: list[str]) -> list[dict]:
     """What will be done and what it costs, said on stderr; copies of an example in several components are told."""
     plan, places = [], {}
     for name, origin in origins.items():
@@ -148,7 +142,7 @@ def describe(origins: dict[str, Provenance], affected: dict[str, list[str]], unk
     return plan
 
 
-def verify(store: Store) -> dict[str, Any]:
+def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
         require(Path(F.receipt).exists(), "store verify", "a receipt", f"{F.receipt}, which does not exist")
@@ -158,20 +152,20 @@ def verify(store: Store) -> dict[str, Any]:
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
 
 
-def export_all(store: Store) -> dict[str, Any]:
+def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
     names = [*store]
-    predict = predictor_of(store.provenance(names[0]), names[0], F.weights)
+    predict = tj.predictor_of(store.provenance(names[0]), names[0], F.weights)
     dw = store.compose()
     weights = trees.fingerprint(dw)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
-    export(F.to, predict, dw, {"weights": weights, "mean_of": parts})
+    tj.export(F.to, predict, dw, {"weights": weights, "mean_of": parts})
     store.exported(F.to, weights)
     return {"exported": F.to, "weights": weights, "components": names}
 
 
-def converted(store: Store) -> dict[str, Any]:
+def converted(store: tj.Store) -> dict[str, Any]:
     return {"converted": len(store), "store": str(store.root)}
 
 

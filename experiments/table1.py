@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.runs import Runs, markdown
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset
-from tangent_jax.models.load import load
-from tangent_jax.train.fit import accuracy
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", out="out/table1")
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
@@ -33,7 +29,7 @@ flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the le
 flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...); the search uses 0.", lower_bound=1)
 
 
-def candidates(method: str, blocks: int) -> list[Recipe]:
+def candidates(method: str, blocks: int) -> list[tj.Recipe]:
     """What is searched for one column of the table."""
     anchors = itertools.product((False, True), repeat=2) if F.search_anchor and method != "fc" else [(False, False)]
     return [
@@ -44,9 +40,9 @@ def candidates(method: str, blocks: int) -> list[Recipe]:
 
 
 def main() -> None:
-    depth = load(F.weights, F.architecture).model.stages - 2
+    depth = tj.load(F.weights, F.architecture).model.stages - 2
     runs = Runs(binary.out_folder() / "runs.jsonl")
-    sets = [(spec, open_dataset(spec)) for spec in F.datasets]
+    sets = [(spec, tj.open_dataset(spec)) for spec in F.datasets]
     columns = {"FC": ("fc", 0)}
     for blocks in (blocks for blocks in common.numbers("blocks", int) if blocks <= depth):
         columns |= {f"{method.upper()}-{blocks}": (method, blocks) for method in ("nlft", "taft")}
@@ -64,7 +60,7 @@ def main() -> None:
     binary.finish(table)
 
 
-def measure(spec: str, dataset: Dataset, name: str, searched: list[Recipe], runs: Runs) -> dict[str, Any]:
+def measure(spec: str, dataset: Dataset, name: str, searched: list[tj.Recipe], runs: Runs) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of the table."""
     recipes = [dataclasses.replace(recipe, dataset=spec) for recipe in searched]
     several = len(recipes) > 1
@@ -80,7 +76,7 @@ def measure(spec: str, dataset: Dataset, name: str, searched: list[Recipe], runs
     return {**cell, "validation": max(validated) if several else None}
 
 
-def run(dataset: Dataset, name: str, recipe: Recipe, runs: Runs, *, on_test: bool) -> float:
+def run(dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool) -> float:
     """Accuracy of one training, on test or on what is held out of train."""
     names = zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
     key = json.dumps([dataclasses.asdict(recipe), names, on_test])
@@ -91,9 +87,9 @@ def run(dataset: Dataset, name: str, recipe: Recipe, runs: Runs, *, on_test: boo
             measured = common.features(predict, dataset.test, "test inputs")
         else:
             train, measured = common.held_out(predict, dataset)
-        with show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
-            fitted = recipe.fit(predict, train.batches)
-        runs.add(key, accuracy(predict, fitted.dw, measured.inputs, measured.labels))
+        with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
+            fitted = recipe.fit(predict, train)
+        runs.add(key, tj.accuracy(predict, fitted.dw, measured.inputs, measured.labels))
     return runs.done[key]
 
 

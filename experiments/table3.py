@@ -23,19 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
+import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.runs import Runs, markdown
-from tangent_jax.core.checks import require
-from tangent_jax.core.progress import show_progress
-from tangent_jax.data.registry import open_dataset
+from tangent_jax.core import require
 from tangent_jax.data.sources import Dataset
-from tangent_jax.models.load import load
-from tangent_jax.privacy.accounting import epsilon_of
-from tangent_jax.privacy.fit_many import fit_private_many
-from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
-from tangent_jax.train.fit import accuracy
-from tangent_jax.train.optimizers import momentum
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
 common.define("datasets", "delta", epochs=50, out="out/table3")
@@ -59,8 +52,8 @@ class Run(NamedTuple):
     reset: bool
     seed: int
 
-    def mechanism(self) -> Mechanism:
-        return make_mechanism(self.epsilon, F.delta, F.epochs, self.clip_norm)
+    def mechanism(self) -> tj.Mechanism:
+        return tj.make_mechanism(self.epsilon, F.delta, F.epochs, self.clip_norm)
 
 
 class Cell:
@@ -71,7 +64,7 @@ class Cell:
         self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
         names = zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
         self.decisive = [dataclasses.asdict(self.recipe), names, F.delta]
-        self.pretrained = load(F.weights, F.architecture)
+        self.pretrained = tj.load(F.weights, F.architecture)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
@@ -95,18 +88,18 @@ class Cell:
         else:
             train, measured = common.held_out(first, self.dataset)
         mine = [predicts[run.seed, run.reset] for run in together]
-        with show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
-            steps = fit_private_many(
+        with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
+            steps = tj.fit_private_many(
                 mine,
                 first.zeros(),
                 train.batches(batch_size=64),
                 [run.mechanism() for run in together],
-                [momentum(run.learning_rate) for run in together],
+                [tj.momentum(run.learning_rate) for run in together],
                 [run.seed for run in together],
                 self.recipe.objective(),
             )
         data = measured.inputs, measured.labels
-        return [accuracy(predict, dw, *data) for predict, dw in zip(mine, steps, strict=True)]
+        return [tj.accuracy(predict, dw, *data) for predict, dw in zip(mine, steps, strict=True)]
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures: for every epsilon, mean and spread over the seeds, and what was chosen."""
@@ -141,8 +134,8 @@ def main() -> None:
     epsilons, clips, rates = (common.numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
     unknown = set(F.subsets) - set(common.PRIVATE_KINDS)
     require(not unknown, "table3", f"--subsets of {', '.join(common.PRIVATE_KINDS)}", ", ".join(unknown))
-    mechanisms = {epsilon: make_mechanism(epsilon, F.delta, F.epochs, clips[0]) for epsilon in epsilons}
-    sets = [(spec, open_dataset(spec)) for spec in F.datasets]
+    mechanisms = {epsilon: tj.make_mechanism(epsilon, F.delta, F.epochs, clips[0]) for epsilon in epsilons}
+    sets = [(spec, tj.open_dataset(spec)) for spec in F.datasets]
     for _, dataset in sets:
         n = len(dataset.train)
         require(F.delta < 1 / n, "table3", f"--delta below 1 / images = {1 / n:.2g} of {dataset.name}", F.delta)
@@ -159,7 +152,7 @@ def main() -> None:
     print(text)
     searched = len(clips) * len(rates) + 2 * FINALISTS + 1
     released = {e: (float(m.noise_multiplier), m.steps * (1 + searched)) for e, m in mechanisms.items()}
-    with_search = {f"{e:g}": epsilon_of(*steps, F.delta) for e, steps in released.items()}
+    with_search = {f"{e:g}": tj.epsilon_of(*steps, F.delta) for e, steps in released.items()}
     binary.finish({**result, "with_search": with_search})
 
 

@@ -16,9 +16,7 @@ from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.steps import read_step, write_step
 from tangent_jax.components.store import Retrained, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
-from tangent_jax.core.checks import InputError
-from tangent_jax.core.notation import Dual
-from tangent_jax.core.progress import show_progress
+from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
@@ -31,8 +29,7 @@ from tangent_jax.models.protocol import Model
 from tangent_jax.models.subsets import Subset, make_subset
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.plain import ViT
-from tangent_jax.models.vit.tangent import TangentViT
+from tangent_jax.models.vit.modules import TangentViT, ViT
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -48,72 +45,13 @@ from tangent_jax.train.objective import Objective, distance_bound, make_objectiv
 from tangent_jax.train.optimizers import adam, momentum
 
 __all__ = [
-    "Batches",
-    "Cache",
-    "ClippedSum",
-    "Dual",
-    "Features",
-    "Fitted",
-    "InputError",
-    "Mechanism",
-    "Model",
-    "Objective",
-    "Predictor",
-    "Preprocessing",
-    "Pretrained",
-    "PrivatelyFitted",
-    "Provenance",
-    "Recipe",
-    "Retrained",
-    "Spent",
-    "Store",
-    "Subset",
-    "TangentViT",
-    "ViT",
-    "ViTConfig",
-    "VisionTransformer",
-    "__version__",
-    "accuracy",
-    "adam",
-    "canary_scores",
-    "clipped_sum",
-    "clipped_sum_closed_form",
-    "compose",
-    "cross_entropy",
-    "distance_bound",
-    "epsilon_lower_bound",
-    "epsilon_of",
-    "export",
-    "features",
-    "fill",
-    "fit",
-    "fit_many",
-    "fit_private",
-    "fit_private_many",
-    "greedy_soup",
-    "jacobian",
-    "linearize",
-    "load",
-    "load_export",
-    "logits",
-    "make_mechanism",
-    "make_objective",
-    "make_provenance",
-    "make_subset",
-    "mean_squared",
-    "momentum",
-    "noise_multiplier_of",
-    "open_dataset",
-    "predictor_of",
-    "read_step",
-    "rescaled_square",
-    "retrain",
-    "save",
-    "shards",
-    "show_progress",
-    "spent_together",
-    "tangent",
-    "vit_config",
-    "weighted_sum",
-    "write_step",
-]
+    "Batches", "Cache", "ClippedSum", "Dual", "Features", "Fitted", "InputError", "Mechanism", "Model", "Objective",
+    "Predictor", "Preprocessing", "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Spent",
+    "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam",
+    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "distance_bound",
+    "epsilon_lower_bound", "epsilon_of", "export", "features", "fill", "fit", "fit_many", "fit_private",
+    "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits", "make_mechanism",
+    "make_objective", "make_provenance", "make_subset", "mean_squared", "momentum", "noise_multiplier_of",
+    "open_dataset", "predictor_of", "read_step", "rescaled_square", "retrain", "save", "shards", "show_progress",
+    "spent_together", "tangent", "vit_config", "weighted_sum", "write_step",
+]  # fmt: skip

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import jax
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core import Dual, Tree, trees
 
 
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:

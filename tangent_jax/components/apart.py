@@ -1,9 +1,7 @@
 """Components trained apart on shards of one data set, kept in a store; and trained again without what must go."""
 
 import dataclasses
-import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,8 +9,7 @@ import numpy as np
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Retrained, Store
-from tangent_jax.core.checks import require
-from tangent_jax.core.progress import show_progress
+from tangent_jax.core import require, show_progress
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
@@ -24,39 +21,30 @@ from tangent_jax.train.objective import distance_bound
 AT_ONCE = 10  # models trained as one program, and added to the store together
 
 
-class Shard(NamedTuple):
-    """Rows of the features, and the recipe that trains on them."""
-
-    rows: np.ndarray
-    recipe: Recipe
+Rows = Mapping[str, np.ndarray]
+"""The rows of the features that each named shard holds."""
 
 
-def recipe_of(recipe: Recipe, name: str) -> Recipe:
-    """The recipe of a named shard: its own order of examples."""
-    return dataclasses.replace(recipe, order=zlib.crc32(name.encode()))
-
-
-def fit_apart(predict: Predictor, features: Features, shards: Mapping[str, Shard]) -> dict[str, Fitted]:
-    """One fitted step for each shard, all trained as one program; their recipes differ in the order alone."""
-    recipe = next(iter(shards.values())).recipe
-    runs = [features.batches(s.recipe.key, rows=s.rows, batch_size=recipe.batch_size) for s in shards.values()]
+def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Rows) -> dict[str, Fitted]:
+    """One fitted step for each shard, all trained as one program, each in its own order of examples."""
+    runs = [
+        features.batches(recipe.named(name).key, rows=rows, batch_size=recipe.batch_size)
+        for name, rows in shards.items()
+    ]
     settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": AT_ONCE}
     return dict(zip(shards, fit_many(predict, predict.zeros(), runs, recipe.objective(), **settings), strict=True))
 
 
-def fill(
-    store: Store, predict: Predictor, features: Features, recipe: Recipe, rows: Mapping[str, np.ndarray], title: str
-) -> None:
-    """Makes the store hold one component per entry of `rows`, and no other.
+def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, shards: Rows, title: str) -> None:
+    """Makes the store hold one component for each shard, and no other.
 
     A component there that came of other settings, data or weights is taken out and trained anew.
     """
-    shards = {name: Shard(kept, recipe_of(recipe, name)) for name, kept in rows.items()}
     anchor = make_provenance(predict)
 
     def origin(name: str, seconds: float) -> Provenance:
-        seen = tuple(features.examples[i] for i in shards[name].rows)
-        return dataclasses.replace(anchor, examples=seen, recipe=shards[name].recipe, seconds=seconds)
+        seen = tuple(features.examples[i] for i in shards[name])
+        return dataclasses.replace(anchor, examples=seen, recipe=recipe.named(name), seconds=seconds)
 
     def stale(name: str) -> bool:
         if name not in shards:
@@ -71,7 +59,7 @@ def fill(
     for start in range(0, len(missing), AT_ONCE):
         names = missing[start : start + AT_ONCE]
         with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
-            fitted = fit_apart(predict, features, {name: shards[name] for name in names})
+            fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
         for name, one in fitted.items():
             store.add(name, jax.tree.map(np.asarray, one.dw), origin(name, one.seconds))
 
@@ -108,7 +96,7 @@ def retrain(
     if not len(rows):
         return None
     with show_progress(f"{name}: training again"):
-        fitted = fit_apart(predict, everything, {name: Shard(rows, recipe)})[name]
+        fitted = recipe.fit(predict, everything, rows)
     left = everything.take(rows)
     bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
     return Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)

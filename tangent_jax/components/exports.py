@@ -17,10 +17,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from tangent_jax.components.steps import read_step
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import write_whole, write_whole_folder
-from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import describe, read
 from tangent_jax.models.predict import Predictor

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import refusal, require
 from tangent_jax.core.files import digest, write_whole
 
 START = "0" * 64

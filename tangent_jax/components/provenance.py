@@ -6,8 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core import require, trees
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 

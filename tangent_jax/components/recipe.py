@@ -1,18 +1,19 @@
 """What trains a component, as one value that JSON holds; the same value trains it again."""
 
 import dataclasses
-from collections.abc import Callable
+import zlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.subsets import make_subset
-from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import HYPER_PARAMETERS
 from tangent_jax.train.objective import Objective, make_objective
@@ -90,11 +91,12 @@ class Recipe:
             output=self.output if method == "taft" else "total",
         )
 
-    def fit(self, predict: Predictor, batches: Callable[..., Batches], **options: Any) -> Fitted:
-        """Trains a step from zero.
+    def named(self, name: str) -> "Recipe":
+        """The recipe of a named shard: its own order of examples."""
+        return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
-        Args:   batches: `Features.batches`; options: `on_epoch`, `checkpoints`, as `fit` has them.
-        """
-        data = batches(self.key, batch_size=self.batch_size)
+    def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
+        """Trains a step from zero on the features, or those at `rows`; options are `fit`'s on_epoch and checkpoints."""
+        data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
         return fit(predict, predict.zeros(), data, self.objective(), **settings, **options)

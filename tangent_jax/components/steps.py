@@ -14,10 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import refusal
+from tangent_jax.core import Tree, refusal, trees
 from tangent_jax.core.files import write_whole
-from tangent_jax.core.notation import Tree
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 

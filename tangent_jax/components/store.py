@@ -27,10 +27,8 @@ from tangent_jax.components import sums
 from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance, check_same
 from tangent_jax.components.steps import encode_step, read_metadata, read_step
-from tangent_jax.core import trees
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import Tree, refusal, require, trees
 from tangent_jax.core.files import digest, locked, write_whole
-from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.mechanism import Spent, spent_together
 
 STATEMENT = (

@@ -14,8 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, require
 
 
 def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:

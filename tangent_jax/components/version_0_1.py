@@ -13,9 +13,7 @@ import numpy as np
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
-from tangent_jax.core import trees
-from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, refusal, require, trees
 
 
 class OldStore(Store):
@@ -74,7 +72,9 @@ def provenance_of(fields: dict[str, Any]) -> Provenance:
 
 def recipe_of(old: dict[str, Any]) -> dict[str, Any]:
     """The recipe that version 0.1 wrote; of a private component, its anchor's."""
-    shared = {name: old[name] for name in ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")}
+    shared = {
+        name: old[name] for name in ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")
+    }
     training = {*vars(Recipe())} & {*old["settings"]}
     fields = {**shared, **old["choice"], **{name: old["settings"][name] for name in training}}
     return vars(Recipe(**fields, order=old["key"][1] if old["key"] else 1))

@@ -6,6 +6,7 @@ tuples and dataclasses are all addressed alike.
 """
 
 import hashlib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,21 +39,11 @@ def nest(flat: Mapping[str, Any]) -> Tree:
 
 def check_part(function: str, w: Tree, part: Tree) -> None:
     """Raises InputError unless every leaf of `part` has a leaf of `w` of its path and shape."""
-    whole = leaves(w)
+    whole, do = leaves(w), "Build dw from w, for example with Subset.zeros"
     for path, leaf in leaves(part).items():
-        require(
-            path in whole,
-            function,
-            "a part of w",
-            f"the leaf {path}, which w has not",
-            "Build dw from w, for example with Subset.zeros",
-        )
-        require(
-            jnp.shape(leaf) == jnp.shape(whole[path]),
-            function,
-            f"{path} of shape {jnp.shape(whole[path])}",
-            jnp.shape(leaf),
-        )
+        require(path in whole, function, "a part of w", f"the leaf {path}, which w has not", do)
+        shape, got = jnp.shape(whole[path]), jnp.shape(leaf)
+        require(shape == got, function, f"{path} of shape {shape}", got)
 
 
 def restrict(w: Tree, part: Tree) -> Tree:
@@ -105,6 +96,11 @@ def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], A
 def as_pytree(function: Callable) -> Callable:
     """The function as a pytree that jit takes as data; a plain function becomes one without leaves."""
     return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
+
+
+def leaf_key(key: Array, path: str) -> Array:
+    """The key of one leaf: its draw depends on its path, never on which others are drawn."""
+    return jax.random.fold_in(key, zlib.crc32(path.encode()))
 
 
 def squared_norm(tree: Tree) -> Array:

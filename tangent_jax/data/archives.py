@@ -18,88 +18,73 @@ from pathlib import Path
 import numpy as np
 from scipy.io import loadmat
 
-from tangent_jax.core.checks import require
-from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, content_identifier, files
+from tangent_jax.core import refusal, require
+from tangent_jax.data.sources import SUFFIXES, Dataset, content_identifier, files
 
 
 def locate(path: Path, *markers: str) -> Path:
     """The folder at or below `path` (two levels) that holds every marker."""
-    candidates = [
-        path,
-        *sorted(p for p in path.glob("*") if p.is_dir()),
-        *sorted(p for p in path.glob("*/*") if p.is_dir()),
-    ]
-    for root in candidates if path.is_dir() else []:
+    below = [p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir()]
+    for root in [path, *below] if path.is_dir() else []:
         if all((root / marker).exists() for marker in markers):
             return root
-    missing = [marker for marker in markers if not (path / marker).exists()]
-    require(
-        False,
-        "open_dataset",
-        f"an unpacked archive with {', '.join(markers)}",
-        f"{path} without {', '.join(missing)}",
-        "Unpack the official archive there",
-    )
-    return path
+    missing = ", ".join(marker for marker in markers if not (path / marker).exists())
+    expected, do = f"an unpacked archive with {', '.join(markers)}", "Unpack the official archive there"
+    raise refusal("open_dataset", expected, f"{path} without {missing}", do)
 
 
 def lines(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
 
 
-def listed(root: Path, items: list[tuple[str, str]], classes: tuple[str, ...]) -> Examples:
-    """Examples of (file, class name) pairs under `root`."""
-    index = {name: i for i, name in enumerate(classes)}
-    return files(root, [name for name, _ in items], [index[label] for _, label in items])
+def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -> Dataset:
+    """The data set of (file under `root`, class name) pairs by split."""
+    classes = tuple(sorted({label for pairs in lists.values() for _, label in pairs}))
+    index = {label: i for i, label in enumerate(classes)}
+    splits = {
+        split: files(root, [file for file, _ in pairs], [index[label] for _, label in pairs])
+        for split, pairs in lists.items()
+    }
+    return Dataset(name, classes, splits)
 
 
 def caltech256(path: Path) -> Dataset:
     root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
-    classes = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and "clutter" not in p.name))
-    train, test = [], []
-    for name in classes:
-        images = [p for p in (root / name).iterdir() if p.suffix.lower() in SUFFIXES]
+    lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+    for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
+        images = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES]
         ranked = sorted(images, key=lambda p: content_identifier(p.read_bytes()))  # no order of the authors'
-        pairs = [(f"{name}/{p.name}", name) for p in ranked]
-        train, test = train + pairs[:60], test + pairs[60:]
-    return Dataset("caltech256", classes, {"train": listed(root, train, classes), "test": listed(root, test, classes)})
+        pairs = [(f"{folder.name}/{p.name}", folder.name) for p in ranked]
+        lists = {"train": lists["train"] + pairs[:60], "test": lists["test"] + pairs[60:]}
+    return from_lists("caltech256", root, lists)
 
 
 def mit67(path: Path) -> Dataset:
     root = locate(path, "Images", "TrainImages.txt", "TestImages.txt")
-    split = {
-        name: [(item, item.split("/")[0]) for item in lines(root / f"{file}Images.txt")]
-        for name, file in (("train", "Train"), ("test", "Test"))
-    }
-    classes = tuple(sorted({label for items in split.values() for _, label in items}))
-    return Dataset("mit67", classes, {name: listed(root / "Images", items, classes) for name, items in split.items()})
+    listed = {name: lines(root / f"{file}Images.txt") for name, file in (("train", "Train"), ("test", "Test"))}
+    lists = {name: [(item, item.split("/")[0]) for item in items] for name, items in listed.items()}
+    return from_lists("mit67", root / "Images", lists)
 
 
 def aircraft(path: Path) -> Dataset:
-    lists = {"train": "train", "validation": "val", "test": "test"}
-    root = locate(path, "images", *(f"images_variant_{file}.txt" for file in lists.values()))
-    split = {}
-    for name, file in lists.items():
-        pairs = [line.split(" ", 1) for line in lines(root / f"images_variant_{file}.txt")]
-        split[name] = [(f"{image}.jpg", variant) for image, variant in pairs]
-    classes = tuple(sorted({label for items in split.values() for _, label in items}))
-    return Dataset(
-        "aircraft", classes, {name: listed(root / "images", items, classes) for name, items in split.items()}
-    )
+    names = {"train": "train", "validation": "val", "test": "test"}
+    root = locate(path, "images", *(f"images_variant_{file}.txt" for file in names.values()))
+    listed = {
+        split: [line.split(" ", 1) for line in lines(root / f"images_variant_{f}.txt")] for split, f in names.items()
+    }
+    lists = {split: [(f"{image}.jpg", variant) for image, variant in pairs] for split, pairs in listed.items()}
+    return from_lists("aircraft", root / "images", lists)
 
 
 def cub200(path: Path) -> Dataset:
-    root = locate(path, "images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images")
-    table = {
-        name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt"))
-        for name in ("images", "image_class_labels", "train_test_split", "classes")
-    }
-    classes = tuple(table["classes"][key] for key in sorted(table["classes"], key=int))
-    split: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+    names = ("images", "image_class_labels", "train_test_split", "classes")
+    root = locate(path, *(f"{name}.txt" for name in names), "images")
+    table = {name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt")) for name in names}
+    lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for key, name in table["images"].items():
         label = table["classes"][table["image_class_labels"][key]]
-        split["train" if table["train_test_split"][key] == "1" else "test"].append((name, label))
-    return Dataset("cub200", classes, {name: listed(root / "images", items, classes) for name, items in split.items()})
+        lists["train" if table["train_test_split"][key] == "1" else "test"].append((name, label))
+    return from_lists("cub200", root / "images", lists)
 
 
 def cars(path: Path) -> Dataset:
@@ -119,22 +104,20 @@ def cars(path: Path) -> Dataset:
 
 def dogs(path: Path) -> Dataset:
     root = locate(path, "Images", "train_list.mat", "test_list.mat")
-    split = {}
+    lists = {}
     for name in ("train", "test"):
-        found = np.atleast_1d(loadmat(root / f"{name}_list.mat", simplify_cells=True)["file_list"])
-        split[name] = [(str(item), str(item).split("/")[0]) for item in found]
-    classes = tuple(sorted({label for items in split.values() for _, label in items}))
-    return Dataset("dogs", classes, {name: listed(root / "Images", items, classes) for name, items in split.items()})
+        listed = np.atleast_1d(loadmat(root / f"{name}_list.mat", simplify_cells=True)["file_list"])
+        lists[name] = [(str(item), str(item).split("/")[0]) for item in listed]
+    return from_lists("dogs", root / "Images", lists)
 
 
 def pets(path: Path) -> Dataset:
     root = locate(path, "images", "annotations/trainval.txt", "annotations/test.txt")
-    split = {}
+    lists = {}
     for name, file in (("train", "trainval"), ("test", "test")):
         stems = [line.split()[0] for line in lines(root / f"annotations/{file}.txt")]
-        split[name] = [(f"{stem}.jpg", stem.rpartition("_")[0]) for stem in stems]
-    classes = tuple(sorted({label for items in split.values() for _, label in items}))
-    return Dataset("pets", classes, {name: listed(root / "images", items, classes) for name, items in split.items()})
+        lists[name] = [(f"{stem}.jpg", stem.rpartition("_")[0]) for stem in stems]
+    return from_lists("pets", root / "images", lists)
 
 
 ARCHIVES: dict[str, Callable[[Path], Dataset]] = {

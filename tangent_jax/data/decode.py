@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from PIL import Image
 
-from tangent_jax.core.checks import InputError, refusal
+from tangent_jax.core import InputError, refusal
 from tangent_jax.data.preprocessing import Preprocessing
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -27,9 +27,8 @@ def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Prepr
             picture = Image.open(io.BytesIO(image))
         picture = picture.convert("RGB")
     except Exception as error:
-        raise refusal(
-            "decode", "an image", f"{name} ({type(error).__name__})", "Mend or remove it, or pass --skip_unreadable"
-        ) from error
+        do = "Mend or remove it, or pass --skip_unreadable"
+        raise refusal("decode", "an image", f"{name} ({type(error).__name__})", do) from error
     short, (width, height) = int(size / preprocessing.crop), picture.size
     factor = short / min(width, height)
     resized = (short, int(height * factor)) if width <= height else (int(width * factor), short)

@@ -1,6 +1,6 @@
 """Data sets by name: `open_dataset(spec)`. A new archive is one more entry in `archives.ARCHIVES`."""
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.sources import Dataset, digits, existing, folder, tfds
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:

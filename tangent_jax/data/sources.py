@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import refusal, require
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
 HELD_OUT = 5  # without a test split, every fifth image by content is test
@@ -72,18 +72,12 @@ class Dataset:
         require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
         for split, examples in self.splits.items():
-            require(
-                len(examples), "open_dataset", f"images in every split of {self.name}", f"none in {split}", "Add some"
-            )
+            expected = f"images in every split of {self.name}"
+            require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
+        expected, do = f"a training image of every class of {self.name}", "Add images or remove the class"
         for class_name, count in zip(self.classes, counts, strict=True):
-            require(
-                count > 0,
-                "open_dataset",
-                f"a training image of every class of {self.name}",
-                f"none of {class_name}",
-                "Add images or remove the class",
-            )
+            require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
 def content_identifier(content: bytes | np.ndarray) -> str:
@@ -211,14 +205,10 @@ def tfds(where: str) -> Dataset:
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise refusal(
-            "open_dataset", "tensorflow-datasets", "no such package", "pip install 'tangent-jax[data]'"
-        ) from error
+        do = "pip install 'tangent-jax[data]'"
+        raise refusal("open_dataset", "tensorflow-datasets", "no such package", do) from error
     name, _, data_dir = where.partition("@")
-    do = (
-        f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record, "
-        "then pass tfds:NAME@DATA_DIR"
-    )
+    once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
     try:
         found = sorted(path.parent for path in Path(data_dir).glob("**/dataset_info.json")) if data_dir else []
         versions = [path for path in found if name.split("/")[0] in path.parts or path == Path(data_dir)]
@@ -232,19 +222,14 @@ def tfds(where: str) -> Dataset:
         sources = {split: builder.as_data_source(split) for split in builder.info.splits}
         classes = tuple(builder.info.features["label"].names)
     except Exception as error:
-        detail = str(error).strip().splitlines()
-        raise refusal(
-            "open_dataset",
-            f"the TFDS set {name}, prepared as array_record",
-            f"{type(error).__name__}: {detail[0] if detail else ''}",
-            do,
-        ) from error
+        detail = [*str(error).strip().splitlines(), ""][0]
+        expected, do = f"the TFDS set {name}, prepared as array_record", f"{once}, then pass tfds:NAME@DATA_DIR"
+        raise refusal("open_dataset", expected, f"{type(error).__name__}: {detail}", do) from error
 
     def examples(split: str) -> Examples:
         source = sources[split]
         labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
-        return Examples(
-            tuple(f"{split}/{i}" for i in range(len(labels))), labels, lambda i: np.asarray(source[i]["image"])
-        )
+        names = tuple(f"{split}/{i}" for i in range(len(labels)))
+        return Examples(names, labels, lambda i: np.asarray(source[i]["image"]))
 
     return Dataset(name, classes, {split: examples(split) for split in sources})

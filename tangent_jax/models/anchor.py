@@ -5,9 +5,7 @@ from typing import Any
 
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 

@@ -19,11 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, refusal
+from tangent_jax.core import InputError, Tree, progress_bar, refusal, trees
 from tangent_jax.core.files import locked
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.cache import CHUNK, CachedRows

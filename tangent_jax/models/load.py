@@ -16,8 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import refusal, require, trees
 from tangent_jax.core.files import write_whole
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model, initial_weights
@@ -95,12 +94,8 @@ def download(hub_id: str) -> Path:
 
         return Path(snapshot_download(hub_id, allow_patterns=["model.safetensors", "*.json"])) / "model.safetensors"
     except Exception as error:
-        raise refusal(
-            "load",
-            f"the hub to answer for {hub_id}",
-            f"{type(error).__name__}",
-            "Download model.safetensors where the network allows and pass its path",
-        ) from error
+        do = "Download model.safetensors where the network allows and pass its path"
+        raise refusal("load", f"the hub to answer for {hub_id}", type(error).__name__, do) from error
 
 
 def describe(model: Model) -> dict[str, str]:

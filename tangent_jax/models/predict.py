@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.data.sources import Examples
 from tangent_jax.linearize import linearize
 from tangent_jax.models.anchor import Pretrained

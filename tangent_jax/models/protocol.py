@@ -8,98 +8,64 @@ Subsets, predictors, features, per-example norms, provenance and exports know a 
 needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
 """
 
-import zlib
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core import Dual, Tree, trees
 from tangent_jax.data.preprocessing import Preprocessing
 
 
 class Model(Protocol):
     """A network without its weights: a frozen dataclass, hashable, so that jit takes it as static.
 
+        preprocessing           how its images are resized and normalised
+        stages, image_size      S + 1; the side of its images in pixels
+        classes                 how many logits; 0 for a model without a head, which gives features
+        settings                all that makes it, as JSON has it: what differs in a field is never summed
+        shapes()                the shape of every leaf, by path
+        stage_of(path)          the stage that a leaf belongs to
+        input_shape(stage)      of one example of what a stage reads; stage 0 reads images, "y x 3"
+        trunk_settings(stage)   what decides a stage's input besides preprocessing and leaves below; its repr is hashed
+        initial(path, key)      a fresh leaf, f32
+        apply(w, x, start, stop)   the plain network from the input of one stage to that of another (None: logits), in
+                                the dtype of w and x
+        dual(pairs, x, start)   logits and their tangent, by `tangent_jax.rules` over leaves Dual(w, dw)
+        with_classes(classes)   the same model with another head
+        to_world(flat)          leaves by path, all or some, under the names and in the layout that others know
+        from_world(tensors)     `to_world` undone
+
     Names of leaves say what they are: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a
     norm; a leaf `new_...` is one that no pre-training knows, trained with every subset but the head alone.
     """
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """How its images are resized and normalised."""
-        ...
-
+    def preprocessing(self) -> Preprocessing: ...
     @property
-    def stages(self) -> int:
-        """S + 1: the embedding, the blocks, the head."""
-        ...
-
+    def stages(self) -> int: ...
     @property
-    def image_size(self) -> int:
-        """The side of its images in pixels."""
-        ...
-
+    def image_size(self) -> int: ...
     @property
-    def classes(self) -> int:
-        """How many logits; 0 for a model without a head, which gives features."""
-        ...
-
+    def classes(self) -> int: ...
     @property
-    def settings(self) -> dict[str, Any]:
-        """All that makes it, as JSON has it: components of models that differ in a field are never summed."""
-        ...
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every leaf, by path."""
-        ...
-
-    def stage_of(self, path: str) -> int:
-        """The stage that a leaf belongs to."""
-        ...
-
-    def input_shape(self, stage: int) -> tuple[int, ...]:
-        """The shape of one example of what `stage` reads; stage 0 reads images, "y x 3"."""
-        ...
-
-    def trunk_settings(self, stage: int) -> Any:
-        """What decides the input of `stage` besides the leaves below it and the preprocessing; its repr is hashed."""
-        ...
-
-    def initial(self, path: str, key: Array) -> Array:
-        """A fresh leaf, f32."""
-        ...
-
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
-        """The plain network from the input of stage `start` to that of stage `stop` (None: to the logits).
-
-        Computes in the dtype of w and x.
-        """
-        ...
-
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
-        """Logits and their tangent from the input of `start`, by `tangent_jax.rules` over leaves Dual(w, dw)."""
-        ...
-
-    def with_classes(self, classes: int) -> "Model":
-        """The same model with a head of so many classes."""
-        ...
-
-    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """Leaves by path, all or some, under the names and in the layout that others know."""
-        ...
-
-    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """`to_world` undone."""
-        ...
+    def settings(self) -> dict[str, Any]: ...
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+    def stage_of(self, path: str) -> int: ...
+    def input_shape(self, stage: int) -> tuple[int, ...]: ...
+    def trunk_settings(self, stage: int) -> Any: ...
+    def initial(self, path: str, key: Array) -> Array: ...
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array: ...
+    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual: ...
+    def with_classes(self, classes: int) -> "Model": ...
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]: ...
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]: ...
 
 
 def draw(model: Model, paths: list[str], key: Array) -> Tree:
-    """Fresh leaves: a leaf's draw depends on `key` and its path, never on which others are drawn."""
-    fresh = {path: model.initial(path, jax.random.fold_in(key, zlib.crc32(path.encode()))) for path in paths}
-    return trees.nest(fresh)
+    """Fresh leaves, each by its own key."""
+    return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
 def initial_weights(model: Model, key: Array) -> Tree:

@@ -11,9 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "head", "everything")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 
 ACCOUNTANTS = ("pld", "rdp")
 Steps = tuple[float, float, int]

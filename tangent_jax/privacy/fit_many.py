@@ -12,10 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar
+from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step

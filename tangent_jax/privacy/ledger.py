@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import refusal, require
 from tangent_jax.core.files import locked, write_whole
 from tangent_jax.privacy.mechanism import Spent
 

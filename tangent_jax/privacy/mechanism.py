@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
 
 NEIGHBOURING = "add-or-remove-one"

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import prepared
 from tangent_jax.privacy.clipping import ClippedSum, clip_factors

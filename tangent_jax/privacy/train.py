@@ -22,10 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar
+from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, check_per_example, clipped_sum
 from tangent_jax.privacy.ledger import Ledger, open_ledger

@@ -12,15 +12,6 @@ from tangent_jax.rules.norms import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax
 
 __all__ = [
-    "ACTIVATIONS",
-    "attention",
-    "class_attention",
-    "contract",
-    "dense",
-    "layer_norm",
-    "scale",
-    "shift",
-    "softmax",
-    "standardize",
-    "total",
-]
+    "ACTIVATIONS", "attention", "class_attention", "contract", "dense", "layer_norm", "scale", "shift", "softmax",
+    "standardize", "total",
+]  # fmt: skip

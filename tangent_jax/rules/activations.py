@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core.notation import Tangent
+from tangent_jax.core import Tangent
 
 
 def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:

@@ -2,7 +2,7 @@
 
 from jax import Array
 
-from tangent_jax.core.notation import Tangent
+from tangent_jax.core import Tangent
 from tangent_jax.rules.dense import contract
 from tangent_jax.rules.softmax import softmax
 

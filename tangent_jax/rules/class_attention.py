@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from jax import Array
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules.dense import contract, dense, scale, shift, total
 from tangent_jax.rules.softmax import softmax
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules import probe
 
 
@@ -30,8 +30,7 @@ def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[A
     Guarantees: dz is linear in (dx, dy) together; a None costs no product.
     """
     return jnp.einsum(spec, x, y), total(
-        None if dx is None else jnp.einsum(spec, dx, y),
-        None if dy is None else probe.einsum(spec, x, dy),
+        None if dx is None else jnp.einsum(spec, dx, y), None if dy is None else probe.einsum(spec, x, dy)
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules.dense import scale, shift, total
 
 

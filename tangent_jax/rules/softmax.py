@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tangent
+from tangent_jax.core import Tangent, require
 
 
 def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
@@ -26,12 +25,8 @@ def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
     a = jax.nn.softmax(s.astype(wide), -1)
     if ds is None:
         return a.astype(s.dtype), None
-    require(
-        (s.shape, s.dtype) == (ds.shape, ds.dtype),
-        "softmax",
-        f"ds of shape {s.shape} and dtype {s.dtype}",
-        f"{ds.shape}, {ds.dtype}",
-    )
+    expected = f"ds of shape {s.shape} and dtype {s.dtype}"
+    require((s.shape, s.dtype) == (ds.shape, ds.dtype), "softmax", expected, f"{ds.shape}, {ds.dtype}")
     ds = ds.astype(wide)
     da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
     return a.astype(s.dtype), da.astype(s.dtype)

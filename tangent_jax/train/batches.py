@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 
 Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
 """(inputs, labels, order, present): steps "k" of batches "b", as rows of inputs and labels, 0 where padded."""

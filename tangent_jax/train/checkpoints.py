@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, trees
 from tangent_jax.train.batches import Batches
 
 CHECKPOINT_SECONDS = 10.0

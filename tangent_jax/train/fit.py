@@ -17,10 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar
+from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.train.batches import Batches, Source, epoch_chunks
 from tangent_jax.train.checkpoints import Saver, run_identity
 from tangent_jax.train.objective import Objective, Predict, make_objective

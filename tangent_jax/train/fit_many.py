@@ -13,10 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.progress import progress_bar
+from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, Row, State, summary, train_step
 from tangent_jax.train.objective import Objective, Predict, make_objective

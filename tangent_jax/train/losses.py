@@ -8,7 +8,7 @@ import optax
 from jax import Array
 from jaxtyping import Float, Int
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 
 Loss = Callable[[Array, Array], Array]
 

@@ -14,9 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import Loss, make_loss
 

@@ -13,9 +13,7 @@ import optax
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core import Tree, require, trees
 
 Optimizer = optax.GradientTransformation
 DECAY_AT = (15 / 30, 25 / 30)

@@ -7,9 +7,8 @@ from helpers import images, predictor
 from safetensors.numpy import load_file
 
 from tangent_jax.components.exports import export, load_export
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
-from tangent_jax.models.vit.tangent import TangentViT
+from tangent_jax.core import InputError, trees
+from tangent_jax.models.vit.modules import TangentViT
 
 VARIANTS = [
     ({}, "blocks"),

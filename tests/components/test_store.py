@@ -21,8 +21,7 @@ from tangent_jax.components.provenance import Provenance, check_same
 from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Retrained, Store
 from tangent_jax.components.sums import compose
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 
 
 def filled(root, count=3):
@@ -231,7 +230,6 @@ from pathlib import Path
 import numpy as np
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
-from tangent_jax.core import trees
 folder = Path(sys.argv[1])
 parts = [trees.nest(dict(np.load(folder / f"{s}.npz"))) for s in range(3)]
 origins = [Provenance.from_json((folder / f"{s}.json").read_text()) for s in range(3)]

@@ -10,8 +10,7 @@ from helpers import origin, part
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
 from tangent_jax.components.version_0_1 import convert
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import digest
 
 RECIPE = {

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, tree_normal
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import Examples

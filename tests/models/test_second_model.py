@@ -13,8 +13,7 @@ from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
-from tangent_jax.core import trees
-from tangent_jax.core.notation import Dual
+from tangent_jax.core import Dual, trees
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import Examples
 from tangent_jax.linearize import linearize

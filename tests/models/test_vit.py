@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import pytest
 from helpers import TOLERANCE, assert_rel_close, images, normal, small
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit import plain
 from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.forward import block, class_row, one_query_input
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.models.vit.modules import ViT
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,17 @@ def test_the_named_sizes_have_their_published_parameter_counts(name, millions):
 def test_the_class_row_of_the_last_block_equals_the_full_block(x64, variant):
     model, w = small(2, **variant)
     x = normal(4, (2, 5, 12))
-    block = plain.Block(model.config)
-    last = {"params": w["block_1"]}
-    joined = plain.one_query_input(model.config, x)[0]
-    assert_rel_close(block.apply(last, joined[:, 0], joined[:, 1:], method="class_row"), block.apply(last, x)[:, 0])
+    last = trees.pair(w["block_1"], {})
+    row, _ = class_row(model.config, last, one_query_input(model.config, x)[0], None)
+    assert_rel_close(row, block(model.config, last, x, None)[0][:, 0])
+
+
+def test_the_linen_module_initialises_and_applies_the_same_tree():
+    model, w = small(2, layer_scale=True)
+    module = ViT(model.config)
+    fresh = module.init(jax.random.key(0), images())["params"]
+    assert {path: leaf.shape for path, leaf in trees.leaves(fresh).items()} == model.shapes()
+    assert_rel_close(module.apply({"params": w}, images()), model.apply(w, images()))
 
 
 def test_the_input_of_another_stage_is_refused():
@@ -72,7 +79,7 @@ def test_a_replaced_class_token_is_read_at_its_block(x64):
     model, w = small(2)
     moved, w2 = model.replace(class_token_at=1), {**w, "new_class_token": w["class_token"] * 3}
     x = model.apply(w, images(), 0, 2)
-    x = x.at[:, :2].set(plain.one_query_input(model.config, w2["new_class_token"][None, None])[0])
+    x = x.at[:, :2].set(one_query_input(model.config, w2["new_class_token"][None, None])[0])
     assert_rel_close(moved.apply(w2, images()), model.apply(w, x, 2))
 
 

@@ -9,8 +9,7 @@ import pytest
 from helpers import assert_rel_close
 from safetensors.numpy import save_file
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save

@@ -9,8 +9,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, pld
 from helpers import TOLERANCE, assert_rel_close, private_task, products
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import check_per_example, clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form

@@ -16,8 +16,7 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from experiments.breaks import BREAKS, break_mechanism
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum

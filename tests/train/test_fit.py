@@ -16,8 +16,7 @@ import optax
 import pytest
 from helpers import TOLERANCE, assert_rel_close, normal, predictor, products
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
@@ -208,7 +207,6 @@ HERE = Path(__file__).parent
 SCRIPT = """
 import json, sys
 import test_fit
-from tangent_jax.core import trees
 from tangent_jax.train import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
 fitted = test_fit.train(*test_fit.task(), epochs=40, checkpoints=sys.argv[1])
 print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import InputError
 from tangent_jax.train import losses
 
 LABELS = np.array([2, 0, 1, 2, 2])

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core.checks import require
+from tangent_jax.core import require
 from tangent_jax.rules import ACTIVATIONS
 
 
@@ -32,23 +32,14 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for field in ("width", "depth", "heads", "mlp_width", "patch_size", "image_size"):
             require(getattr(self, field) >= 1, "ViTConfig", f"{field} >= 1", getattr(self, field))
+        at, size, patch = self.class_token_at, self.image_size, self.patch_size
         require(self.classes >= 0, "ViTConfig", "classes >= 0 (0: no head, features)", self.classes)
         require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
-        require(
-            self.image_size % self.patch_size == 0,
-            "ViTConfig",
-            f"image_size a multiple of patch_size {self.patch_size}",
-            self.image_size,
-        )
+        require(size % patch == 0, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
         require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)
         require(self.activation in ACTIVATIONS, "ViTConfig", f"activation in {', '.join(ACTIVATIONS)}", self.activation)
-        at = self.class_token_at
-        require(
-            at is None or (0 <= at < self.depth and self.pool == "token"),
-            "ViTConfig",
-            f"class_token_at in 0..{self.depth - 1} and pool token",
-            f"{at}, {self.pool}",
-        )
+        good = at is None or (0 <= at < self.depth and self.pool == "token")
+        require(good, "ViTConfig", f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")
 
     @property
     def grid(self) -> int:
@@ -81,10 +72,6 @@ def vit_config(name: str, **changes: object) -> ViTConfig:
     197
     """
     size, _, patch = name.partition("/")
-    require(
-        size in SIZES and patch in map(str, PATCH_SIZES),
-        "vit_config",
-        f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}",
-        name,
-    )
+    expected = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
+    require(size in SIZES and patch in map(str, PATCH_SIZES), "vit_config", expected, name)
     return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**changes)

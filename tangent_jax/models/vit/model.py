@@ -1,7 +1,6 @@
 """The Vision Transformer as the rest of the library knows a model: see models/protocol.py."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -9,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
-from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.models.vit import names, plain, tangent
+from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.forward import forward, input_shape
 
 DEFAULT = Preprocessing()
 
@@ -43,7 +41,7 @@ class VisionTransformer:
         return dataclasses.asdict(self.config)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return dict(shapes_of(self.config))
+        return leaves.shapes(self.config)
 
     def stage_of(self, path: str) -> int:
         if path.startswith("block_"):
@@ -53,7 +51,7 @@ class VisionTransformer:
         return self.config.depth + 1 if path.startswith(("norm/", "head/")) else 0
 
     def input_shape(self, stage: int) -> tuple[int, ...]:
-        return plain.input_shape(self.config, stage)
+        return input_shape(self.config, stage)
 
     def trunk_settings(self, stage: int) -> Any:
         c = self.config
@@ -62,13 +60,13 @@ class VisionTransformer:
         return (*shared, c.pool if stage >= c.depth else "")
 
     def initial(self, path: str, key: Array) -> Array:
-        return plain.initial(path, key, self.shapes()[path])
+        return leaves.initial(path, key, self.shapes()[path])
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
-        return plain.ViT(self.config).apply({"params": w}, x, start, stop)  # pyright: ignore[reportReturnType]
+        return forward(self.config, trees.pair(w, {}), x, start, stop).primal
 
     def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
-        return tangent.dual(self.config, pairs, x, start)
+        return forward(self.config, pairs, x, start)
 
     def with_classes(self, classes: int) -> "VisionTransformer":
         return self.replace(classes=classes)
@@ -112,11 +110,3 @@ class VisionTransformer:
         grid = jax.image.resize(grid, (size, size, old.width), "bicubic", antialias=True)
         resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(size**2, -1)])
         return new, {**w, "position_embedding": jnp.asarray(resized)}
-
-
-@functools.cache
-def shapes_of(config: ViTConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every leaf, by path."""
-    images = jax.ShapeDtypeStruct((1, config.image_size, config.image_size, 3), jnp.float32)
-    tree = jax.eval_shape(plain.ViT(config).init, jax.random.key(0), images)["params"]
-    return {path: leaf.shape for path, leaf in trees.leaves(tree).items()}

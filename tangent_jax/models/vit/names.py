@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core import refusal, require
 
 Flat = dict[str, np.ndarray]
 
@@ -54,6 +54,7 @@ TIMM: list[Rule] = [
     *torch_layer(r"blocks\.(\d+)\.mlp\.fc2", r"block_\1/mlp_out"),
     (r"blocks\.(\d+)\.ls([12])\.gamma", r"block_\1/layer_scale\2/scale", same),
 ]
+HF_BLOCK = r"(?:vit\.)?encoder\.layer\.(\d+)"
 HUGGING_FACE: list[Rule] = [
     (r"(?:vit\.)?embeddings\.cls_token", "class_token", same),
     (r"(?:vit\.)?embeddings\.position_embeddings", "position_embedding", same),
@@ -61,23 +62,12 @@ HUGGING_FACE: list[Rule] = [
     (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.bias", "patch_embedding/bias", same),
     *torch_norm(r"(?:vit\.)?layernorm", "norm"),
     *torch_layer("classifier", "head"),
-    *(
-        rule
-        for ours, theirs in (("norm1", "layernorm_before"), ("norm2", "layernorm_after"))
-        for rule in torch_norm(rf"(?:vit\.)?encoder\.layer\.(\d+)\.{theirs}", rf"block_\1/{ours}")
-    ),
-    *(
-        rule
-        for ours, theirs in (
-            ("attention/query", r"attention\.attention\.query"),
-            ("attention/key", r"attention\.attention\.key"),
-            ("attention/value", r"attention\.attention\.value"),
-            ("attention/out", r"attention\.output\.dense"),
-            ("mlp_in", r"intermediate\.dense"),
-            ("mlp_out", r"output\.dense"),
-        )
-        for rule in torch_layer(rf"(?:vit\.)?encoder\.layer\.(\d+)\.{theirs}", rf"block_\1/{ours}")
-    ),
+    *torch_norm(rf"{HF_BLOCK}\.layernorm_before", r"block_\1/norm1"),
+    *torch_norm(rf"{HF_BLOCK}\.layernorm_after", r"block_\1/norm2"),
+    *torch_layer(rf"{HF_BLOCK}\.attention\.attention\.(query|key|value)", r"block_\1/attention/\2"),
+    *torch_layer(rf"{HF_BLOCK}\.attention\.output\.dense", r"block_\1/attention/out"),
+    *torch_layer(rf"{HF_BLOCK}\.intermediate\.dense", r"block_\1/mlp_in"),
+    *torch_layer(rf"{HF_BLOCK}\.output\.dense", r"block_\1/mlp_out"),
 ]
 NPZ_BLOCK = r"Transformer/encoderblock_(\d+)"
 NPZ: list[Rule] = [

@@ -10,21 +10,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core import require, trees
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.vit.config import SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
 
-OPTIONAL_BIASES = (
-    "patch_embedding/bias",
-    "attention/query/bias",
-    "attention/key/bias",
-    "attention/value/bias",
-    "head/bias",
-)
+OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 
 
 class Tensors(NamedTuple):

@@ -1,0 +1,55 @@
+"""The leaves of a Vision Transformer: their shapes by path, and how a fresh one is drawn."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.models.vit.config import ViTConfig
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes(config: ViTConfig) -> Shapes:
+    """The shape of every leaf. Heads are axes of their own: query, key, value "d h e", out "h e d"."""
+    c, d, h = config, config.width, config.heads
+    e, f, p = d // h, c.mlp_width, c.patch_size
+
+    def norm(path: str) -> Shapes:
+        return {f"{path}/scale": (d,), f"{path}/bias": (d,)}
+
+    def layer(path: str, kernel: tuple[int, ...], summed: int = 1) -> Shapes:
+        return {f"{path}/kernel": kernel, f"{path}/bias": kernel[summed:]}
+
+    leaves: Shapes = {"class_token": (d,), "position_embedding": (c.tokens, d)}
+    leaves |= layer("patch_embedding", (p, p, 3, d), 3) | norm("norm")
+    leaves |= norm("pre_norm") if c.pre_norm else {}
+    leaves |= layer("head", (d, c.classes)) if c.classes else {}
+    leaves |= {} if c.class_token_at is None else {"new_class_token": (d,)}
+    for i in range(c.depth):
+        b = f"block_{i}"
+        leaves |= norm(f"{b}/norm1") | norm(f"{b}/norm2")
+        for name in ("query", "key", "value"):
+            leaves |= layer(f"{b}/attention/{name}", (d, h, e))
+        leaves |= layer(f"{b}/attention/out", (h, e, d), 2)
+        leaves |= layer(f"{b}/mlp_in", (d, f)) | layer(f"{b}/mlp_out", (f, d))
+        leaves |= {f"{b}/layer_scale{j}/scale": (d,) for j in (1, 2) if c.layer_scale}
+    return leaves
+
+
+def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
+    """A fresh leaf, f32, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
+
+    Kernels and positions N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the less
+    the tangents below it move the logits, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens
+    N(0, (1e-6)^2); biases 0.
+    """
+    name = path.split("/")[-1]
+    if path.endswith("head/kernel"):
+        return 0.01 * jax.random.normal(key, shape, jnp.float32)
+    if name in ("kernel", "position_embedding"):
+        return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, jnp.float32)
+    if name.endswith("class_token"):
+        return 1e-6 * jax.random.normal(key, shape, jnp.float32)
+    if name == "scale":
+        return jnp.full(shape, 1e-5 if "layer_scale" in path else 1.0, jnp.float32)
+    return jnp.zeros(shape, jnp.float32)

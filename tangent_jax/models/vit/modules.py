@@ -1,0 +1,45 @@
+"""The Vision Transformer as Flax linen modules: plain, and with its tangent.
+
+    ViT(config).apply({"params": w}, images) -> f_w(x)
+    TangentViT(config).apply({"params": w, "tangent": dw}, images) -> Dual(f_w(x), J_w f(x) . dw)
+
+over one tree of weights. A leaf absent from "tangent" is frozen: until the first trained leaf every tangent is None, so
+those blocks run at plain cost. Both compute in the dtype of parameters and input, and start at any stage.
+"""
+
+import flax.linen as nn
+from jax import Array
+
+from tangent_jax.core import Dual, trees
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.forward import forward
+from tangent_jax.models.vit.leaves import initial, shapes
+
+
+class ViT(nn.Module):
+    """The plain network; `init` draws its parameters."""
+
+    config: ViTConfig
+
+    @nn.compact
+    def __call__(self, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: logits, "b c")."""
+        if self.is_initializing():
+            key, all_shapes = self.make_rng("params"), shapes(self.config).items()
+            w = trees.nest({path: initial(path, trees.leaf_key(key, path), shape) for path, shape in all_shapes})
+            for name, part in w.items():
+                self.param(name, lambda _, part=part: part)
+        return forward(self.config, trees.pair(self.variables["params"], {}), x, start, stop).primal
+
+
+class TangentViT(nn.Module):
+    """f_lin by closed forms."""
+
+    config: ViTConfig
+
+    @nn.compact
+    def __call__(self, x: Array, start: int = 0) -> Dual:
+        """Logits and their tangent, both "b c", from the input of stage `start`; no leaf below it may be trained."""
+        w, dw = self.variables["params"], self.variables.get("tangent", {})
+        trees.check_part("TangentViT", w, dw)
+        return forward(self.config, trees.pair(w, dw), x, start)
