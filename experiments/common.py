@@ -59,6 +59,18 @@ TABLE: dict[str, partial] = {
     "seed": flag("integer", "Seed of the new head, of what is reset and of the order of examples."),
     "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
     "shards": flag("integer", "Shards trained apart.", low=2, default=50),
+    "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
+    "sharding": flag(
+        "enum",
+        "How examples are divided: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
+        "each class in Dirichlet(--concentration) proportions.",
+        ["uniform", "hash", "class", "owner", "dirichlet"],
+        default="uniform",
+    ),
+    "owners": flag("string", "CSV of file,owner for --sharding=owner, which decides their number.", default=None),
+    "concentration": flag("float", "Of --sharding=dirichlet: small is uneven.", low=0.0, default=0.5),
+    "stores": flag("string", "Folder of the stores that keep the trained components.", default="out/stores"),
+    "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
     "orders": flag("integer", "Random orders averaged.", low=1, default=20),
     "out": flag("string", "Folder for what it writes: result.json and pictures."),
 }
@@ -66,6 +78,7 @@ MODEL = ("weights", "architecture", "image_size")
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
+SHARDED = ("lr_nlft", "sharding", "owners", "concentration", "stores", "held_out")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
 

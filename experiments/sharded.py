@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments import common
@@ -15,20 +14,8 @@ from tangent_jax.components.apart import fit_apart
 from tangent_jax.core import Tree, require
 
 # f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "seed", output="tangent")
-common.define(blocks=1, lr=3e-3)
-flags.DEFINE_float("lr_nlft", 3e-3, "Learning rate of the non-linear models (--lr: of tangents and heads).", 0.0)
-flags.DEFINE_enum(
-    "sharding",
-    "uniform",
-    ["uniform", "hash", "class", "owner", "dirichlet"],
-    "How examples are divided: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
-    "each class in Dirichlet(--concentration) proportions.",
-)
-flags.DEFINE_string("owners", None, "CSV of file,owner for --sharding=owner, which decides the number of shards.")
-flags.DEFINE_float("concentration", 0.5, "Of --sharding=dirichlet: small is uneven.", lower_bound=0.0)
-flags.DEFINE_string("stores", "out/stores", "Folder of the stores that keep the trained components.")
-flags.DEFINE_bool("held_out", False, "Train on four fifths of the training images and test on the rest.")
+common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, *common.SHARDED, output="tangent")
+common.define("dataset", "seed", blocks=1, lr=3e-3)
 
 
 class Method:

@@ -47,8 +47,8 @@ def server():
     return process
 
 
-def run(binary, *arguments, code=0):
-    """(last line of stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
+def output(binary, *arguments, code=0):
+    """(stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         out.touch()
@@ -58,5 +58,10 @@ def run(binary, *arguments, code=0):
         server().stdin.flush()
         answer, stderr = server().stdout.readline(), err.read_text()
         assert int(answer) == code, stderr[-3000:]
-        lines = out.read_text().strip().splitlines()
-    return lines[-1] if lines else "", stderr
+        return out.read_text(), stderr
+
+
+def run(binary, *arguments, code=0):
+    """(last line of stdout, stderr), as `output`."""
+    stdout, stderr = output(binary, *arguments, code=code)
+    return stdout.strip().rpartition("\n")[2], stderr

@@ -2,12 +2,10 @@
 
 import functools
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from run_binary import ROOT
+from run_binary import ROOT, output
 
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
@@ -29,8 +27,7 @@ def test_the_python_blocks_run(tmp_path, monkeypatch):
 @functools.cache
 def flags_of(binary):
     """The flags that --help explains."""
-    command = [sys.executable, "-m", f"experiments.{binary}", "--help"]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout
+    text = output(binary, "--help", code=1)[0]
     return {flag.replace("[no]", "") for flag in re.findall(r"^\s*(?:-\w,)?--([\[\]\w]+):", text, re.MULTILINE)}
 
 

@@ -230,6 +230,7 @@ from pathlib import Path
 import numpy as np
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
+from tangent_jax.core import trees
 folder = Path(sys.argv[1])
 parts = [trees.nest(dict(np.load(folder / f"{s}.npz"))) for s in range(3)]
 origins = [Provenance.from_json((folder / f"{s}.json").read_text()) for s in range(3)]

@@ -131,7 +131,7 @@ def test_bench_writes_every_row_and_its_ratios(tmp_path):
     assert (tmp_path / "roofline.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pretrain_writes_a_model_that_loads(tmp_path):
     run("pretrain", "--images=64", "--epochs=1", f"--out={tmp_path}")
     assert load(tmp_path / "vit_builtin.safetensors").model == load("builtin").model

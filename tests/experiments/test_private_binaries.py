@@ -123,7 +123,7 @@ def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_co
     assert "audit: expected epsilon <= 3" in err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bench_private_measures_its_ratios(tmp_path):
     flags = ["--size=Ti", "--batch_size=2", "--repeats=1"]
     result = json.loads(run("bench_private", *flags, f"--out={tmp_path}")[0])

@@ -21,13 +21,7 @@ VARIANTS = {
     "class token replaced": {"class_token_at": 1},
     "clip, layer scale": {"pre_norm": True, "layer_scale": True, "activation": "quick_gelu"},
 }
-KINDS = {  # with a clip norm that clips some of the examples
-    ("blocks", 1): 10.2,
-    ("blocks", 2): 12.9,
-    ("bitfit", 2): 8.8,
-    ("layernorm", 1): 8.7,
-    ("head", 1): 8.1,
-}
+KINDS = [("blocks", 1), ("blocks", 2), ("bitfit", 2), ("layernorm", 1), ("head", 1)]
 CE = make_loss("ce")
 EPS = {"float64": np.finfo(np.float64).eps, "float32": np.finfo(np.float32).eps}
 
@@ -55,16 +49,16 @@ def both(*arguments, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variant", "kind", "blocks", "clip_norm", "method"),
-    [("token", *kind, clip_norm, "taft") for kind, clip_norm in KINDS.items()]
-    + [(variant, "blocks", 2, 11.0, "taft") for variant in list(VARIANTS)[1:]]
-    + [("clip, layer scale", "everything", 0, 11.0, "taft")]
-    + [("token", "blocks", 2, 12.0, "nlft"), ("avg", "layernorm", 1, 8.7, "nlft")],
+    ("variant", "kind", "blocks", "method"),
+    [("token", *kind, "taft") for kind in KINDS]
+    + [(variant, "blocks", 2, "taft") for variant in list(VARIANTS)[1:]]
+    + [("clip, layer scale", "everything", 0, "taft")]
+    + [("token", "blocks", 2, "nlft"), ("avg", "layernorm", 1, "nlft")],
 )
-def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, clip_norm, method):
-    predict, dw, x, y = private_task(kind, blocks, **VARIANTS[variant])
-    reference, closed = both(dataclasses.replace(predict, method=method), dw, x, y, clip_norm=clip_norm)
-    assert 0 < np.sum(reference.norms > clip_norm) < len(y)
+def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, method):
+    predict, dw, x, y = private_task(kind, blocks, method=method, **VARIANTS[variant])
+    clip_norm = float(np.median(clip(0, predict, dw, x, y).norms))  # half of the examples are clipped
+    reference, closed = both(predict, dw, x, y, clip_norm=clip_norm)
     assert_rel_close(closed.norms, reference.norms)
     assert_rel_close(closed.value, reference.value)
     assert closed.sensitivity == reference.sensitivity == clip_norm

@@ -207,6 +207,7 @@ HERE = Path(__file__).parent
 SCRIPT = """
 import json, sys
 import test_fit
+from tangent_jax.core import trees
 from tangent_jax.train import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
 fitted = test_fit.train(*test_fit.task(), epochs=40, checkpoints=sys.argv[1])
 print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))
