@@ -104,7 +104,6 @@ def fit(
     require(isinstance(epochs, int) and epochs >= 1, "fit", "epochs >= 1, a whole number", epochs)
     predict, objective = trees.as_pytree(predict), objective or make_objective()
     optimizer = as_data(optimizer or adam())
-    objective = Objective(trees.as_pytree(objective.loss), objective.penalty)
     state, history = State(dw, optimizer.init(dw)), []
     saver = None
     if isinstance(batches, Batches):

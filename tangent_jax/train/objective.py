@@ -27,10 +27,17 @@ class Objective:
     """A loss (logits "b c", labels "b") -> "b", and the strength lambda of lambda/2 |dw|^2.
 
     `loss` is a pytree or a plain function: `make_objective` makes one of a name.
+
+    >>> objective = Objective(lambda logits, labels: (logits[:, 0] - labels) ** 2, penalty=2.0)
+    >>> float(objective(lambda dw, x: x * dw, jnp.array(3.0), jnp.ones((1, 1)), jnp.array([1])))
+    13.0
     """
 
     loss: Loss
     penalty: float | Array = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", trees.as_pytree(self.loss))
 
     def __call__(self, predict: Predict, dw: Tree, x: Array, y: Array, present: Array | None = None) -> Array:
         """F(dw) on a batch; `present`, "b", is 0 where an example is padding."""
@@ -57,7 +64,7 @@ def make_objective(loss: str | Loss = "rsl", penalty: float = 1e-5, **hyper_para
     require(penalty >= 0, "make_objective", "penalty >= 0", penalty)
     if callable(loss):
         require(not hyper_parameters, "make_objective", "hyper-parameters of a named loss", sorted(hyper_parameters))
-        return Objective(trees.as_pytree(loss), penalty)
+        return Objective(loss, penalty)
     return Objective(make_loss(loss, **hyper_parameters), penalty)
 
 
