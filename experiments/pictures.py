@@ -59,9 +59,9 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
     drawn = axes.barh(names, [value for _, value in rows], color=[COLOURS[0]] * 3 + [COLOURS[2]] * (len(rows) - 3))
     axes.bar_label(drawn, [f"{value:.1%}" for _, value in rows], padding=3)
     axes.invert_yaxis()
-    lowest = min(value for _, value in rows)
-    axes.set(xlim=(lowest - 0.05, None), title=title, xticks=[])  # where differences are seen
-    axes.margins(x=0.15)
+    start = min(value for _, value in rows) - 0.05  # where differences are seen
+    axes.set(xlim=(start, max(value for _, value in rows) + 0.03), title=title, xticks=[])
+    axes.set_xlabel(f"the axis starts at {start:.0%}")
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     save(figure, path)
 

@@ -63,9 +63,6 @@ class Store(Mapping[str, Tree]):
         self.journal = Journal(self.root)
         with self.using():
             pass
-        old = [name for name, entry in self.components.items() if "files" in entry]
-        do = f"Convert it: python -m experiments.store convert --store={self.root}"
-        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
 
     # What is there
 
@@ -95,6 +92,9 @@ class Store(Mapping[str, Tree]):
         return self.file("components", self.components[name])
 
     def file(self, kind: str, entry: Mapping[str, str]) -> Path:
+        do = f"Convert it: python -m experiments.store convert --store={self.root}"
+        old = "files" in entry
+        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
         return self.root / kind / f"{entry['id']}.safetensors"
 
     def spent(self, names: Sequence[str]) -> dict | None:

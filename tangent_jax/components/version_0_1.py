@@ -16,23 +16,12 @@ from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, refusal, require, trees
 
 
-class OldStore(Store):
-    """A store of version 0.1, opened to be converted."""
-
-    def __init__(self, root: str | os.PathLike) -> None:
-        try:
-            super().__init__(root)
-        except ValueError:
-            if not any("files" in entry for entry in self.components.values()):
-                raise
-
-
 def convert(root: str | os.PathLike) -> Store:
     """The store in this version's format, its journal and receipts kept; one commit, so a kill leaves the old or new.
 
     Every component's weights are checked against the journal. Compositions go: `compose` makes them again.
     """
-    store = OldStore(root)
+    store = Store(root)
     with store.using(change=True):
         require(any("files" in e for e in store.components.values()), "convert", "a store of version 0.1", root)
         entries = {}
@@ -42,7 +31,7 @@ def convert(root: str | os.PathLike) -> Store:
             require(whole, "convert", f"unaltered weights of {name}", "others than the journal says")
             entries[name] = store.write("components", dw, provenance)
         store.commit({"op": "convert", "components": entries})
-    return Store(root)
+    return store
 
 
 def read_component(folder: Path) -> tuple[Tree, Provenance]:
