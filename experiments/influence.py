@@ -6,10 +6,11 @@ mean's norm}.
 """
 
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from experiments import binary, common, pictures
 from experiments.common import F
-from experiments.sharded import Method, flat
+from experiments.sharded import Method
 
 common.define("shards", "orders", out="out/influence")
 
@@ -22,7 +23,7 @@ def main() -> None:
     whole = float(np.mean(total.argmax(-1) == labels))
     # the mean of the others' logits is the logits of the others' mean: the model is linear in dw
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
-    steps = np.stack([flat(store[name]) for name in store])
+    steps = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
     moved, relative = movements(steps @ steps.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved by the last to come": (moved.mean(0).tolist(), moved.std(0).tolist())}

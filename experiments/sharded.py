@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 
 import tangent_jax as tj
@@ -76,8 +75,3 @@ class Method:
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The logits of every component on the test images, "s n c"."""
         return np.stack([tj.logits(self.predict, store[name], self.test.inputs) for name in store])
-
-
-def flat(tree: Tree) -> np.ndarray:
-    """All numbers of a tree, f64."""
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]).astype(np.float64)

@@ -38,12 +38,11 @@ def read_step(path: Path) -> tuple[Tree, dict[str, str]]:
     """
     try:
         header, start = read_header(path)
-        metadata = header.pop("__metadata__", {})
-        data = np.asarray(np.memmap(path, np.uint8, "r", start))
-        flat = {}
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            flat[name] = data[begin:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        metadata, data = header.pop("__metadata__", {}), np.asarray(np.memmap(path, np.uint8, "r", start))
+        flat = {
+            name: data[slice(*entry["data_offsets"])].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in header.items()
+        }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise refusal("read_step", "a whole step", f"{path} ({str(error).splitlines()[0]})", "Run verify") from error
     return trees.nest(flat), metadata

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 
@@ -109,12 +109,13 @@ def check_per_example(
     Clipping bounds what one example does only if it does it alone. Compared: each of the first examples in a batch
     with others, and by itself.
     """
-    n = min(len(y), 4)
+    run = jax.jit(lambda predict, dw, x, y: loss(predict(dw, x), y))
+    n, losses = min(len(y), 4), partial(run, trees.as_pytree(predict), dw)
     require(n >= 2, "check_per_example", "at least two examples", n)
-    together = loss(predict(dw, x[:n]), y[:n])
+    together = losses(x[:n], y[:n])
     shaped = together.shape == (n,)
     require(shaped, "check_per_example", f"a loss of each example, shape ({n},)", together.shape, "Do not reduce it")
-    alone = jnp.concatenate([loss(predict(dw, x[i : i + 1]), y[i : i + 1]) for i in range(n)])
+    alone = jnp.concatenate([losses(x[i : i + 1], y[i : i + 1]) for i in range(n)])
     apart = float(jnp.max(jnp.abs(together - alone)))
     most, expected = float(jnp.max(jnp.abs(alone))), "losses that do not depend on the rest of the batch"
     do = "Use a model without batch norm and a loss without batch statistics"
