@@ -1,5 +1,6 @@
 """The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -14,10 +15,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part
+from helpers import origin, part, predictor
 from safetensors.numpy import load_file
 
-from tangent_jax.components.provenance import Provenance, check_same
+from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Retrained, Store
 from tangent_jax.components.sums import compose
@@ -344,6 +345,16 @@ def test_who_waits_is_told_for_whom(tmp_path, capfd):
         assert f"waiting for process {os.getpid()}" in told
     process.join()
     assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
+
+
+def test_an_anchor_is_known_by_every_leaf_outside_its_head():
+    predict, _ = predictor(depth=1)
+    here = make_provenance(predict)
+    for path, leaf in trees.leaves(predict.w).items():
+        moved = dataclasses.replace(predict, w=trees.replace(predict.w, trees.nest({path: leaf + 1})))
+        there = make_provenance(moved)
+        in_head = path.startswith("head/")
+        assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
 
 
 def test_provenance_survives_json():

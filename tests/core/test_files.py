@@ -1,0 +1,57 @@
+"""Whole writes: synced before they are named, and nothing left of one that fails; one lock."""
+
+import os
+
+import pytest
+
+from tangent_jax.core import InputError
+from tangent_jax.core.files import locked, write_whole, write_whole_folder
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The order of syncs and renames, by the name of what they touch."""
+    seen = []
+    sync, replace = os.fsync, os.replace
+
+    def fsync(descriptor):
+        seen.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", lambda a, b: seen.append(("name", os.path.basename(b))) or replace(a, b))
+    return seen
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(tmp_path, calls):
+    write_whole(tmp_path / "here", "text")
+    assert calls == [("sync", "here.partial"), ("name", "here"), ("sync", tmp_path.name)]
+    assert (tmp_path / "here").read_text() == "text"
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
+    with write_whole_folder(tmp_path / "out") as partial:
+        (partial / "a").write_text("1")
+        name = partial.name
+    assert calls.index(("sync", "a")) < calls.index(("sync", name)) < calls.index(("name", "out"))
+    assert calls[-1] == ("sync", tmp_path.name)
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path):
+    def fail():
+        with write_whole_folder(tmp_path / "out") as partial:
+            (partial / "a").write_text("1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_held_by_one_writer(tmp_path):
+    with locked(tmp_path / "lock"):
+        expected = rf"no other process in {tmp_path}; got process {os.getpid()}"
+        with pytest.raises(InputError, match=expected), locked(tmp_path / "lock", wait=False):
+            pass
+    with locked(tmp_path / "lock", shared=True), locked(tmp_path / "lock", shared=True, wait=False):
+        pass
