@@ -61,7 +61,7 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
     pretrained = tj.Pretrained(model, w, "random")
     images = jax.random.normal(jax.random.key(1), (batch, 224, 224, 3), dtype)
-    one = tj.tangent(pretrained, 1).zeros()
+    zeros_of_one = tj.tangent(pretrained, 1).zeros()
 
     def plain(w: Tree, x: jax.Array) -> jax.Array:
         return model.apply(trees.cast(w, dtype), x)
@@ -72,7 +72,7 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     full = partial(measure.standard, config, start=0)
     yield compiled("plain forward, full last block", lambda w, x: full(trees.cast(w, dtype), x), w, images)
     yield compiled("plain forward", plain, w, images)
-    yield compiled("TAFT-1 forward", dual, w, one, images)
+    yield compiled("TAFT-1 forward", dual, w, zeros_of_one, images)
     for blocks in [n for n in common.numbers("blocks", int) if n <= config.depth]:
         tokens = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype)
         x = one_query_input(config, tokens)[0] if blocks == 1 else tokens

@@ -110,10 +110,10 @@ def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
     """The examples' features, from the cache that the flags name or computed now."""
     with tj.show_progress(title):
-        found = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
-    if found.skipped:
-        print(f"{title}: skipped {found.skipped} unreadable of {len(examples)} images", file=sys.stderr)
-    return found
+        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
+    if data.skipped:
+        print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+    return data
 
 
 def held_out(predict: tj.Predictor, dataset: Dataset) -> tuple[tj.Features, tj.Features]:

@@ -59,8 +59,8 @@ def greedy(method: Method, store: tj.Store) -> float:
     splits, on = method.dataset.splits, method.train
     if {"validation", "test"} <= {*splits}:
         on = common.features(method.predict, splits["validation"], "validation inputs")
-    kept = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
-    return method.accuracy(tj.compose({name: store[name] for name in kept}))
+    chosen = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
+    return method.accuracy(tj.compose({name: store[name] for name in chosen}))
 
 
 if __name__ == "__main__":

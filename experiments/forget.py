@@ -61,8 +61,8 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
             # the composed model's logits are the mean of its components' logits: it is linear in dw
             means = [values[ranked[k:]].mean(0) + (tie * sisa[ranked[k:]].mean(0) if tie else 0) for k in removed]
             runs[name].append([float(np.mean(m.argmax(-1) == labels)) for m in means])
-    means = {name: np.mean(found, 0).tolist() for name, found in runs.items()}
-    return {"removed": removed, **means}, {name: np.std(found, 0).tolist() for name, found in runs.items()}
+    means = {name: np.mean(accuracies, 0).tolist() for name, accuracies in runs.items()}
+    return {"removed": removed, **means}, {name: np.std(accuracies, 0).tolist() for name, accuracies in runs.items()}
 
 
 def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
@@ -93,14 +93,14 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     # the time of one request: the first shard again, now compiled, against the paragon, its compilation taken off
     first = dict([next(iter(left.items()))])
     seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
-    after = tj.compose({name: one.dw for name, one in zip(left, retrained, strict=True)})
+    after = tj.compose({name: fitted.dw for name, fitted in zip(left, retrained, strict=True)})
     models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [
-        tj.distance_bound(method.predict, one.dw, method.train.batches(rows=rows), method.recipe.objective())
-        for rows, one in zip(left.values(), retrained, strict=True)
+        tj.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective())
+        for rows, fitted in zip(left.values(), retrained, strict=True)
     ]
-    sizes = [float(np.sqrt(trees.squared_norm(one.dw))) for one in retrained]
+    sizes = [float(np.sqrt(trees.squared_norm(fitted.dw))) for fitted in retrained]
     retraining = {
         "fraction_removed": F.fraction,
         "shard_seconds": seconds,

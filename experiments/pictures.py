@@ -99,8 +99,8 @@ def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, f
     figure, axes = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
     names = list(dict.fromkeys(row["operation"] for row in rows))
     for i, name in enumerate(names):
-        mine = [row for row in rows if row["operation"] == name]
-        at = [row["gflop"] / row["gbyte"] for row in mine], [row["gflop"] / row["seconds"] for row in mine]
+        points = [row for row in rows if row["operation"] == name]
+        at = [row["gflop"] / row["gbyte"] for row in points], [row["gflop"] / row["seconds"] for row in points]
         axes.scatter(*at, label=name, color=plt.get_cmap("tab20")(i), marker="osD^vP*X<>"[i % 10])
     intensity = [row["gflop"] / row["gbyte"] for row in rows]
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)

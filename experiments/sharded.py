@@ -44,10 +44,10 @@ class Method:
             }[F.sharding]
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(divide())}
         tj.shards.check_disjoint(list(divided.values()), len(names))
-        kept = {name: rows for name, rows in divided.items() if len(rows)}
-        if len(kept) < len(divided):
-            print(f"{len(divided) - len(kept)} of {len(divided)} shards are empty and left out", file=sys.stderr)
-        return kept
+        nonempty = {name: rows for name, rows in divided.items() if len(rows)}
+        if len(nonempty) < len(divided):
+            print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
+        return nonempty
 
     def store(self, rows: dict[str, np.ndarray], title: str) -> tj.Store:
         """The store of one component per shard, read or trained now."""

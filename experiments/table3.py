@@ -72,8 +72,8 @@ class Cell:
         missing = sorted(run for run, key in keys.items() if key not in self.runs.done)
         for start in range(0, len(missing), AT_ONCE):
             together = missing[start : start + AT_ONCE]
-            for run, found in zip(together, self.train(together, on_test), strict=True):
-                self.runs.add(keys[run], found)
+            for run, accuracy in zip(together, self.train(together, on_test), strict=True):
+                self.runs.add(keys[run], accuracy)
         return {run: self.runs.done[key] for run, key in keys.items()}
 
     def train(self, together: list[Run], on_test: bool) -> list[float]:
@@ -87,10 +87,10 @@ class Cell:
             measured = common.features(first, self.dataset.test, "test inputs")
         else:
             train, measured = common.held_out(first, self.dataset)
-        mine = [predicts[run.seed, run.reset] for run in together]
+        chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
             steps = tj.fit_private_many(
-                mine,
+                chosen,
                 first.zeros(),
                 train.batches(batch_size=64),
                 [run.mechanism() for run in together],
@@ -99,7 +99,7 @@ class Cell:
                 self.recipe.objective(),
             )
         data = measured.inputs, measured.labels
-        return [tj.accuracy(predict, dw, *data) for predict, dw in zip(mine, steps, strict=True)]
+        return [tj.accuracy(predict, dw, *data) for predict, dw in zip(chosen, steps, strict=True)]
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures: for every epsilon, mean and spread over the seeds, and what was chosen."""
@@ -119,13 +119,14 @@ class Cell:
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in range(F.seeds)]
-        found, table = self.measure(final, on_test=True), {}
+        accuracy_of, table = self.measure(final, on_test=True), {}
         for epsilon, run in best.items():
-            mine = [found[run._replace(seed=s)] for s in range(F.seeds)]
+            accuracies = [accuracy_of[run._replace(seed=s)] for s in range(F.seeds)]
             chosen = {field: getattr(run, field) for field in ("clip_norm", "learning_rate", "reset")}
-            table[epsilon] = {"mean": float(np.mean(mine)), "spread": float(np.std(mine)), "accuracies": mine}
+            mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+            table[epsilon] = {"mean": mean, "spread": spread, "accuracies": accuracies}
             table[epsilon] |= {"chosen": chosen, "held_out": scores[epsilon]}
-            text = f"{self.title} epsilon {epsilon:g}: {np.mean(mine):.4f} ± {np.std(mine):.4f}"
+            text = f"{self.title} epsilon {epsilon:g}: {mean:.4f} ± {spread:.4f}"
             print(text, chosen, file=sys.stderr)
         return table
 
@@ -177,8 +178,8 @@ def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:
         lines = {}
         for method, suffix in (("taft", ""), ("nlft", ", NLFT")):
             for subset in F.subsets:
-                mine = [rows[f"{e:g}"][subset][method] for e in epsilons]
-                lines[subset + suffix] = ([m["mean"] for m in mine], [m["spread"] for m in mine])
+                cells = [rows[f"{e:g}"][subset][method] for e in epsilons]
+                lines[subset + suffix] = ([m["mean"] for m in cells], [m["spread"] for m in cells])
         axes = {"xlabel": f"epsilon, {dataset}", "ylabel": "test accuracy", "log": "x", "ticks": epsilons}
         panels.append({"x": epsilons, "lines": lines, **axes})
     pictures.curves(path, panels, "Utility against privacy: TAFT solid, NLFT dashed")

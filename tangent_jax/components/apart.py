@@ -86,9 +86,9 @@ def retrain(
     """
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
-    kept = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
+    cache_of_recipe = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
     with show_progress(f"{name}: train inputs"):
-        everything = predict.features(open_dataset(recipe.dataset).train, kept)
+        everything = predict.features(open_dataset(recipe.dataset).train, cache_of_recipe)
     wanted = {pair for pair in origin.examples if pair[0] not in gone}
     rows = np.array([i for i, pair in enumerate(everything.examples) if pair in wanted], int)
     expected = f"the {len(wanted)} examples left of {name} in {recipe.dataset}"

@@ -100,8 +100,8 @@ class Store(Mapping[str, Tree]):
     def spent(self, names: Sequence[str]) -> dict | None:
         """What components spent together (`spent_together`), or None where one has kept no account."""
         origins = [self.provenance(name) for name in names]
-        kept = [(Spent.from_json(o.privacy), frozenset(dict(o.examples))) for o in origins if o.privacy is not None]
-        return spent_together(kept) if len(kept) == len(origins) else None
+        accounts = [(Spent.from_json(o.privacy), frozenset(dict(o.examples))) for o in origins if o.privacy is not None]
+        return spent_together(accounts) if len(accounts) == len(origins) else None
 
     def holding(self, examples: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Which components saw the given examples, and which examples none did.

@@ -85,12 +85,12 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
     require(components, "greedy_soup", "at least one component", "none")
     alone = {name: score(component) for name, component in components.items()}
     ranked: Sequence[str] = sorted(components, key=lambda name: (-alone[name], name))
-    kept, best = [ranked[0]], alone[ranked[0]]
+    chosen, best = [ranked[0]], alone[ranked[0]]
     for name in ranked[1:]:
-        together = score(compose(components, dict.fromkeys([*kept, name], 1 / (len(kept) + 1))))
+        together = score(compose(components, dict.fromkeys([*chosen, name], 1 / (len(chosen) + 1))))
         if together >= best:
-            kept, best = [*kept, name], together
-    return kept
+            chosen, best = [*chosen, name], together
+    return chosen
 
 
 def shapes_of(tree: Tree) -> tuple:

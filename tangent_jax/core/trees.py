@@ -89,8 +89,8 @@ def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], A
     require(len(structures) == 1, "stack", "trees of one structure, at least one", f"{len(structures)} structures")
     columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
     shared = [all(leaf is column[0] for leaf in column) for column in columns]
-    stacked = [column[0] if one else jnp.stack(column) for column, one in zip(columns, shared, strict=True)]
-    return stacked, tuple(None if one else 0 for one in shared), structures.pop()
+    stacked = [column[0] if is_shared else jnp.stack(column) for column, is_shared in zip(columns, shared, strict=True)]
+    return stacked, tuple(None if is_shared else 0 for is_shared in shared), structures.pop()
 
 
 def as_pytree(function: Callable) -> Callable:
@@ -106,11 +106,6 @@ def leaf_key(key: Array, path: str) -> Array:
 def squared_norm(tree: Tree) -> Array:
     """The squared L2 norm over the whole tree."""
     return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
-
-
-def size(tree: Tree) -> int:
-    """How many numbers the tree holds."""
-    return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
 
 
 def fingerprint(tree: Tree) -> str:

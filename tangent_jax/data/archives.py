@@ -92,14 +92,15 @@ def cars(path: Path) -> Dataset:
     labelled = [p for p in (root / "devkit", root) if (p / "cars_test_annos_withlabels.mat").exists()]
     require(labelled, "open_dataset", "cars_test_annos_withlabels.mat beside devkit/", f"{root} without it")
     classes = tuple(str(name) for name in loadmat(root / "devkit/cars_meta.mat", simplify_cells=True)["class_names"])
-    made = {}
+    splits = {}
     for name, annotations in (
         ("train", root / "devkit/cars_train_annos.mat"),
         ("test", labelled[0] / "cars_test_annos_withlabels.mat"),
     ):
         rows = np.atleast_1d(loadmat(annotations, simplify_cells=True)["annotations"])
-        made[name] = files(root / f"cars_{name}", [str(r["fname"]) for r in rows], [int(r["class"]) - 1 for r in rows])
-    return Dataset("cars", classes, made)
+        names, labels = [str(row["fname"]) for row in rows], [int(row["class"]) - 1 for row in rows]
+        splits[name] = files(root / f"cars_{name}", names, labels)
+    return Dataset("cars", classes, splits)
 
 
 def dogs(path: Path) -> Dataset:

@@ -50,10 +50,11 @@ def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.nda
         require(owners.setdefault(name, owner) == owner, "by_owner", f"one owner of {name}", f"two in {table}")
     last = [Path(name).name for name in names]
     alone = {name for name in set(last) if last.count(name) == 1} if len(set(last)) < len(last) else set(last)
-    found = [owners.get(name, owners.get(end) if end in alone else None) for name, end in zip(names, last, strict=True)]
-    for name, owner in zip(names, found, strict=True):
+    pairs = zip(names, last, strict=True)
+    owner_of = [owners.get(name, owners.get(end) if end in alone else None) for name, end in pairs]
+    for name, owner in zip(names, owner_of, strict=True):
         require(owner is not None, "by_owner", f"an owner of every example in {table}", f"none of {name}")
-    return {owner: np.array([i for i, o in enumerate(found) if o == owner]) for owner in sorted({*map(str, found)})}
+    return {owner: np.flatnonzero([o == owner for o in owner_of]) for owner in sorted({*map(str, owner_of)})}
 
 
 def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:

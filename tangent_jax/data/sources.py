@@ -110,15 +110,15 @@ def digits() -> Dataset:
 
 def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
     """Examples that are files under `root`."""
-    kept = tuple(names)
+    members = tuple(names)
 
     def read(i: int) -> bytes:
         try:
-            return (root / kept[i]).read_bytes()
+            return (root / members[i]).read_bytes()
         except OSError as error:
-            raise refusal("open_dataset", "a readable file", f"{root / kept[i]} ({error.strerror})") from error
+            raise refusal("open_dataset", "a readable file", f"{root / members[i]} ({error.strerror})") from error
 
-    return Examples(kept, np.fromiter(labels, np.int32), read)
+    return Examples(members, np.fromiter(labels, np.int32), read)
 
 
 def folder(where: str) -> Dataset:
@@ -139,14 +139,14 @@ def folder(where: str) -> Dataset:
         manifest = json.loads(archive.read("manifest.json")) if "manifest.json" in names else None
 
         def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
-            kept = tuple(names)
-            return Examples(kept, np.fromiter(labels, np.int32), lambda i: read_member(archive, kept[i]))
+            members = tuple(names)
+            return Examples(members, np.fromiter(labels, np.int32), lambda i: read_member(archive, members[i]))
 
     if manifest is not None:
         return from_manifest(path, manifest, set(names), make)
-    classes, found = by_folder(names, folders)
-    made = {split: make([name for name, _ in items], [label for _, label in items]) for split, items in found.items()}
-    return Dataset(path.stem, classes, made if "train" in made else by_content(made[""]))
+    classes, items_by_split = by_folder(names, folders)
+    splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
+    return Dataset(path.stem, classes, splits if "train" in splits else by_content(splits[""]))
 
 
 def by_folder(names: list[str], folders: list[str]) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]]]:
@@ -164,12 +164,12 @@ def by_folder(names: list[str], folders: list[str]) -> tuple[tuple[str, ...], di
     inside = {name: part for name, part in parts.items() if part[0] in splits or not splits}
     classes = tuple(sorted({inside[name][depth] for name in visible if len(inside.get(name, ())) > depth}))
     index = {name: i for i, name in enumerate(classes)}
-    found: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(splits) or [""]}
+    items_by_split: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(splits) or [""]}
     for name in images:
         part = inside.get(name, [])
         if len(part) > depth + 1:
-            found[part[0] if splits else ""].append((name, index[part[depth]]))
-    return classes, found
+            items_by_split[part[0] if splits else ""].append((name, index[part[depth]]))
+    return classes, items_by_split
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -190,7 +190,7 @@ def from_manifest(path: Path, manifest: dict, present: set[str], make: Callable[
     if "train" not in names:  # one split of whatever name
         names = {"train": items}
     return Dataset(
-        path.stem, classes, {split: make([i[0] for i in kept], [i[2] for i in kept]) for split, kept in names.items()}
+        path.stem, classes, {split: make([i[0] for i in rows], [i[2] for i in rows]) for split, rows in names.items()}
     )
 
 
@@ -210,8 +210,8 @@ def tfds(where: str) -> Dataset:
     name, _, data_dir = where.partition("@")
     once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
     try:
-        found = sorted(path.parent for path in Path(data_dir).glob("**/dataset_info.json")) if data_dir else []
-        versions = [path for path in found if name.split("/")[0] in path.parts or path == Path(data_dir)]
+        prepared = sorted(path.parent for path in Path(data_dir).glob("**/dataset_info.json")) if data_dir else []
+        versions = [path for path in prepared if name.split("/")[0] in path.parts or path == Path(data_dir)]
         builder: Any = (
             tensorflow_datasets.builder_from_directory(versions[-1])
             if versions

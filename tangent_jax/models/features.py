@@ -74,13 +74,13 @@ def features(
     """
     cache = cache or Cache()
     root, count = Path(cache.folder).expanduser(), len(examples)
-    kept = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
+    stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
 
     def rows_at(stage: int, key: str) -> CachedRows:
-        kind = kept if stage else np.dtype(np.uint8)
+        kind = stored_dtype if stage else np.dtype(np.uint8)
         return CachedRows(root / key, count, model.input_shape(stage), kind)
 
-    keys = trunk_keys(model, w, examples, stage, dtype, kept)
+    keys = trunk_keys(model, w, examples, stage, dtype, stored_dtype)
     with locked(root / keys[stage] / "lock"):
         rows = rows_at(stage, keys[stage])
         missing = rows.missing()
@@ -109,13 +109,13 @@ def features(
 
 
 def trunk_keys(
-    model: Model, w: Tree, examples: Examples, stage: int, dtype: Any = None, kept: Any = None
+    model: Model, w: Tree, examples: Examples, stage: int, dtype: Any = None, stored_dtype: Any = None
 ) -> dict[int, str]:
     """The cache key of every stage up to `stage`: weights are hashed leaf by leaf, once."""
     leaves = [(model.stage_of(path), path, leaf) for path, leaf in sorted(trees.leaves(w).items())]
     hashed = [(at, path, trees.fingerprint(leaf)) for at, path, leaf in leaves if at < stage]
     identifiers = hashlib.sha256("".join(examples.identifiers()).encode()).hexdigest()
-    dtypes = [str(jnp.dtype(kind or jnp.float32)) for kind in (dtype, kept or dtype)]
+    dtypes = [str(jnp.dtype(kind or jnp.float32)) for kind in (dtype, stored_dtype or dtype)]
     shared = [type(model).__name__, model.preprocessing, *dtypes, identifiers]
     keys = {}
     for s in range(stage + 1):

@@ -41,11 +41,11 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, accountant: str = "pl
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, pld, rdp
 
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    kept = pld.PLDAccountant(relation) if accountant == "pld" else rdp.RdpAccountant(neighboring_relation=relation)
+    account = pld.PLDAccountant(relation) if accountant == "pld" else rdp.RdpAccountant(neighboring_relation=relation)
     for noise_multiplier, rate, steps in parts:
         event = GaussianDpEvent(noise_multiplier)
-        kept.compose(event if rate == 1 else PoissonSampledDpEvent(rate, event), steps)
-    return kept.get_epsilon(delta)
+        account.compose(event if rate == 1 else PoissonSampledDpEvent(rate, event), steps)
+    return account.get_epsilon(delta)
 
 
 @cache

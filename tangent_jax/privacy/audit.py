@@ -125,5 +125,5 @@ def canary_scores(
             rows = np.arange(start, start + together) % (2 * trials)  # one shape: the last program's surplus is dropped
             scores.append(np.asarray(run(predict, keys[rows], here[rows])))
             bar.update(min(together, 2 * trials - start))
-    kept = np.concatenate(scores)[: 2 * trials]
-    return kept[:trials], kept[trials:]
+    all_scores = np.concatenate(scores)[: 2 * trials]
+    return all_scores[:trials], all_scores[trials:]

@@ -38,8 +38,8 @@ class ClippedSum:
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """The sum over two micro-batches of different examples: each is in one of them, so the sensitivity stays."""
-        one, two = float(self.sensitivity), float(other.sensitivity)
-        require(one == two, "ClippedSum", f"clip norm {one}", two)
+        first, second = float(self.sensitivity), float(other.sensitivity)
+        require(first == second, "ClippedSum", f"clip norm {first}", second)
         value = jax.tree.map(jnp.add, self.value, other.value)
         norms = jnp.concatenate([self.norms, other.norms])
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
@@ -81,18 +81,18 @@ def clipped_sum(
         a = jnp.concatenate([a, jnp.zeros((padding, *a.shape[1:]), a.dtype)])
         return a.reshape(-1, min(chunk, len(y)), *a.shape[1:])
 
-    def one(x: Array, y: Array) -> Tree:
+    def gradient_of_one(x: Array, y: Array) -> Tree:
         return jax.grad(lambda dw: loss(predict(dw, x[None]), y[None])[0])(dw)
 
     def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
         x, y, here = batch
-        gradients = jax.vmap(one)(x, y)
+        gradients = jax.vmap(gradient_of_one)(x, y)
         squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
         factors, norms, bad = clip_factors(jnp.asarray(squared), here, clip_norm)
 
         def weigh(g: Array) -> Array:
-            kept = jnp.where(factors.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-            return jnp.tensordot(factors.astype(g.dtype), kept, 1)
+            finite = jnp.where(factors.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
+            return jnp.tensordot(factors.astype(g.dtype), finite, 1)
 
         return jax.tree.map(lambda t, g: t + weigh(g), total, gradients), (norms, bad)
 

@@ -24,8 +24,8 @@ class Ledger:
     def read(self) -> None:
         """Takes over what is on disk: this run's, or an InputError."""
         try:
-            kept = json.loads(self.path.read_text())
-            run, self.spent = kept["run"], Spent.from_json(kept["spent"])
+            record = json.loads(self.path.read_text())
+            run, self.spent = record["run"], Spent.from_json(record["spent"])
         except (ValueError, KeyError, TypeError) as error:
             got = f"{self.path}, which is damaged"
             raise refusal("Ledger", "a ledger", got, "Count its run as spent") from error

@@ -106,7 +106,7 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> dict[str, A
         for example in examples:
             seen.setdefault(example, []).append(i)
     epsilons = [0.0]
-    for together in {tuple(found) for found in seen.values()} or {tuple(range(len(parts)))}:
+    for together in {tuple(components) for components in seen.values()} or {tuple(range(len(parts)))}:
         paid = [mechanisms[i] for i in together]
         if len(paid) == 1 and paid[0].delta == delta:
             epsilons.append(paid[0].epsilon)

@@ -140,11 +140,11 @@ def kernel_norm(use: Use, s: Array) -> Array:
     batch, tokens = xs[0], [a for a in xs[1:] if a in ss and a not in ws]
     shared = [a for a in xs if a in ss and a in ws]
     primed = {a: a.upper() for a in tokens}
-    kept = batch + "".join([*tokens, *primed.values(), *shared])
+    output_axes = batch + "".join([*tokens, *primed.values(), *shared])
 
     def gram(axes: str, value: Array) -> Array:
         other = "".join(primed.get(a, a) for a in axes)
-        return product(f"{axes},{other}->{kept}", value, value)
+        return product(f"{axes},{other}->{output_axes}", value, value)
 
     grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s)
     return grams.reshape(len(grams), -1).sum(-1)
@@ -170,19 +170,19 @@ def weighted(dw: Tree, uses: list[Use], signals: list[Array], factors: Array) ->
     """sum_b factor_b g_b: outer products of inputs and reweighted signals."""
     total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
 
-    def kept(a: Array) -> Array:
+    def zeroed(a: Array) -> Array:
         return jnp.where(factors.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
 
     def weigh(a: Array) -> Array:
-        return kept(widened(a) * factors.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
+        return zeroed(widened(a) * factors.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
 
     for use, s in zip(uses, signals, strict=True):
         leaf = total[use.path]
         if use.spec is None:
-            finite = use._replace(x=None if use.x is None else kept(use.x))
+            finite = use._replace(x=None if use.x is None else zeroed(use.x))
             part = jnp.sum(vector(finite, weigh(s), leaf.ndim), 0)
         else:
             xs, ws, ss = letters(use)
-            part = product(f"{xs},{ss}->{ws}", kept(jnp.asarray(use.x)), weigh(s))
+            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), weigh(s))
         total[use.path] = leaf + part.astype(leaf.dtype)
     return jax.tree.unflatten(jax.tree.structure(dw), [total[path] for path in trees.leaves(dw)])

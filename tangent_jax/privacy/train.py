@@ -147,8 +147,10 @@ def fit_private(
             ledger = held.enter_context(open_ledger(folder, run, spent))
             saver = held.enter_context(closing(Saver(folder, run, SAVE_SECONDS)))
             (state, history), spent = saver.restore(state), ledger.spent
-            kept = history or spent.mechanism.steps < mechanism.steps
-            require(kept, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+            has_result = history or spent.mechanism.steps < mechanism.steps
+            require(
+                has_result, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again"
+            )
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))

@@ -54,8 +54,9 @@ def fit_many(
     """
     require(len(runs) >= 1, "fit_many", "at least one run", "none")
     require(all(run.key is not None for run in runs), "fit_many", "a key in every run", "a run without")
-    one = all(run.inputs is runs[0].inputs and run.labels is runs[0].labels for run in runs)
-    require(one, "fit_many", "runs of one array of inputs and labels", "several", "Pass rows= of the same features")
+    shared = all(run.inputs is runs[0].inputs and run.labels is runs[0].labels for run in runs)
+    do = "Pass rows= of the same features"
+    require(shared, "fit_many", "runs of one array of inputs and labels", "several", do)
     predict, inputs = trees.as_pytree(predict), jnp.asarray(runs[0].inputs)
     objective, optimizer = objective or make_objective(), as_data(optimizer or adam())
     labels, results = jnp.asarray(runs[0].labels, jnp.int32), {}
