@@ -56,10 +56,8 @@ def main() -> None:
     train = part_of(common.features(predict, dataset.train, "train inputs"), F.part)
     test = common.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len(train.labels))
-    subset, noise = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(
-        f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {noise}", file=sys.stderr
-    )
+    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    print(f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = binary.out_folder(), max(1, mechanism.steps // 10)
 
     def measure(row: dict[str, float], dw: dict) -> dict[str, float]:

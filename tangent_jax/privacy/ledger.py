@@ -35,9 +35,8 @@ class Ledger:
 
     def pay(self, steps: int) -> None:
         """On disk when this returns: `steps` in all are paid for."""
-        mechanism = dataclasses.replace(self.spent.mechanism, steps=steps)
-        self.spent = dataclasses.replace(self.spent, mechanism=mechanism)
-        fields = {**dataclasses.asdict(mechanism), "private": self.spent.private}
+        self.spent = self.spent.paid(steps)
+        fields = {**dataclasses.asdict(self.spent.mechanism), "private": self.spent.private}
         write_whole(self.path, json.dumps({"run": self.run, "spent": fields}) + "\n")
 
 

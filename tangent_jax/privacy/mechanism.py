@@ -77,6 +77,10 @@ class Spent:
     mechanism: Mechanism
     private: bool
 
+    def paid(self, steps: int) -> "Spent":
+        """The same run once `steps` in all are paid for."""
+        return dataclasses.replace(self, mechanism=dataclasses.replace(self.mechanism, steps=steps))
+
     def to_json(self) -> dict[str, Any]:
         fields = {**dataclasses.asdict(self.mechanism), "private": self.private}
         return {"epsilon": self.mechanism.epsilon, "neighbouring": NEIGHBOURING, **fields}

@@ -25,7 +25,7 @@ from jax import Array
 from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, check_per_example, clipped_sum
-from tangent_jax.privacy.ledger import Ledger, open_ledger
+from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
@@ -140,7 +140,7 @@ def fit_private(
     optimizer, n = as_data(optimizer or momentum()), len(batches)
     check_private(predict, dw, batches, mechanism, objective)
     state, history, ledger, saver = State(dw, optimizer.init(dw)), [], None, None
-    spent = Spent(dataclasses.replace(mechanism, steps=0), seed is None)
+    spent = Spent(mechanism, seed is None).paid(0)
     with ExitStack() as held:
         if folder is not None:
             run = run_identity(predict, dw, batches, objective, optimizer, mechanism, seed)
@@ -155,7 +155,9 @@ def fit_private(
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
         for step in range(spent.mechanism.steps, mechanism.steps):
-            spent = pay(spent, step + 1, ledger)
+            spent = spent.paid(step + 1)
+            if ledger is not None:
+                ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism)
             expected = mechanism.sampling_rate * n
@@ -166,14 +168,6 @@ def fit_private(
                 saver.save(state, history, last=step + 1 == mechanism.steps)
             bar.update()
     return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"])
-
-
-def pay(spent: Spent, steps: int, ledger: Ledger | None) -> Spent:
-    """What is spent once `steps` are paid for: on disk, where a ledger is kept, before the step is taken."""
-    if ledger is not None:
-        ledger.pay(steps)
-        return ledger.spent
-    return dataclasses.replace(spent, mechanism=dataclasses.replace(spent.mechanism, steps=steps))
 
 
 def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
