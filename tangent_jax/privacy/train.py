@@ -137,7 +137,7 @@ def fit_private(
     Raises:     InputError for delta >= 1 / n, an example's loss that depends on others, or a ledger of another run.
     """
     predict, objective = trees.as_pytree(predict), objective or make_objective("ce", penalty=0.0)
-    optimizer, n = as_data(optimizer or momentum()), len(batches)
+    optimizer = as_data(optimizer or momentum())
     check_private(predict, dw, batches, mechanism, objective)
     state, history, ledger, saver = State(dw, optimizer.init(dw)), [], None, None
     spent = Spent(mechanism, seed is None).paid(0)
@@ -160,7 +160,7 @@ def fit_private(
                 ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism)
-            expected = mechanism.sampling_rate * n
+            expected = mechanism.sampling_rate * len(batches)
             state = _private_step(state, total, expected, noise_key(seed, step), objective, mechanism, optimizer)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             history.append({**row, **((on_step(row, state.dw) if on_step else None) or {})})
@@ -172,6 +172,8 @@ def fit_private(
 
 def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
     """Raises InputError where the guarantee would not hold."""
+    do = "Pass features.batches(), or Batches(inputs, labels)"
+    require(isinstance(batches, Batches), "fit_private", "Batches", type(batches).__name__, do)
     n = len(batches)
     require(n >= 2, "fit_private", "at least 2 examples", n)
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)

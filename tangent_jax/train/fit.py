@@ -105,12 +105,13 @@ def fit(
     predict, objective = trees.as_pytree(predict), objective or make_objective()
     optimizer = as_data(optimizer or adam())
     state, history = State(dw, optimizer.init(dw)), []
-    saver = None
+    saver, do = None, "Pass features.batches(key), or Batches(inputs, labels, key)"
+    kind = type(batches).__name__
+    require(not isinstance(batches, tuple), "fit", "Batches, or an iterable of batches (x, y)", kind, do)
     if isinstance(batches, Batches):
         require(batches.key is not None, "fit", "batches with a key, which decides their order", "none")
     if checkpoints is not None:
-        do = "A run is known again by its data: pass Batches"
-        require(isinstance(batches, Batches), "fit", "Batches, where checkpoints are kept", type(batches).__name__, do)
+        require(isinstance(batches, Batches), "fit", "Batches, where checkpoints are kept", kind, do)
         assert isinstance(batches, Batches)
         saver = Saver(checkpoints, run_identity(predict, dw, batches, objective, optimizer, epochs, on_epoch is None))
         state, history = saver.restore(state)

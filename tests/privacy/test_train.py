@@ -392,6 +392,7 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
                                 Batches(*points()), MECHANISM),
             "do not depend on the rest of the batch",
         ),
+        (lambda: fit_private(linear, START, points(), MECHANISM), "fit_private: expected Batches; got tuple"),
         (lambda: fit_private(linear, START, Batches(*points(1)), MECHANISM), "at least 2 examples; got 1"),
         (lambda: fit_private_many([linear], START, Batches(*points()), [MECHANISM] * 2, [momentum()], [0]),
          "one entry per model in every list"),

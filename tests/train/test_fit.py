@@ -269,6 +269,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     (lambda: fit(linear, START, Batches(X, Y)), "batches with a key, which decides their order; got none"),
     (lambda: fit(linear, START, iter([(X, Y)]), epochs=2), "a batch in every epoch; got none in epoch 2"),
     (lambda: fit(linear, START, [(X[:4], Y[:4]), (X, Y)]), "none above the first's 4"),
+    (lambda: fit(linear, START, (X, Y)), "an iterable of batches .x, y.; got tuple. Pass features.batches"),
     (lambda: fit(linear, START, [(X, Y)], checkpoints="x"), "Batches, where checkpoints are kept; got list"),
 ])  # fmt: skip
 def test_bad_input_is_one_clear_line(call, match):
