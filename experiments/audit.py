@@ -21,7 +21,7 @@ from experiments.breaks import BREAKS, break_mechanism
 from experiments.common import F
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
-common.define("dataset", "method", "delta", "seed", out="out/audit")
+common.define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
 flags.DEFINE_enum("subset", "full", list(common.PRIVATE_KINDS), "What trains.")
 flags.DEFINE_float("epsilon", 3.0, "Claimed, for all steps.")
 flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)

@@ -84,12 +84,12 @@ PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 
 
 def define(*names: str, **defaults: Any) -> None:
-    """Defines the flags named and those in `defaults`, which override the table's."""
+    """Defines the flags named and those in `defaults`, which override the table's (of method: its values)."""
     fields = vars(tj.Recipe())
     for name in dict.fromkeys([*names, *defaults]):
         make, field = TABLE[name], FIELD_OF.get(name, name)
         default = {"default": fields[field]} if field in fields else {}
-        given = {"default": defaults[name]} if name in defaults else {}
+        given = {"enum_values" if name == "method" else "default": defaults[name]} if name in defaults else {}
         make(name, **{**default, **make.keywords, **given})
         F.register_key_flag_for_module(sys.argv[0], F[name])  # so that the binary's --help shows it
 

@@ -15,8 +15,8 @@ from experiments import binary, common, pictures
 from experiments.common import F
 from tangent_jax.core import require
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
-common.define("dataset", "method", "reset", "delta", "batch_size", blocks=1, epochs=50, lr=0.03, out="out/private")
+common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, "dataset", "reset", "delta", **common.PRIVATE)
+common.define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
     "subset", "full", list(common.PRIVATE_KINDS), "What trains: whole blocks, their biases, layer norms; the head."
 )
