@@ -5,7 +5,9 @@ Recipe carry its defaults.
 """
 
 import dataclasses
+import json
 import sys
+import zlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -122,6 +124,18 @@ def held_out(predict: tj.Predictor, dataset: Dataset) -> tuple[tj.Features, tj.F
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     return train.hold_out()
+
+
+def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+    """(train, test), or what `held_out` gives."""
+    if not on_test:
+        return held_out(predict, dataset)
+    return features(predict, dataset.train, "train inputs"), features(predict, dataset.test, "test inputs")
+
+
+def checksum(dataset: Dataset) -> int:
+    """Of the names and labels of the training images: part of the key of a kept run."""
+    return zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
 
 
 def numbers(flag: str, kind: type) -> list:

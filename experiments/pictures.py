@@ -85,9 +85,9 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
         drawn.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         for axis in panel.get("log", ""):
             drawn.set(**{f"{axis}scale": "log"})
-            getattr(drawn, f"{axis}axis").set_minor_formatter(NullFormatter())
         if "ticks" in panel:
             drawn.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
+            drawn.xaxis.set_minor_formatter(NullFormatter())
         drawn.spines[["top", "right"]].set_visible(False)
         drawn.legend(frameon=False, fontsize=8)
     figure.suptitle(title)

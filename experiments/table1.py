@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import json
 import sys
-import zlib
 from typing import Any
 
 import numpy as np
@@ -78,15 +77,10 @@ def measure(spec: str, dataset: Dataset, name: str, searched: list[tj.Recipe], r
 
 def run(dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool) -> float:
     """Accuracy of one training, on test or on what is held out of train."""
-    names = zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
-    key = json.dumps([dataclasses.asdict(recipe), names, on_test])
+    key = json.dumps([dataclasses.asdict(recipe), common.checksum(dataset), on_test])
     if key not in runs.done:
         predict = common.predictor(recipe, len(dataset.classes))
-        if on_test:
-            train = common.features(predict, dataset.train, "train inputs")
-            measured = common.features(predict, dataset.test, "test inputs")
-        else:
-            train, measured = common.held_out(predict, dataset)
+        train, measured = common.train_and_measured(predict, dataset, on_test)
         with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
             fitted = recipe.fit(predict, train)
         runs.add(key, tj.accuracy(predict, fitted.dw, measured.inputs, measured.labels))

@@ -16,7 +16,6 @@ The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread"
 import dataclasses
 import json
 import sys
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +61,7 @@ class Cell:
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
         self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
-        names = zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
-        self.decisive = [dataclasses.asdict(self.recipe), names, F.delta]
+        self.decisive = [dataclasses.asdict(self.recipe), common.checksum(dataset), F.delta]
         self.pretrained = tj.load(F.weights, F.architecture)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
@@ -82,11 +80,7 @@ class Cell:
         recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
         predicts = {a: r.predictor(len(self.dataset.classes), self.pretrained) for a, r in recipes.items()}
         first = predicts[anchors[0]]
-        if on_test:
-            train = common.features(first, self.dataset.train, "train inputs")
-            measured = common.features(first, self.dataset.test, "test inputs")
-        else:
-            train, measured = common.held_out(first, self.dataset)
+        train, measured = common.train_and_measured(first, self.dataset, on_test)
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
             steps = tj.fit_private_many(

@@ -55,9 +55,8 @@ class Saver:
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
         parts = self.args.Composite(state=self.args.StandardRestore(target), history=self.args.JsonRestore())
         restored = self.manager.restore(last, args=parts)
-        return jax.tree.unflatten(structure, [restored["state"][name] for name in target]), restored["history"][
-            "epochs"
-        ]
+        leaves = [restored["state"][name] for name in target]
+        return jax.tree.unflatten(structure, leaves), restored["history"]["epochs"]
 
     def save(self, state: Tree, history: list[dict[str, float]], last: bool) -> None:
         """Saves, unless the last save was less than `seconds` ago."""
