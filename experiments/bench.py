@@ -49,7 +49,7 @@ RATIOS = {  # name: (above, below)
 
 def full_block(config: tj.ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
     """The tangent by jax.jvp of the standard last block: what the class query is measured against."""
-    w, x, dw = trees.cast(w, x.dtype), x, trees.cast(dw, x.dtype)
+    w, dw = trees.cast(w, x.dtype), trees.cast(dw, x.dtype)
     f_lin = tj.linearize(lambda w, x: measure.standard(config, w, x, config.depth), w)
     return f_lin(dw, x).total.astype(jnp.float32)
 

@@ -97,7 +97,7 @@ def canary_scores(
     """
     predict, n, claimed = trees.as_pytree(predict), len(batches), claimed or mechanism
     objective, optimizer = objective or make_objective("ce", penalty=0.0), as_data(optimizer or momentum())
-    ((inputs, labels, order, _),) = batches.chunks(batches.rows[None], np.ones((1, n)))
+    (inputs, labels), order = batches.resident(), batches.rows[None]
     everyone, canary = jnp.ones((1, n)), jnp.zeros((1, n)).at[0, -1].set(1)
     scale = claimed.noise_multiplier * claimed.clip_norm
 

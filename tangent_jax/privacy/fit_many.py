@@ -38,7 +38,8 @@ def fit_private_many(
                 in all predictors is shared; batches: held on the device.
     Returns:    one dw per model, on the host.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
-    Raises:     InputError for lists of unequal length, Poisson samples, or runs of different numbers of steps.
+    Raises:     InputError for lists of unequal length, Poisson samples, runs of different numbers of steps, or
+                inputs that are not resident.
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     require(len(counts) == 1 and len(seeds), "fit_private_many", "one entry per model in every list", sorted(counts))
@@ -50,7 +51,7 @@ def fit_private_many(
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)
     states = repeated(State(dw, optimizers[0].init(dw)), len(runs))
-    (chunk,) = [*batches.chunks(*batches.in_order())]
+    chunk = (*batches.resident(), *batches.in_order())
     step_many = partial(_step_many, axes=axes, structure=structure)
     with progress_bar(mechanisms[0].steps, "step") as bar:
         for step in range(mechanisms[0].steps):

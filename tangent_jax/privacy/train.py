@@ -151,6 +151,7 @@ def fit_private(
             require(
                 has_result, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again"
             )
+        expected = mechanism.sampling_rate * len(batches)
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
@@ -160,7 +161,6 @@ def fit_private(
                 ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism)
-            expected = mechanism.sampling_rate * len(batches)
             state = _private_step(state, total, expected, noise_key(seed, step), objective, mechanism, optimizer)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             history.append({**row, **((on_step(row, state.dw) if on_step else None) or {})})

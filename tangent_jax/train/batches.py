@@ -70,12 +70,19 @@ class Batches:
         order = np.pad(np.asarray(rows, np.int32), (0, padding))
         return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
 
+    def resident(self) -> tuple[Array, Array]:
+        """(inputs, labels) on the device, copied there once; InputError where they are more than `resident_bytes`."""
+        fit = self.inputs.nbytes <= self.resident_bytes
+        expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
+        require(fit, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
+        if self._resident is None:
+            self._resident = jnp.asarray(self.inputs), jnp.asarray(self.labels, jnp.int32)
+        return self._resident
+
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """The inputs and labels that the order asks for; a chunk's order counts from its own first row."""
         if self.inputs.nbytes <= self.resident_bytes:
-            if self._resident is None:
-                self._resident = jnp.asarray(self.inputs), jnp.asarray(self.labels, jnp.int32)
-            yield (*self._resident, order, present)
+            yield (*self.resident(), order, present)
             return
         bytes_each = max(1, self.inputs.nbytes // len(self.labels))
         steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
