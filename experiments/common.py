@@ -118,19 +118,14 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     return data
 
 
-def held_out(predict: tj.Predictor, dataset: Dataset) -> tuple[tj.Features, tj.Features]:
-    """(train, what settings are chosen on): the validation split where there is a test split too, else a fifth."""
+def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+    """(train, test), or to choose settings: the validation split where there is a test split too, else a fifth."""
     train = features(predict, dataset.train, "train inputs")
+    if on_test:
+        return train, features(predict, dataset.test, "test inputs")
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     return train.hold_out()
-
-
-def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
-    """(train, test), or what `held_out` gives."""
-    if not on_test:
-        return held_out(predict, dataset)
-    return features(predict, dataset.train, "train inputs"), features(predict, dataset.test, "test inputs")
 
 
 def checksum(dataset: Dataset) -> int:

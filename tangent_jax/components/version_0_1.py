@@ -61,9 +61,7 @@ def provenance_of(fields: dict[str, Any]) -> Provenance:
 
 def recipe_of(old: dict[str, Any]) -> dict[str, Any]:
     """The recipe that version 0.1 wrote; of a private component, its anchor's."""
-    shared = {
-        name: old[name] for name in ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")
-    }
+    shared = ("weights", "dataset", "seed", "dtype", "cache_dtype", "image_size", "output")
     training = {*vars(Recipe())} & {*old["settings"]}
-    fields = {**shared, **old["choice"], **{name: old["settings"][name] for name in training}}
+    fields = {name: old[name] for name in shared} | old["choice"] | {n: old["settings"][n] for n in training}
     return vars(Recipe(**fields, order=old["key"][1] if old["key"] else 1))

@@ -38,8 +38,7 @@ def fit_private_many(
                 in all predictors is shared; batches: held on the device.
     Returns:    one dw per model, on the host.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
-    Raises:     InputError for lists of unequal length, Poisson samples, runs of different numbers of steps, or
-                inputs that are not resident.
+    Raises:     InputError for lists of unequal length, Poisson samples, differing steps, or inputs not resident.
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     require(len(counts) == 1 and len(seeds), "fit_private_many", "one entry per model in every list", sorted(counts))
