@@ -1,17 +1,17 @@
 """Audits private training: what an attacker who sees every step proves about epsilon, against what is claimed.
 
-Trains many times with and without one mislabelled image (the canary) among a few others, by the trainer's own step; the
-attacker knows all images and every noisy gradient. The proved epsilon must lie under the claimed one, and comes near it
+Trains many times with and without one mislabelled image (the canary) among a few others, by `fit_private` itself; the
+attacker knows all images and every step. The proved epsilon must lie under the claimed one, and comes near it
 for a Gaussian mechanism. --broken trains by another mechanism than is claimed. Exit code 1 where the proof exceeds the
 claim.
 
 The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, "gaussian_epsilon_lower": proved were
-the mechanism Gaussian, "confidence", "trials", "false_positives", "false_negatives", "kept": whether the claim stands}.
+the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "trials",
+"false_positives", "false_negatives", "kept": whether the claim stands}.
 """
 
 import sys
 
-import jax
 import numpy as np
 from absl import flags
 
@@ -19,6 +19,7 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.breaks import BREAKS, break_mechanism
 from experiments.common import F
+from tangent_jax.core import require
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
 common.define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
@@ -34,10 +35,12 @@ flags.DEFINE_enum("broken", "nothing", BREAKS, "What to break in the mechanism."
 
 def main() -> None:
     claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe, dataset = common.recipe(kind=common.PRIVATE_KINDS[F.subset]), tj.open_dataset(F.dataset)
+    recipe, dataset = common.recipe(kind=common.PRIVATE_KINDS[F.subset]), common.open_dataset(F.dataset)
     classes = len(dataset.classes)
     predict = common.predictor(recipe, classes)
     train = common.features(predict, dataset.train, "train inputs")
+    most = len(train.labels) - 1
+    require(F.others <= most, "audit", f"--others of at most {most}, the training images but one", F.others)
     rows = np.linspace(0, len(train.labels) - 1, F.others + 1).astype(int)
     labels = train.labels[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
@@ -48,12 +51,11 @@ def main() -> None:
             tj.Batches(train.inputs[rows], labels),
             break_mechanism(claimed, F.broken, len(rows)),
             F.trials,
-            jax.random.key(F.seed),
             objective=recipe.objective(),
             claimed=claimed,
         )
     bound = tj.epsilon_lower_bound(absent, present, F.delta, F.confidence)
-    proved = max(bound.epsilon, bound.gaussian_epsilon)
+    proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.noise_scale(absent, F.confidence)
     draw(absent, present, claimed)
     result = {
         **{name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "broken")},
@@ -61,11 +63,13 @@ def main() -> None:
         "gaussian_epsilon_lower": bound.gaussian_epsilon,
         "false_positives": bound.false_positives,
         "false_negatives": bound.false_negatives,
-        "kept": proved <= F.epsilon,
+        "noise_scale": scale,
+        "kept": proved <= F.epsilon and scale[1] >= 1,
     }
     binary.finish(result)
     if not result["kept"]:
-        print(f"audit: expected epsilon <= {F.epsilon:g}; got a proof of {proved:.3f}", file=sys.stderr)
+        got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
+        print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
         sys.exit(1)
 
 

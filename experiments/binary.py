@@ -1,29 +1,42 @@
 """The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from tangent_jax.core import require
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import check_stop, refusal, request_stop, require
+from tangent_jax.core.files import expanded, write_whole
 
 
 def out_folder() -> Path:
     """The folder of --out, made now."""
-    out = Path(flags.FLAGS.out)
+    out = expanded("flags, --out", flags.FLAGS.out)
     out.mkdir(parents=True, exist_ok=True)
     return out
 
 
 def finish(result: dict[str, Any], **more: Any) -> None:
     """result.json in --out (with `more`), and the result as the last line of stdout."""
-    write_whole(out_folder() / "result.json", json.dumps({**result, **more}, indent=1) + "\n")
-    print(json.dumps(result))
+    try:
+        text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
+    except ValueError as error:
+        raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
+    write_whole(out_folder() / "result.json", text + "\n")
+    print(line)
+
+
+def stop(number: int, _: object) -> None:
+    """SIGINT and SIGTERM: what runs ends at its next step; the second time at once."""
+    print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
+    request_stop()
+    signal.signal(number, lambda *_: sys.exit(128 + number))
 
 
 def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
@@ -39,15 +52,32 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
         try:
             good = len(given) == 1 and given[0] in commands if commands else not given
             require(good, name, expected, " ".join(given) or "none")
+            check_device(name)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
             main(*given)
+            check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
             sys.exit(1)
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
             sys.exit(1)
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"{name}: expected enough memory; got {first}. Give a smaller --batch_size.", file=sys.stderr)
+            sys.exit(1)
         except KeyboardInterrupt:
-            print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+            print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
 
     app.run(guarded)
+
+
+def check_device(name: str) -> None:
+    """Raises InputError where JAX was told to use a device that is not there."""
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        got, do = str(error).splitlines()[0], "Unset JAX_PLATFORMS, or install tangent-jax[cuda12]"
+        raise refusal(name, "the device that JAX_PLATFORMS names", got, do) from error

@@ -4,7 +4,7 @@ import dataclasses
 
 import tangent_jax as tj
 
-BREAKS = ("nothing", "no_noise", "no_clipping", "noise_over_batch")
+BREAKS = ("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch")
 
 
 def break_mechanism(mechanism: tj.Mechanism, broken: str, examples: int) -> tj.Mechanism:
@@ -13,6 +13,7 @@ def break_mechanism(mechanism: tj.Mechanism, broken: str, examples: int) -> tj.M
     changes = {
         "nothing": {},
         "no_noise": {"noise_multiplier": 1e-6 * sigma},
+        "half_noise": {"noise_multiplier": sigma / 2},
         "no_clipping": {"clip_norm": 1e6 * clip, "noise_multiplier": sigma / 1e6},  # the same noise
         "noise_over_batch": {"noise_multiplier": sigma / examples},
     }

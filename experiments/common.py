@@ -5,9 +5,8 @@ Recipe carry its defaults.
 """
 
 import dataclasses
-import json
+import functools
 import sys
-import zlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from tangent_jax.core import refusal
+from tangent_jax.core import identity, refusal, require
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
@@ -29,17 +28,28 @@ FIELD_OF = {"lr": "learning_rate", "subset": "kind"}
 """The field of a Recipe that a flag of another name gives."""
 
 
-def flag(kind: str, help: str, values: Iterable[str] = (), low: float | None = None, **default: Any) -> partial:
-    """A flag to be defined; `values`: of an enum; `low`: the lowest number; no default: the Recipe's."""
-    options = {"enum": {"enum_values": [*values]}, "integer": {"lower_bound": low}, "float": {"lower_bound": low}}
-    return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **default)
+def flag(
+    kind: str,
+    help: str,
+    values: Iterable[str] = (),
+    low: float | None = None,
+    high: float | None = None,
+    **more: Any,
+) -> partial:
+    """A flag to be defined; `values`: of an enum; `low`, `high`: the bounds of a number; no default: the Recipe's."""
+    bounds = {"lower_bound": low, "upper_bound": high}
+    options: dict[str, dict] = {"enum": {"enum_values": [*values]}, "integer": bounds, "float": bounds}
+    return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
 
 
+SEEDS = (1 << 32) - 1
 ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets:PATH"
 TABLE: dict[str, partial] = {
     "weights": flag("string", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a weights file."),
     "architecture": flag("string", "What the weights must be, such as L/16; unset: whatever they are.", default=None),
-    "image_size": flag("integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1),
+    "image_size": flag(
+        "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
+    ),
     "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
@@ -54,11 +64,11 @@ TABLE: dict[str, partial] = {
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
     "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
-    "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0),
-    "lr": flag("float", "Learning rate.", low=0.0),
+    "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
+    "lr": flag("float", "Learning rate.", low=0.0, high=1e6),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
-    "seed": flag("integer", "Seed of the new head, of what is reset and of the order of examples."),
+    "seed": flag("integer", "Seed of new head, of what is reset, of the order of examples.", low=0, high=SEEDS),
     "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
     "shards": flag("integer", "Shards trained apart.", low=2, default=50),
     "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
@@ -104,6 +114,15 @@ def recipe(**changes: Any) -> tj.Recipe:
     return tj.Recipe(**given | changes)
 
 
+@functools.cache
+def open_dataset(spec: str) -> Dataset:
+    """The data set; what was left out of it, and copies among its images, are said on stderr, once."""
+    dataset = tj.open_dataset(spec)
+    for line in (*dataset.remarks, *dataset.copies()):
+        print(f"{dataset.name}: {line}", file=sys.stderr)
+    return dataset
+
+
 def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, tj.load(recipe.weights, F.architecture))
@@ -128,14 +147,23 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
     return train.hold_out()
 
 
-def checksum(dataset: Dataset) -> int:
-    """Of the names and labels of the training images: part of the key of a kept run."""
-    return zlib.crc32(json.dumps([dataset.train.names, dataset.train.labels.tolist()]).encode())
+def run_key(dataset: Dataset, *decisive: Any) -> str:
+    """The key of a kept run: one digest of all images and labels, of every split, and of what else decides it."""
+    return identity(dataset.identity(), F.skip_unreadable, tj.__version__, *decisive)
+
+
+def listed(flag: str, known: Iterable[str] = ()) -> list[str]:
+    """The entries of a comma-separated flag, at least one, each of `known` where that is given."""
+    values, known = [*F[flag].value], [*known]
+    good = values and all(values) and (not known or {*values} <= {*known})
+    expected = f"--{flag} of {', '.join(known)}" if known else f"--{flag} with an entry, no empty one"
+    require(good, "flags", expected, ",".join(values) or "none")
+    return values
 
 
 def numbers(flag: str, kind: type) -> list:
-    """The numbers of a comma-separated flag."""
+    """The numbers of a comma-separated flag, at least one."""
     try:
-        return [kind(value) for value in F[flag].value]
+        return [kind(value) for value in listed(flag)]
     except ValueError as error:
         raise refusal("flags", f"--{flag} as numbers separated by commas", ",".join(F[flag].value)) from error

@@ -14,7 +14,6 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
-from tangent_jax.core import require
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
@@ -25,8 +24,7 @@ TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
 
 def main() -> None:
     counts = common.numbers("shards", int)
-    for name in F.methods:
-        require(name in TRAINED, "compose", f"--methods of {', '.join(TRAINED)}", name)
+    common.listed("methods", TRAINED)
     methods = {name: Method(TRAINED[name]) for name in F.methods}
     first = methods[F.methods[0]]
     table: dict[str, dict[str, float]] = {}

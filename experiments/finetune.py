@@ -15,7 +15,7 @@ common.define("blocks", "lr", "reset", "new_class_token", "seed", out="out/finet
 
 def main() -> None:
     recipe = common.recipe()
-    dataset = tj.open_dataset(recipe.dataset)
+    dataset = common.open_dataset(recipe.dataset)
     predict = common.predictor(recipe, len(dataset.classes))
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)
@@ -29,7 +29,8 @@ def main() -> None:
             on_epoch=lambda _, dw: {"test_accuracy": tj.accuracy(predict, dw, test.inputs, test.labels)},
             checkpoints=out / "checkpoints",
         )
-    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds)
+    kept = (str(out.absolute()),)
+    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, run=fitted.run)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
@@ -43,6 +44,7 @@ def main() -> None:
         "trainable_parameters": predict.subset.size,
         "steps": fitted.steps,
         "skipped": train.skipped + test.skipped,
+        "run": fitted.run,
     }
     binary.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
 

@@ -7,6 +7,7 @@ is not private. The last line of stdout: {"method", "subset", "dataset", "accura
 """
 
 import sys
+from collections import Counter
 
 from absl import flags
 
@@ -26,8 +27,8 @@ flags.DEFINE_enum(
     "sampling", "full", ["full", "poisson"], "All images at every step, or Poisson samples of expected --batch_size."
 )
 flags.DEFINE_string("part", None, "I/K: only images whose content hashes to part I of K (I from 0).")
-flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: the system's entropy.")
-flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.")
+flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, common.SEEDS)
+flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.", 0, common.SEEDS)
 
 
 def mechanism_of(examples: int) -> tj.Mechanism:
@@ -43,19 +44,23 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
     index, _, count = part.partition("/")
     good = index.isdecimal() and count.isdecimal() and int(index) < int(count)
     require(good, "private", "--part=I/K with 0 <= I < K", part)
-    return train.take(tj.shards.by_identifier([i for i, _ in train.examples], int(count))[int(index)])
+    rows = tj.shards.by_identifier([i for i, _ in train.examples], int(count))[int(index)]
+    require(len(rows) >= 2, "private", "two images or more in --part", f"{len(rows)} in {part}")
+    return train.take(rows)
 
 
 def main() -> None:
-    dataset = tj.open_dataset(F.dataset)
+    dataset = common.open_dataset(F.dataset)
     n = len(dataset.train)
-    mechanism_of(n)  # before any long work
+    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
+        mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
     recipe = common.recipe(kind=common.PRIVATE_KINDS[F.subset], seed=F.head_seed)
     predict = common.predictor(recipe, len(dataset.classes))
     train = part_of(common.features(predict, dataset.train, "train inputs"), F.part)
     test = common.features(predict, dataset.test, "test inputs")
-    mechanism = mechanism_of(len(train.labels))
+    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
+        mechanism = mechanism_of(len(train.labels))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = binary.out_folder(), max(1, mechanism.steps // 10)
@@ -70,12 +75,16 @@ def main() -> None:
             predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings
         )
     spent = fitted.spent.to_json()
-    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, privacy=spent)
+    kept = (str(out.absolute()),)
+    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, privacy=spent, run=fitted.run)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
     pictures.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
+    copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
+    if copies > 1:
+        print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
     if not spent["private"]:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
     result = {
@@ -90,6 +99,9 @@ def main() -> None:
         "examples": len(train.labels),
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
+        "copies": copies,
+        "non_finite": fitted.non_finite,
+        "run": fitted.run,
     }
     binary.finish(result, history=measured)
 

@@ -16,7 +16,7 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 
 def main() -> None:
-    dataset, n = tj.open_dataset(F.dataset), F.shards
+    dataset, n = common.open_dataset(F.dataset), F.shards
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:

@@ -1,8 +1,21 @@
 """What the table binaries share: finished runs are not trained again, and tables as Markdown."""
 
+import dataclasses
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from tangent_jax.core import InputError
+from tangent_jax.core.records import parse_json, typed
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A finished run in runs.jsonl: the digest of all that decided it, and what it reached."""
+
+    key: str
+    accuracy: float
 
 
 class Runs:
@@ -10,13 +23,28 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.done = {line["key"]: line["accuracy"] for line in map(json.loads, lines)}
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        self.done = {line.key: line.accuracy for line in map(parsed, lines) if line is not None}
 
     def add(self, key: str, accuracy: float) -> None:
+        """On disk when this returns; after a line that a kill cut short, on a line of its own."""
         self.done[key] = accuracy
-        with self.path.open("a") as file:
-            file.write(json.dumps({"key": key, "accuracy": accuracy}) + "\n")
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                torn = file.read(1) != b"\n"
+                file.write(b"\n" * torn)
+            file.write((json.dumps({"key": key, "accuracy": accuracy}) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def parsed(line: bytes) -> Line | None:
+    """A line of the file; None for one that is torn or damaged: its run is made again."""
+    try:
+        return typed(Line, parse_json("Runs", line, "a line"), "Runs", "a line")
+    except InputError:
+        return None
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from experiments import common
 from experiments.common import F
 from tangent_jax.components.apart import fit_apart
 from tangent_jax.core import Tree, require
+from tangent_jax.core.files import expanded
 
 # f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, *common.SHARDED, output="tangent")
@@ -22,12 +22,13 @@ class Method:
 
     def __init__(self, name: str) -> None:
         rate = {"learning_rate": F.lr_nlft} if name == "nlft" else {}
-        self.name, self.recipe, self.dataset = name, common.recipe(method=name, **rate), tj.open_dataset(F.dataset)
+        self.name, self.recipe, self.dataset = name, common.recipe(method=name, **rate), common.open_dataset(F.dataset)
         self.predict = common.predictor(self.recipe, len(self.dataset.classes))
         self.train = common.features(self.predict, self.dataset.train, "train inputs")
         self.test = common.features(self.predict, self.dataset.test, "test inputs")
         if F.held_out:
             self.train, self.test = self.train.hold_out()
+            require(len(self.test.labels), "sharded", "five images of a class for --held_out", "fewer")
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, and said."""
@@ -52,7 +53,7 @@ class Method:
     def store(self, rows: dict[str, np.ndarray], title: str) -> tj.Store:
         """The store of one component per shard, read or trained now."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * F.held_out]
-        store = tj.Store(Path(F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
+        store = tj.Store(expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
         tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}")
         return store
 

@@ -15,7 +15,6 @@ last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -24,7 +23,10 @@ import tangent_jax as tj
 from experiments import binary, common
 from experiments.common import F
 from tangent_jax.components import version_0_1
+from tangent_jax.components.state import hidden
 from tangent_jax.core import require, trees
+from tangent_jax.core.files import expanded
+from tangent_jax.core.records import read_lines
 
 common.define("cache_dir", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
@@ -40,8 +42,8 @@ flags.DEFINE_bool("json", False, "JSON instead of a table.")
 
 
 def main(command: str) -> None:
-    path = Path(F.store).expanduser()
-    known = command == "add" or (path / "HEAD").exists()
+    path = expanded("store", F.store)
+    known = command == "add" or (path / "HEAD").exists() or (path / "store.json").exists()
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     result = COMMANDS[command](version_0_1.convert(path) if command == "convert" else tj.Store(path))
     if F.json:
@@ -52,13 +54,13 @@ def main(command: str) -> None:
 
 
 def add(store: tj.Store) -> dict[str, Any]:
-    folder = Path(F.source)
+    folder = expanded("store add", F.source)
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.read_step(path)
     require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
-    store.add(name, dw, tj.Provenance.from_json(metadata["provenance"]))
-    return {"added": name, "weights": store.components[name]["weights"]}
+    store.add(name, dw, tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}"))
+    return {"added": name, "weights": store.state.components[name]["weights"]}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -70,11 +72,18 @@ def listing(store: tj.Store) -> dict[str, Any]:
     for name in store:
         origin = store.provenance(name)
         row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
-        row |= {"epsilon": origin.privacy and round(origin.privacy["epsilon"], 6)}
+        row |= {"epsilon": epsilon_of(origin.spent)}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
-        table.append(row | {"weights": store.components[name]["weights"][:12]})
+        table.append(row | {"weights": store.state.components[name]["weights"][:12]})
     tabulate(table)
-    return {"components": table, "compositions": len(store.composed), "receipts": len(store.receipts)}
+    return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
+
+
+def epsilon_of(spent: tj.Spent | None) -> float | str | None:
+    """What a component spent; of one whose noise a seed drew, that it is not private."""
+    if spent is None:
+        return None
+    return round(spent.mechanism.epsilon, 6) if spent.private else "not private"
 
 
 def tabulate(rows: list[dict[str, Any]]) -> None:
@@ -91,21 +100,24 @@ def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
     dw, spent = store.compose(), store.spent([*store])
     if spent is not None:
-        print(f"together: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g}", file=sys.stderr)
+        stated = f"epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g}"
+        print(f"together: {stated if spent['private'] else 'NOT private: a seed drew the noise'}", file=sys.stderr)
     return {"composed": len(store), "weights": trees.fingerprint(dw), "privacy": spent}
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
     one = bool(F.names) != bool(F.examples)
     require(one, "store remove", "--names or --examples, one of them", "both or none")
+    do = "Name the images in a file, --examples; without --retrain the components are dropped"
+    require(not (F.names and F.retrain), "store remove", "--examples with --retrain", "--names", do)
     asked, unknown, affected = [], [], {name: [] for name in F.names}
     if F.examples:
-        path = Path(F.examples)
+        path = expanded("store remove", F.examples)
         require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-        asked = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        asked = read_lines("store remove", path)
         affected, unknown = store.holding(asked)
     origins = {name: store.provenance(name) for name in affected}
-    plan = describe(origins, affected, unknown)
+    plan = describe(store, origins, affected, unknown)
     if F.dry_run or not affected:
         return {"plan": plan, "unknown": unknown, "removed": []}
     retrained = {}
@@ -114,14 +126,25 @@ def remove(store: tj.Store) -> dict[str, Any]:
         require(origin.privacy is None, "store remove", "components without privacy to --retrain", name, do)
         again = tj.retrain(origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights)
         retrained |= {} if again is None else {name: again}
-    receipt_id, receipt = store.remove(list(affected), asked=asked, retrained=retrained)
+    going = store.going(origins, asked)
+    traces = tj.erase_traces(
+        store, {name: going & origin.identifiers for name, origin in origins.items()}, [F.cache_dir]
+    )
+    receipt_id, receipt = store.remove(list(affected), asked=asked, retrained=retrained, traces=traces)
     path = store.root / "receipts" / f"{receipt_id}.json"
+    for line in traces.deleted:
+        print(f"deleted {line}", file=sys.stderr)
+    for line in (*traces.not_reached, *receipt["exported_before"]):
+        print(f"NOT reached: {line}", file=sys.stderr)
     print(f"removed; receipt: {path}", file=sys.stderr)
     result = {"plan": plan, "unknown": unknown, "removed": sorted(affected), "retrained": sorted(retrained)}
+    result |= {"deleted": traces.deleted, "not_reached": traces.not_reached}
     return result | {"composed_after": receipt["composed_after"], "receipt": str(path)}
 
 
-def describe(origins: dict[str, tj.Provenance], affected: dict[str, list[str]], unknown: list[str]) -> list[dict]:
+def describe(
+    store: tj.Store, origins: dict[str, tj.Provenance], affected: dict[str, list[str]], unknown: list[str]
+) -> list[dict]:
     """What will be done and what it costs, said on stderr; copies of an example in several components are told."""
     plan, places = [], {}
     for name, origin in origins.items():
@@ -138,15 +161,15 @@ def describe(origins: dict[str, tj.Provenance], affected: dict[str, list[str]], 
         if len(found) > 1:
             print(f"copies of {identifier[:12]}: {', '.join(found)}", file=sys.stderr)
     for example in unknown:
-        print(f"{example}: no component saw it", file=sys.stderr)
+        before = " now: it was removed before" if hidden([example]) & store.state.forgotten else ""
+        print(f"{example}: no component saw it{before}", file=sys.stderr)
     return plan
 
 
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
-        require(Path(F.receipt).exists(), "store verify", "a receipt", f"{F.receipt}, which does not exist")
-        wrong += store.verify_receipt(F.receipt)
+        wrong += store.verify_receipt(expanded("store verify", F.receipt))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -155,13 +178,16 @@ def verify(store: tj.Store) -> dict[str, Any]:
 def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
-    names = [*store]
-    predict = tj.predictor_of(store.provenance(names[0]), names[0], F.weights)
-    dw = store.compose()
-    weights = trees.fingerprint(dw)
+    names, to = [*store], expanded("store export", F.to)
+    require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
-    tj.export(F.to, predict, dw, {"weights": weights, "mean_of": parts})
-    store.exported(F.to, weights)
+    predict = tj.predictor_of(store.provenance(names[0]), names[0], F.weights)
+    dw = store.release(to.absolute())
+    require(
+        [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
+    )
+    weights = trees.fingerprint(dw)
+    tj.export(to, predict, dw, {"weights": weights, "mean_of": parts})
     return {"exported": F.to, "weights": weights, "components": names}
 
 

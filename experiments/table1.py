@@ -7,7 +7,6 @@ kept in runs.jsonl under --out and not repeated by the same command.
 
 import dataclasses
 import itertools
-import json
 import sys
 from typing import Any
 
@@ -41,7 +40,7 @@ def candidates(method: str, blocks: int) -> list[tj.Recipe]:
 def main() -> None:
     depth = tj.load(F.weights, F.architecture).model.stages - 2
     runs = Runs(binary.out_folder() / "runs.jsonl")
-    sets = [(spec, tj.open_dataset(spec)) for spec in F.datasets]
+    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
     columns = {"FC": ("fc", 0)}
     for blocks in (blocks for blocks in common.numbers("blocks", int) if blocks <= depth):
         columns |= {f"{method.upper()}-{blocks}": (method, blocks) for method in ("nlft", "taft")}
@@ -77,9 +76,9 @@ def measure(spec: str, dataset: Dataset, name: str, searched: list[tj.Recipe], r
 
 def run(dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool) -> float:
     """Accuracy of one training, on test or on what is held out of train."""
-    key = json.dumps([dataclasses.asdict(recipe), common.checksum(dataset), on_test])
+    predict = common.predictor(recipe, len(dataset.classes))
+    key = common.run_key(dataset, recipe, predict, on_test)
     if key not in runs.done:
-        predict = common.predictor(recipe, len(dataset.classes))
         train, measured = common.train_and_measured(predict, dataset, on_test)
         with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
             fitted = recipe.fit(predict, train)

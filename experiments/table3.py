@@ -14,7 +14,6 @@ The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread"
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.runs import Runs, markdown
-from tangent_jax.core import require
+from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
@@ -61,12 +60,12 @@ class Cell:
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
         self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
-        self.decisive = [dataclasses.asdict(self.recipe), common.checksum(dataset), F.delta]
         self.pretrained = tj.load(F.weights, F.architecture)
+        self.key = common.run_key(dataset, self.recipe, self.pretrained, F.delta)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
-        keys = {run: json.dumps([*self.decisive, *run, on_test]) for run in wanted}
+        keys = {run: identity(self.key, tuple(run), on_test) for run in wanted}
         missing = sorted(run for run, key in keys.items() if key not in self.runs.done)
         for start in range(0, len(missing), AT_ONCE):
             together = missing[start : start + AT_ONCE]
@@ -127,10 +126,9 @@ class Cell:
 
 def main() -> None:
     epsilons, clips, rates = (common.numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
-    unknown = set(F.subsets) - set(common.PRIVATE_KINDS)
-    require(not unknown, "table3", f"--subsets of {', '.join(common.PRIVATE_KINDS)}", ", ".join(unknown))
+    common.listed("subsets", common.PRIVATE_KINDS)
     mechanisms = {epsilon: tj.make_mechanism(epsilon, F.delta, F.epochs, clips[0]) for epsilon in epsilons}
-    sets = [(spec, tj.open_dataset(spec)) for spec in F.datasets]
+    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
     for _, dataset in sets:
         n = len(dataset.train)
         require(F.delta < 1 / n, "table3", f"--delta below 1 / images = {1 / n:.2g} of {dataset.name}", F.delta)

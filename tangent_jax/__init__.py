@@ -10,6 +10,7 @@
 
 from tangent_jax._version import __version__
 from tangent_jax.components.apart import fill, predictor_of, retrain
+from tangent_jax.components.erasure import erase_traces
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.recipe import Recipe
@@ -31,7 +32,7 @@ from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.modules import TangentViT, ViT
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
-from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
+from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
@@ -49,9 +50,10 @@ __all__ = [
     "Predictor", "Preprocessing", "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Spent",
     "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam",
     "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "distance_bound",
-    "epsilon_lower_bound", "epsilon_of", "export", "features", "fill", "fit", "fit_many", "fit_private",
+    "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit", "fit_many", "fit_private",
     "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits", "make_mechanism",
     "make_objective", "make_provenance", "make_subset", "mean_squared", "momentum", "noise_multiplier_of",
-    "open_dataset", "predictor_of", "read_step", "rescaled_square", "retrain", "save", "shards", "show_progress",
-    "spent_together", "tangent", "vit_config", "weighted_sum", "write_step",
+    "noise_scale", "open_dataset", "predictor_of", "read_step", "recovered_noise", "rescaled_square", "retrain",
+    "run_openly", "save", "shards", "show_progress", "spent_together", "tangent", "vit_config", "weighted_sum",
+    "write_step",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Components trained apart on shards of one data set, kept in a store; and trained again without what must go."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.state import hidden
 from tangent_jax.components.store import Retrained, Store
 from tangent_jax.core import require, show_progress
 from tangent_jax.data.registry import open_dataset
@@ -38,13 +40,19 @@ def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Ro
 def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, shards: Rows, title: str) -> None:
     """Makes the store hold one component for each shard, and no other.
 
-    A component there that came of other settings, data or weights is taken out and trained anew.
+    A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
+    that were removed from the store are left out of their shards, and said.
+    Raises: InputError where the store holds a component that this function did not make.
     """
     anchor = make_provenance(predict)
+    foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
+    do = "Choose another folder for the stores"
+    require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
+    shards = without_forgotten(store, features, shards)
 
     def origin(name: str, seconds: float) -> Provenance:
-        seen = tuple(features.examples[i] for i in shards[name])
-        return dataclasses.replace(anchor, examples=seen, recipe=recipe.named(name), seconds=seconds)
+        here = dataclasses.replace(anchor, recipe=recipe.named(name))
+        return here.trained(features.take(shards[name]), seconds)
 
     def stale(name: str) -> bool:
         if name not in shards:
@@ -54,7 +62,7 @@ def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, s
 
     old = [name for name in store if stale(name)]
     if old:
-        store.remove(old)
+        store.discard(old)
     missing = [name for name in shards if name not in store]
     for start in range(0, len(missing), AT_ONCE):
         names = missing[start : start + AT_ONCE]
@@ -62,6 +70,22 @@ def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, s
             fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
         for name, one in fitted.items():
             store.add(name, jax.tree.map(np.asarray, one.dw), origin(name, one.seconds))
+
+
+def is_made_here(origin: Provenance, name: str) -> bool:
+    """Whether `fill` trained a component: its recipe is that of its name."""
+    return origin.recipe is not None and origin.recipe == origin.recipe.named(name)
+
+
+def without_forgotten(store: Store, features: Features, shards: Rows) -> dict[str, np.ndarray]:
+    """The shards without the examples that were removed from the store; a shard of nothing is left out."""
+    hashed = [hidden([identifier]) for identifier, _ in features.examples] if store.state.forgotten else []
+    gone = np.array([bool(one & store.state.forgotten) for one in hashed], bool)
+    left = {name: rows[~gone[rows]] if len(gone) else rows for name, rows in shards.items()}
+    count = sum(map(len, shards.values())) - sum(map(len, left.values()))
+    if count:
+        print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)
+    return {name: rows for name, rows in left.items() if len(rows)}
 
 
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
@@ -87,16 +111,17 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     cache_of_recipe = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
-    with show_progress(f"{name}: train inputs"):
-        everything = predict.features(open_dataset(recipe.dataset).train, cache_of_recipe)
+    train = open_dataset(recipe.dataset).train
     wanted = {pair for pair in origin.examples if pair[0] not in gone}
-    rows = np.array([i for i, pair in enumerate(everything.examples) if pair in wanted], int)
+    pairs = zip(train.identifiers(), train.names, strict=True)
+    rows = np.array([i for i, pair in enumerate(pairs) if pair in wanted], int)
     expected = f"the {len(wanted)} examples left of {name} in {recipe.dataset}"
     require(len(rows) == len(wanted), "retrain", expected, len(rows))
     if not len(rows):
         return None
+    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
+        left = predict.features(train.take(rows), cache_of_recipe)
     with show_progress(f"{name}: training again"):
-        fitted = recipe.fit(predict, everything, rows)
-    left = everything.take(rows)
+        fitted = recipe.fit(predict, left)
     bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
     return Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.files import digest, write_whole
@@ -20,21 +21,31 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path, self.head = folder / "journal.jsonl", folder / "HEAD"
-        self.entries: list[dict] = []
-        self.load()
+        self.entries: list[dict[str, Any]] = []
+        self.lines: list[bytes] = []
+
+    def create(self) -> None:
+        """An empty journal, where there is none."""
+        if not self.path.exists():
+            write_whole(self.path, b"")
+        if not self.head.exists():
+            write_whole(self.head, self.count(0))
 
     def load(self) -> None:
         """Reads the lines that were committed; a last line cut short by a kill never was.
 
-        Raises: InputError naming the file that was altered or cut short.
+        Raises: InputError naming the file that was altered, cut short, or is missing.
         """
-        self.lines = (self.path.read_bytes() if self.path.exists() else b"").split(b"\n")[:-1]
+        for path in (self.path, self.head):
+            do = "Restore it from a backup; nothing was changed"
+            require(path.is_file(), "Store", f"the journal {path}", "none", do)
+        *self.lines, self.rest = self.path.read_bytes().split(b"\n")
         self.entries, previous = [], START
         for number, line in enumerate(self.lines, 1):
             try:
                 entry = json.loads(line)
-                whole = entry["previous"] == previous
-            except (ValueError, KeyError, TypeError):
+                whole = isinstance(entry, dict) and entry["previous"] == previous
+            except (ValueError, KeyError, TypeError, RecursionError):
                 entry, whole = {}, False
             if not whole:
                 raise refusal("Store", "an unaltered journal", f"{self.path} altered at line {number} or before")
@@ -42,26 +53,45 @@ class Journal:
             self.entries.append(entry)
         # a line is committed before it is counted: HEAD may be one behind
         counted = [self.count(lines) for lines in (len(self.lines), max(len(self.lines) - 1, 0))]
-        said = self.head.read_text(errors="replace") if self.head.exists() else self.count(0)
         agree = f"{self.path} and {self.head} to agree"
+        said = self.head.read_text(errors="replace")
         require(said in counted, "Store", agree, "one of them altered, cut short or missing")
 
     def settle(self) -> None:
         """Drops a line cut short and counts the last: for the one process that may write."""
-        if self.path.exists():
-            os.truncate(self.path, sum(len(line) + 1 for line in self.lines))
-        write_whole(self.head, self.count(len(self.lines)))
+        if self.rest:
+            os.truncate(self.path, self.size())
+            self.rest = b""
+        if self.head.read_text(errors="replace") != self.count(len(self.lines)):
+            write_whole(self.head, self.count(len(self.lines)))
 
-    def append(self, entry: dict) -> None:
-        """The entry, the time and the chain's hash as a new last line; on disk when this returns."""
-        previous = digest(self.lines[-1]) if self.lines else START
-        stamped = {**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "previous": previous}
-        with self.path.open("ab") as file:
-            file.write((json.dumps(stamped) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
+    def append(self, entry: dict[str, Any]) -> None:
+        """The entry, the time and the chain's hash as a new last line; on disk when this returns.
+
+        Raises: InputError where another process wrote meanwhile: the chain would break.
+        """
+        same = self.path.stat().st_size == self.size()
+        require(same, "Store", f"{self.path} as it was read", "one that another process changed", "Run it again")
+        stamped = {**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "previous": self.last()}
+        line = (json.dumps(stamped) + "\n").encode()
+        try:
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            os.truncate(self.path, self.size())  # a full disk: nothing half written is left
+            raise
         self.load()
         write_whole(self.head, self.count(len(self.lines)))
+
+    def size(self) -> int:
+        """The bytes of the committed lines."""
+        return sum(len(line) + 1 for line in self.lines)
+
+    def last(self) -> str:
+        """The hash of the last line."""
+        return digest(self.lines[-1]) if self.lines else START
 
     def count(self, lines: int) -> str:
         """What HEAD says of the first `lines` lines."""

@@ -7,8 +7,10 @@ from typing import Any
 
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import require, trees
+from tangent_jax.core.records import parse_json, typed
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
+from tangent_jax.privacy.mechanism import Spent
 
 SUMMED = ("method", "config", "head", "anchor", "subset")
 """Fields in which components must agree to be summed."""
@@ -21,7 +23,8 @@ class Provenance:
     `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
     linearised (new head, resets and new class token included); `subset`: its leaves; `examples`: (content identifier,
     name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: epsilon, delta and
-    neighbouring relation spent, None where none was kept; `seconds`: what the training took.
+    neighbouring relation spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
+    run, None where no checkpoints were kept; `kept`: folders where caches and checkpoints of these examples lie.
     """
 
     method: str
@@ -36,21 +39,31 @@ class Provenance:
     versions: dict[str, str] = dataclasses.field(
         default_factory=lambda: {name: version(name) for name in ("tangent-jax", "jax", "flax", "optax", "numpy")}
     )
+    run: str | None = None
+    kept: tuple[str, ...] = ()
 
-    def trained(self, features: Features, seconds: float, **changes: Any) -> "Provenance":
-        """This origin, of a step trained on these examples."""
-        return dataclasses.replace(self, examples=features.examples, seconds=seconds, **changes)
+    def trained(self, features: Features, seconds: float, kept: tuple[str, ...] = (), **changes: Any) -> "Provenance":
+        """This origin, of a step trained on these examples; `kept`: folders besides their cache."""
+        kept = (*([features.folder] if features.folder else []), *kept)
+        return dataclasses.replace(self, examples=features.examples, seconds=seconds, kept=kept, **changes)
+
+    @property
+    def spent(self) -> Spent | None:
+        """The account of what it spent; InputError where it is damaged."""
+        return None if self.privacy is None else Spent.from_json(self.privacy, "Provenance", "privacy")
+
+    @property
+    def identifiers(self) -> set[str]:
+        """The content identifiers of the examples it saw."""
+        return {identifier for identifier, _ in self.examples}
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Provenance":
-        fields = json.loads(text)
-        examples = tuple((identifier, name) for identifier, name in fields.pop("examples"))
-        recipe = fields.pop("recipe")
-        recipe = None if recipe is None else Recipe(**recipe)
-        return cls(**{**fields, "subset": tuple(fields["subset"]), "examples": examples, "recipe": recipe})
+    def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
+        """What `to_json` wrote; InputError naming the field that is missing or of another type."""
+        return typed(cls, parse_json("Provenance", text, where), "Provenance", where)
 
 
 def make_provenance(predict: Predictor, recipe: Recipe | None = None) -> Provenance:
@@ -66,8 +79,8 @@ def check_same(function: str, here: Provenance, new: Provenance) -> None:
     for field in SUMMED:
         first, second = getattr(here, field), getattr(new, field)
         if field == "config":
-            for name in first:
-                same(function, f"config.{name}", first[name], second.get(name))
+            for name in sorted({*first, *second}):
+                same(function, f"config.{name}", first.get(name), second.get(name))
         elif field == "subset":
             differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)

@@ -1,29 +1,31 @@
-"""The one format of a trained step that leaves training: a safetensors file, its provenance in its metadata.
+"""The one format of a trained step that leaves training: a safetensors file whose metadata bind what comes with it.
 
-    header     8 bytes of length, then JSON: {leaf: {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}
-    tensors    leaves by path, little-endian
+    metadata   "provenance" and others, and "binding": the SHA-256 over the step's fingerprint and all of them
 
-Written by safetensors, so anyone can read it; read by memory map, so that a sum of many steps copies none of them.
+Neither the numbers nor what is said of them can be altered alone.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save
 
-from tangent_jax.core import Tree, refusal, trees
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core.files import digest, write_whole
+from tangent_jax.core.tensors import encode, read_header, read_tensors
 
-DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+
+def binding(dw: Tree, metadata: Mapping[str, str]) -> str:
+    """The digest that ties a step and its metadata together."""
+    said = {name: text for name, text in metadata.items() if name != "binding"}
+    return digest(f"{trees.fingerprint(dw)} {json.dumps(said, sort_keys=True)}".encode())
 
 
 def encode_step(dw: Tree, metadata: Mapping[str, str]) -> bytes:
     """The file of a step as bytes."""
-    tensors = {path: np.ascontiguousarray(leaf) for path, leaf in trees.leaves(dw).items()}
-    return save(tensors, dict(metadata))
+    flat = {path: np.asarray(leaf) for path, leaf in trees.leaves(dw).items()}
+    return encode(flat, {**metadata, "binding": binding(dw, metadata)})
 
 
 def write_step(path: Path, dw: Tree, metadata: Mapping[str, str]) -> None:
@@ -31,35 +33,27 @@ def write_step(path: Path, dw: Tree, metadata: Mapping[str, str]) -> None:
     write_whole(path, encode_step(dw, metadata))
 
 
-def read_step(path: Path) -> tuple[Tree, dict[str, str]]:
+def read_step(path: Path, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     """(dw, metadata); the leaves are read-only memory maps.
 
-    Raises: InputError for a file that is missing, cut short or no step.
+    Args:   check: whether the binding is computed again; not needed where the whole file's hash was.
+    Raises: InputError for a file that is missing, cut short, no step, or whose numbers or metadata were altered.
     """
+    flat, metadata = read_tensors("read_step", path)
     try:
-        header, start = read_header(path)
-        metadata, data = header.pop("__metadata__", {}), np.asarray(np.memmap(path, np.uint8, "r", start))
-        flat = {
-            name: data[slice(*entry["data_offsets"])].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-            for name, entry in header.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise refusal("read_step", "a whole step", f"{path} ({str(error).splitlines()[0]})", "Run verify") from error
-    return trees.nest(flat), metadata
+        dw = trees.nest(flat)
+    except (TypeError, AttributeError) as error:
+        raise refusal("read_step", "leaves by path", f"names that cannot be one tree in {path}") from error
+    if check:
+        good = metadata.get("binding") == binding(dw, metadata)
+        expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
+        require(good, "read_step", expected, "one of them altered, or a file of an earlier version", do)
+    return dw, metadata
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a step, without its numbers."""
+    """The metadata of a step, without its numbers, unchecked."""
     try:
-        return read_header(path)[0].get("__metadata__", {})
-    except (OSError, ValueError) as error:
-        raise refusal("read_step", "a whole step", f"{path} ({error})", "Run verify") from error
-
-
-def read_header(path: Path) -> tuple[dict, int]:
-    """The file's header and where its tensors begin."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > 100_000_000:  # safetensors' own bound
-            raise ValueError("its header is too long")
-        return json.loads(file.read(length)), 8 + length
+        return read_header("read_step", path)[1]
+    except OSError as error:
+        raise refusal("read_step", "a step", f"{path} ({error.strerror or error})") from error

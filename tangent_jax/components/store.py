@@ -1,43 +1,29 @@
-"""Components on disk: trained steps with their provenance, one commit point, every byte under a hash.
+"""Components on disk: trained steps with their provenance, added, summed, removed, exported; disk.py is their folder.
 
-    journal.jsonl               one line per add, compose, remove, export (journal.py), and HEAD, which counts them
-    components/ID.safetensors   dw, its provenance in the metadata (steps.py)
-    composed/ID.safetensors     a sum of components
-    receipts/ID.json            what a removal did
-    lock                        held while the store is used; names the process that changes it
+    with store.using(change=True): write files, then commit the journal's line, then delete what the line took out
 
-The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
-what the line took out; the next writer deletes every file that the journal does not name. So a store killed at any
-instruction reopens as it was before the operation, or as after.
+An operation is the line that it appends to the journal; state.py knows what each means. Every read checks its hash.
 """
 
+import dataclasses
 import json
 import os
-import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tangent_jax.components import sums
-from tangent_jax.components.journal import Journal
+from tangent_jax.components.disk import MARKS, Disk
 from tangent_jax.components.provenance import Provenance, check_same
-from tangent_jax.components.steps import encode_step, read_metadata, read_step
-from tangent_jax.core import Tree, refusal, require, trees
-from tangent_jax.core.files import digest, locked, write_whole
-from tangent_jax.privacy.mechanism import Spent, spent_together
-
-STATEMENT = (
-    "Exact for the components named: their weights and every composition that held them are deleted from this store, "
-    "and the composed weights are bitwise those of a store that never held them. Not covered: the pre-trained anchor, "
-    "settings chosen with the removed data, compositions exported before (listed), and copies or backups made by "
-    "other programs. A distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in "
-    "L2, from the optimum on the data it retains."
-)
+from tangent_jax.components.receipts import Receipt, Traces, check_spelling, read_receipt
+from tangent_jax.components.state import hidden
+from tangent_jax.components.steps import read_metadata, read_step
+from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.files import digest, file_digest, write_whole
+from tangent_jax.privacy.mechanism import spent_together
 
 
 class Retrained(NamedTuple):
@@ -48,60 +34,50 @@ class Retrained(NamedTuple):
     distance_bound: float
 
 
-class Store(Mapping[str, Tree]):
+class Store(Disk, Mapping[str, Tree]):
     """A folder of components that compose, by name; safe against kills and other processes, verified byte by byte.
 
-    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names come sorted.
+    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names come sorted. It is made in a
+    folder that does not exist yet or is empty, never in one of other files.
     """
-
-    def __init__(self, root: str | os.PathLike) -> None:
-        self.root = Path(root).expanduser().absolute()
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.components: dict[str, dict] = {}
-        self.composed: dict[str, dict] = {}
-        self.receipts: dict[str, str] = {}
-        self.journal = Journal(self.root)
-        with self.using():
-            pass
 
     # What is there
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.components))
+        return iter(sorted(self.state.components))
 
     def __len__(self) -> int:
-        return len(self.components)
+        return len(self.state.components)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.components
+        return name in self.state.components
 
     def __getitem__(self, name: str) -> Tree:
-        return read_step(self.path(name))[0]
+        path, entry = self.path(name), self.state.components[name]
+        return self.checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
-        """Where a component came from."""
-        path = self.path(name)
-        try:
-            return Provenance.from_json(read_metadata(path)["provenance"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise refusal("Store", f"the provenance of {name}", "damaged metadata", "Run verify") from error
+        """Where a component came from; its text is checked against the journal."""
+        path, entry = self.path(name), self.state.components[name]
+        text = read_metadata(path).get("provenance", "")
+        whole = digest(text.encode()) == entry["origin"] if "origin" in entry else file_digest(path) == entry["file"]
+        require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
+        return Provenance.from_json(text, f"the provenance of {name}")
 
     def path(self, name: str) -> Path:
         """The file of a component."""
-        require(name in self.components, "Store", "the name of a component", f"{name} in {self.root}")
-        return self.file("components", self.components[name])
-
-    def file(self, kind: str, entry: Mapping[str, str]) -> Path:
-        do = f"Convert it: python -m experiments.store convert --store={self.root}"
-        old = "files" in entry
-        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
-        return self.root / kind / f"{entry['id']}.safetensors"
+        require(name in self.state.components, "Store", "the name of a component", f"{name} in {self.root}")
+        return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> dict | None:
-        """What components spent together (`spent_together`), or None where one has kept no account."""
+        """What components spent together (`spent_together`), or None where one has kept no account.
+
+        Components that were composed or exported here and then removed still count: what left cannot be called back.
+        """
         origins = [self.provenance(name) for name in names]
-        accounts = [(Spent.from_json(o.privacy), frozenset(dict(o.examples))) for o in origins if o.privacy is not None]
-        return spent_together(accounts) if len(accounts) == len(origins) else None
+        parts = [(origin.spent, frozenset(hidden(origin.identifiers))) for origin in origins] + self.state.released
+        accounts = [(spent, examples) for spent, examples in parts if spent is not None]
+        return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
     def holding(self, examples: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Which components saw the given examples, and which examples none did.
@@ -123,13 +99,31 @@ class Store(Mapping[str, Tree]):
     # What changes it
 
     def add(self, name: str, dw: Tree, provenance: Provenance) -> None:
-        """Adds a component. Raises InputError if the name is taken, or it could not be summed with those here."""
-        require(re.fullmatch(r"[\w.\- ]+", name), "Store.add", "a name of letters, digits, '.', '-', '_'", name)
+        """Adds a component.
+
+        Raises: InputError if the name is taken, its weights are here under another name, a leaf is missing, not finite
+                or of another shape, it could not be summed with those here, or it saw an example that was removed.
+        """
+        check_spelling(name)
         with self.using(change=True):
             require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
-            if self.components:
-                check_same("Store.add", self.provenance(min(self.components)), provenance)
+            first = min(self, default=None)
+            if first is not None:
+                check_same("Store.add", self.provenance(first), provenance)
+            check_step(dw, provenance)
+            weights = trees.fingerprint(jax.tree.map(np.asarray, dw))
+            same = [other for other, entry in self.state.components.items() if entry["weights"] == weights]
+            require(not same, "Store.add", "weights that no other component has", f"those of {same[:1]}")
+            if first is not None:
+                check_shapes(dw, read_step(self.path(first), check=False)[0])
+            self.check_forgotten("Store.add", provenance)
             self.commit({"op": "add", "name": name, **self.write("components", dw, provenance)})
+
+    def check_forgotten(self, function: str, provenance: Provenance) -> None:
+        """Raises InputError where a component saw an example that was removed from this store."""
+        back = [name for i, name in provenance.examples if hidden([i]) & self.state.forgotten]
+        got = f"{len(back)} that were, such as {back[:1]}"
+        require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
     def compose(self, weights: Mapping[str, float] | None = None) -> Tree:
         """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
@@ -137,179 +131,168 @@ class Store(Mapping[str, Tree]):
         Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
         """
         with self.using(change=True):
-            for name in weights or {}:
-                self.path(name)
-            dw = sums.compose(self, weights or None)
-            names = sorted(weights or self.components)
-            line = {"op": "compose", "names": names, "weighted": weights, "privacy": self.spent(names)}
-            self.commit({**line, **self.write("composed", dw)})
+            return self.composing(weights)
+
+    def composing(self, weights: Mapping[str, float] | None = None) -> Tree:
+        for name in weights or {}:
+            self.path(name)
+        dw = sums.compose(self, weights or None)
+        names = sorted(weights or self.state.components)
+        line = {"op": "compose", "names": names, "weighted": weights, "privacy": self.spent(names)}
+        self.commit({**line, **self.write("composed", dw)})
         return dw
 
+    def release(self, path: str | os.PathLike) -> Tree:
+        """Composes all components for an export to `path`, and journals that the sum leaves: before it does.
+
+        So no kill and no removal in between can hide an export from a later receipt.
+        """
+        with self.using(change=True):
+            names, dw = sorted(self.state.components), self.composing()
+            self.commit({"op": "export", "names": names, "path": str(path), "result": trees.fingerprint(dw)})
+        return dw
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Takes components out because others will take their place: their examples may come back, no receipt."""
+        with self.using(change=True):
+            removed = {name: self.provenance(name) for name in names}
+            self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
+
     def remove(
-        self, names: Sequence[str], *, asked: Sequence[str] = (), retrained: Mapping[str, Retrained] | None = None
+        self,
+        names: Sequence[str],
+        *,
+        asked: Sequence[str] = (),
+        retrained: Mapping[str, Retrained] | None = None,
+        traces: Traces | None = None,
     ) -> tuple[str, dict]:
         """Takes components out, deletes their weights and every composition that held them, and recomposes.
 
-        Args:       names: the components; asked: the examples that this answers, for the receipt;
-                    retrained: what takes a removed component's place, under the same name.
+        Args:       names: the components; asked: the examples that this answers, by identifier or name;
+                    retrained: what takes a removed component's place, under the same name; traces: what was deleted
+                    besides (`erase_traces`), for the receipt.
         Returns:    (the receipt's ID, the receipt).
-        Guarantees: the recomposed weights are bitwise those of a store that never held the components.
+        Guarantees: the recomposed weights are bitwise those of a store that never held the components. The removed
+                    examples cannot come back: those asked for or, if none were, all that no survivor saw.
         """
         retrained = dict(retrained or {})
         with self.using(change=True):
-            self.check_removal(names, asked, retrained)
-            removed = {name: self.components[name] for name in names}
+            before, traces = self.check_removal(names, asked, retrained), traces or Traces([], [])
+            removed = {name: self.state.components[name] for name in names}
             added = {name: self.write("components", new.dw, new.provenance) for name, new in retrained.items()}
-            now = {n: e for n, e in self.components.items() if n not in removed} | added
-            steps = (read_step(self.file("components", now[name]))[0] for name in sorted(now))
+            now = {n: e for n, e in self.state.components.items() if n not in removed} | added
+            steps = (self.checked(self.file("components", now[name]), now[name]) for name in sorted(now))
             composed = self.write("composed", sums.mean(steps, len(now))) if now else {}
-            receipt = self.receipt(removed, added, now, composed)
-            receipt |= {
-                "asked": list(asked),
-                "distance_bounds": {n: new.distance_bound for n, new in retrained.items()},
-            }
-            text = json.dumps(receipt | {"statement": STATEMENT}, indent=1) + "\n"
+            whole = [e["weights"] for e in self.state.composed.values() if e["names"] == sorted(self)]
+            receipt = Receipt(
+                removed={name: entry["weights"] for name, entry in removed.items()},
+                retrained={name: entry["weights"] for name, entry in added.items()},
+                survivors={name: entry["weights"] for name, entry in sorted(now.items())},
+                composed_before=whole[-1] if whole else None,
+                composed_after=composed.get("weights"),
+                exported_before=tuple(path for held, path in self.state.exports if held & {*removed}),
+                asked=tuple(asked),
+                distance_bounds={name: float(new.distance_bound) for name, new in retrained.items()},
+                deleted=tuple(traces.deleted),
+                not_reached=tuple(traces.not_reached),
+                store=self.identity,
+                journal=self.journal.last(),
+            )
+            text = json.dumps(dataclasses.asdict(receipt), indent=1) + "\n"
             receipt_id = digest(text.encode())[:16]
             write_whole(self.root / "receipts" / f"{receipt_id}.json", text)
-            line = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
+            line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
             line |= {"composed": composed, "receipt": receipt_id, "receipt_hash": digest(text.encode())}
+            line |= {"forgotten": sorted(hidden(self.going(before, asked))), "released": self.was_released(before)}
             self.commit(line)
         return receipt_id, json.loads(text)
 
-    def check_removal(self, names: Sequence[str], asked: Sequence[str], retrained: Mapping[str, Retrained]) -> None:
-        """Raises InputError for a removal that cannot be done, or would leave what is asked to go."""
+    def check_removal(
+        self, names: Sequence[str], asked: Sequence[str], retrained: Mapping[str, Retrained]
+    ) -> dict[str, Provenance]:
+        """The components' origins; InputError for a removal that cannot be done, or would leave what must go."""
         require(names and len(set(names)) == len(names), "Store.remove", "distinct names, at least one", names)
         require(set(retrained) <= set(names), "Store.remove", "retrained among the removed", sorted(retrained))
+        do = "Say which examples must go"
+        require(asked or not retrained, "Store.remove", "examples asked for, to retrain without", "none", do)
         before = {name: self.provenance(name) for name in names}
-        gone = {i for was in before.values() for i, name in was.examples if {i, name} & {*asked}}
+        gone = self.going(before, asked)
         for name, new in retrained.items():
             check_same("Store.remove", before[name], new.provenance)
-            left = gone & {identifier for identifier, _ in new.provenance.examples}
+            check_step(new.dw, new.provenance)
+            left = gone & new.provenance.identifiers
             require(not left, "Store.remove", f"{name} retrained without what is removed", sorted(left)[:1])
+            self.check_forgotten("Store.remove", new.provenance)
+        return before
 
-    def receipt(self, removed: dict, added: dict, now: dict, composed: dict) -> dict:
-        """What a removal did, by the fingerprints of weights."""
-        whole = [e["weights"] for e in self.composed.values() if e["names"] == sorted(self.components)]
-        exports = [line for line in self.journal.entries if line["op"] == "export" and {*line["names"]} & {*removed}]
-        return {
-            "removed": {name: entry["weights"] for name, entry in removed.items()},
-            "retrained": {name: entry["weights"] for name, entry in added.items()},
-            "survivors": {name: entry["weights"] for name, entry in sorted(now.items())},
-            "composed_before": whole[-1] if whole else None,
-            "composed_after": composed.get("weights"),
-            "exported_before": [line["path"] for line in exports],
-        }
+    def going(self, before: Mapping[str, Provenance], asked: Sequence[str]) -> set[str]:
+        """The identifiers that a removal takes away: those asked for, or all that no surviving component saw."""
+        if asked:
+            return {i for was in before.values() for i, name in was.examples if {i, name} & {*asked}}
+        left = {i for name in self if name not in before for i in self.provenance(name).identifiers}
+        return {i for was in before.values() for i in was.identifiers} - left
 
-    def exported(self, path: str | os.PathLike, weights: str) -> None:
-        """Journals that the composition of all components left for `path`."""
-        with self.using(change=True):
-            names = sorted(self.components)
-            self.commit({"op": "export", "names": names, "path": str(path), "result": weights})
+    def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
+        """What components that go have spent, where they were composed or exported: it stays spent."""
+        shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
+        private = [was for was in shown if was.privacy is not None]
+        lines = [{"privacy": was.privacy, "examples": sorted(hidden(was.identifiers))} for was in private]
+        return lines + [{"privacy": None, "examples": []}] * (len(private) < len(shown))  # of no account
 
     # How it proves itself
 
     def verify(self) -> list[str]:
         """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
         with self.using():
-            expected = {self.file("components", e): e["file"] for e in self.components.values()}
-            expected |= {self.file("composed", e): e["file"] for e in self.composed.values()}
-            expected |= {self.root / "receipts" / f"{name}.json": whole for name, whole in self.receipts.items()}
+            state = self.state
+            expected = {self.file("components", e): e["file"] for e in state.components.values()}
+            expected |= {self.file("composed", e): e["file"] for e in state.composed.values()}
+            expected |= {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
             wrong = [f"{path}: missing" for path in expected if not path.exists()]
-            wrong += [
-                f"{p}: altered" for p, whole in expected.items() if p.exists() and digest(p.read_bytes()) != whole
-            ]
-            known = {*expected, *(self.root / name for name in ("journal.jsonl", "HEAD", "lock"))}
-            extra = {path for path in self.root.rglob("*") if path.is_file()} - known
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_digest(p) != whole]
+            marks = {self.root / name for name in (*MARKS, "lock")}
+            extra = {path for path in self.root.rglob("*") if path.is_file()} - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
             wrong += [f"{path}: {left}" for path in extra]
+            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
+            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
         return [line.replace(f"{self.root}/", "") for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """What in a receipt is not so; none where the removal stands.
 
-        Checked: the receipt is one that the journal committed; none of the removed weights is in the store; the
-        survivors' sum is what it says, as long as nothing else has come or gone since.
+        Checked: the receipt is one that this store's journal committed; none of the removed weights is in the store;
+        the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        text = Path(path).read_text()
-        try:
-            receipt = json.loads(text)
-            survivors, removed = receipt["survivors"], set(receipt["removed"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise refusal("verify_receipt", "a receipt of a removal", f"{path} ({type(error).__name__})") from error
-        wrong = [] if digest(text.encode()) in self.receipts.values() else [f"{path}: no receipt of {self.root}"]
+        receipt, text_hash = read_receipt(Path(path))
         with self.using():
+            wrong = []
+            if text_hash not in self.state.receipts.values():
+                edited = receipt.store == self.identity
+                kind = "edited or forged: its journal has no such receipt" if edited else "that of another store"
+                wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
             held = {name: trees.fingerprint(self[name]) for name in self}
+            removed = {*receipt.removed.values()}
             wrong += [f"{name}: holds the removed weights" for name, weights in held.items() if weights in removed]
-            unchanged = held == survivors and held
-            if unchanged and trees.fingerprint(sums.compose(self)) != receipt["composed_after"]:
+            unchanged = held == receipt.survivors and held
+            if unchanged and trees.fingerprint(sums.compose(self)) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong
 
-    # Underneath
 
-    def write(self, kind: str, dw: Tree, provenance: Provenance | None = None) -> dict[str, str]:
-        """Writes a file that no journal line names yet, and returns what its line must say."""
-        dw = jax.tree.map(np.asarray, dw)
-        weights = trees.fingerprint(dw)
-        content = encode_step(dw, {} if provenance is None else {"provenance": provenance.to_json()})
-        identity = digest(f"{weights}{time.time_ns()}{os.getpid()}".encode())[:16]
-        entry = {"id": identity, "weights": weights, "file": digest(content)}
-        write_whole(self.file(kind, entry), content)
-        return entry
-
-    def commit(self, entry: dict) -> None:
-        """Journals the operation: from here on it has happened."""
-        self.journal.append(entry)
-        self.replay()
-        self.sweep()
-
-    def replay(self) -> None:
-        """The state that the journal's lines make."""
-        self.components, self.composed, self.receipts = {}, {}, {}
-        for line in self.journal.entries:
-            entry = {key: line[key] for key in ("id", "weights", "file", "files") if key in line}
-            if line["op"] == "add":
-                self.components[line["name"]] = entry
-            elif line["op"] == "convert":
-                self.components, self.composed = dict(line["components"]), {}
-            elif line["op"] == "compose":
-                names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
-                self.composed[entry["id"]] = {**entry, "names": names}
-            elif line["op"] == "remove":
-                gone = set(line["removed"])
-                self.components = {n: e for n, e in self.components.items() if n not in gone} | line["added"]
-                self.composed = {i: e for i, e in self.composed.items() if not gone & {*e["names"]}}
-                if line["composed"]:
-                    self.composed[line["composed"]["id"]] = {**line["composed"], "names": line["names"]}
-                self.receipts[line["receipt"]] = line["receipt_hash"]
-
-    def sweep(self) -> None:
-        """Deletes what no line names: removed weights, and what a killed writer left."""
-        live = {entry["id"] for entry in [*self.components.values(), *self.composed.values()]} | {*self.receipts}
-        for kind in ("components", "composed", "receipts"):
-            for path in self.root.glob(f"{kind}/*"):
-                if path.name.split(".")[0] not in live or path.suffix == ".partial":
-                    delete(path)
-        for path in self.root.glob("*.partial"):
-            delete(path)
-
-    @contextmanager
-    def using(self, change: bool = False) -> Iterator[None]:
-        """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
-        with locked(self.root / "lock", shared=not change):
-            self.journal.load()
-            self.replay()
-            if change:
-                self.journal.settle()
-                self.sweep()
-            yield
+def check_step(dw: Tree, provenance: Provenance) -> None:
+    """Raises InputError for a step that is empty, has other leaves than its provenance says, or is not finite."""
+    leaves = trees.leaves(dw)
+    do = "Add what finetune or private wrote"
+    require(leaves, "Store.add", "a step with leaves", "none", do)
+    differing = sorted({*leaves} ^ {*provenance.subset})
+    require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    for path, leaf in leaves.items():
+        require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
 
 
-def delete(path: Path) -> None:
-    """Removes a file, or a folder of version 0.1."""
-    if path.is_dir():
-        for part in sorted(path.rglob("*"), reverse=True):
-            part.rmdir() if part.is_dir() else part.unlink()
-        path.rmdir()
-    else:
-        path.unlink()
+def check_shapes(dw: Tree, other: Tree) -> None:
+    """Raises InputError naming the first leaf whose shape is not that of another component's."""
+    shapes = {path: leaf.shape for path, leaf in trees.leaves(other).items()}
+    for path, leaf in trees.leaves(dw).items():
+        require(leaf.shape == shapes[path], "Store.add", f"{path} of shape {shapes[path]}", leaf.shape)

@@ -21,11 +21,11 @@ def convert(root: str | os.PathLike) -> Store:
 
     Every component's weights are checked against the journal. Compositions go: `compose` makes them again.
     """
-    store = Store(root)
+    store = Store(root)  # its journal is read; nothing is swept, as it names all folders
     with store.using(change=True):
-        require(any("files" in e for e in store.components.values()), "convert", "a store of version 0.1", root)
+        require(any("files" in e for e in store.state.components.values()), "convert", "a store of version 0.1", root)
         entries = {}
-        for name, entry in store.components.items():
+        for name, entry in store.state.components.items():
             dw, provenance = read_component(store.root / "components" / entry["id"])
             whole = trees.fingerprint(dw) == entry["weights"]
             require(whole, "convert", f"unaltered weights of {name}", "others than the journal says")
@@ -54,7 +54,7 @@ def provenance_of(fields: dict[str, Any]) -> Provenance:
     config = {"eps" if name == "epsilon" else name: value for name, value in fields["config"].items()}
     privacy = fields["privacy"]
     if privacy is not None and "clip_norm" not in privacy:
-        privacy = {**privacy, "clip_norm": None}
+        privacy = {**privacy, "clip_norm": 1.0}  # was not kept; what was spent does not depend on it
     changes = {"config": config, "recipe": recipe_of(fields["recipe"]), "privacy": privacy}
     return Provenance.from_json(json.dumps({**fields, **changes}))
 

@@ -1,10 +1,12 @@
-"""What every other package stands on: notation, trees, messages, files, progress."""
+"""What every other package stands on: notation, trees, identities, messages, files, progress."""
 
-from tangent_jax.core import files, trees
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core import files, records, trees
+from tangent_jax.core.checks import InputError, finite_number, refusal, require, whole_number
+from tangent_jax.core.identity import identity
 from tangent_jax.core.notation import Dual, Tangent, Tree
-from tangent_jax.core.progress import progress_bar, show_progress
+from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, request_stop, show_progress
 
 __all__ = [
-    "Dual", "InputError", "Tangent", "Tree", "files", "progress_bar", "refusal", "require", "show_progress", "trees",
+    "Dual", "InputError", "Tangent", "Tree", "check_stop", "files", "finite_number", "identity", "is_stopping",
+    "progress_bar", "records", "refusal", "request_stop", "require", "show_progress", "trees", "whole_number",
 ]  # fmt: skip

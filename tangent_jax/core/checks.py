@@ -1,5 +1,7 @@
 """One clear line for bad input: `{function}: expected ...; got ...; do ...`."""
 
+import math
+import operator
 from typing import Any
 
 
@@ -14,5 +16,30 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 
 
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
-    """The InputError itself, for `raise ... from`."""
-    return InputError(f"{function}: expected {expected}; got {got}." + (f" {do}." if do else ""))
+    """The InputError itself, for `raise ... from`; always one line."""
+    text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
+    return InputError(" ".join(text.split("\n")).encode(errors="backslashreplace").decode())
+
+
+def whole_number(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:
+    """The whole number `value`, of Python or NumPy, in low..high; InputError for another, and for True or 1.0."""
+    within = f"{name} >= {low}" if high is None else f"{name} in {low}..{high}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    good = number is not None and not isinstance(value, bool) and low <= number and (high is None or number <= high)
+    require(good, function, f"{within}, a whole number", repr(value))
+    assert number is not None
+    return number
+
+
+def finite_number(function: str, name: str, value: Any, above: float, most: float = math.inf) -> None:
+    """Raises InputError unless `value` is a finite number with above < value <= most."""
+    good = isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
+    try:
+        good = good and not isinstance(value, bool) and math.isfinite(value) and above < value <= most
+    except (TypeError, OverflowError):
+        good = False
+    expected = f"{name} > {above:g}" + (f", at most {most:g}" if most < math.inf else ", finite")
+    require(good, function, expected, value)

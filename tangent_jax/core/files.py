@@ -1,5 +1,6 @@
 """Files and folders written whole or not at all, their hashes, and the one lock."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -10,15 +11,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.checks import refusal
+from tangent_jax.core.checks import refusal, require
+
+
+def expanded(function: str, path: str | os.PathLike) -> Path:
+    """The path, `~` and `~user` resolved; InputError for what is no path, and for a user without a home."""
+    try:
+        text = os.fspath(path)
+        require(isinstance(text, str) and text, function, "a path", repr(text))
+        return Path(text).expanduser()
+    except (TypeError, RuntimeError) as error:
+        raise refusal(function, "a path", f"{path!r} ({error})") from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """The content is on the disk under `path` when this returns; a kill before that leaves what was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    synchronize(partial)
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        synchronize(partial)
+    except OSError:
+        partial.unlink(missing_ok=True)  # a full disk: nothing half written is left
+        raise
     os.replace(partial, path)
     synchronize(path.parent)
 
@@ -45,6 +60,18 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(path: Path) -> str:
+    """SHA-256 (hex) over the names and bytes of all files of a folder."""
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    return digest("".join(f"{p.relative_to(path)} {file_digest(p)}\n" for p in files).encode())
+
+
 def synchronize(path: Path) -> None:
     """Waits until a file's bytes, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -54,30 +81,63 @@ def synchronize(path: Path) -> None:
         os.close(descriptor)
 
 
+class Lock:
+    """A held lock file."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+
+    def is_there(self) -> bool:
+        """Whether the path still names the file that is held: else another process may hold a new one."""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def check(self) -> None:
+        """Raises InputError where the lock file was deleted: call it before every write that the lock guards."""
+        do = "Run the same command again; leave lock files alone"
+        require(self.is_there(), "locked", f"the lock {self.path}", "none: it was deleted while it was held", do)
+
+
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
     """Holds the lock file `path`, with other readers where `shared`; a process that must wait says for whom.
 
+    A reader on a disk where nothing can be written holds nothing (None): there, nobody writes.
     Raises: InputError where another process holds it and `wait` is False.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    while True:
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read() or "a reader"
-            if not wait:
-                raise refusal("locked", f"no other process in {path.parent}", f"{holder}, which holds it") from error
-            print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
-            fcntl.flock(file, kind)
-        if not shared:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} ({Path(sys.argv[0]).name})")
-            file.flush()
-        try:
-            yield
-        finally:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+")
+        except OSError as error:
+            if shared and error.errno in (errno.EROFS, errno.EACCES):
+                yield None
+                return
+            raise
+        with file:
+            lock = Lock(path, file.fileno())
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                holder = file.read() or "a reader"
+                if not wait:
+                    got = f"{holder}, which holds it"
+                    raise refusal("locked", f"no other process in {path.parent}", got) from error
+                print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
+                fcntl.flock(file, kind)
+            if not lock.is_there():
+                continue  # deleted while this process waited: the next one is another file
             if not shared:
                 file.truncate(0)
+                file.write(f"process {os.getpid()} ({Path(sys.argv[0]).name})")
+                file.flush()
+            try:
+                yield lock
+            finally:
+                if not shared:
+                    file.truncate(0)
+            return

@@ -1,6 +1,11 @@
-"""The bar of long work: on stderr, with rate and time left, where the caller has given it a title."""
+"""The bar of long work, on stderr with rate and time left; and the request to stop, which long work obeys at each step.
+
+A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next step. So work ends where it is
+whole, and never inside a library that would swallow the exception.
+"""
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,6 +13,7 @@ from contextvars import ContextVar
 from tqdm import tqdm
 
 _TITLE: ContextVar[str | None] = ContextVar("title", default=None)
+_STOP = threading.Event()
 
 
 @contextmanager
@@ -20,10 +26,36 @@ def show_progress(title: str | None) -> Iterator[None]:
         _TITLE.reset(token)
 
 
-def progress_bar(total: int, unit: str, done: int = 0) -> tqdm:
-    """A bar that begins at `done` of `total`; silent outside `show_progress`."""
+def request_stop() -> None:
+    """Long work ends at its next step."""
+    _STOP.set()
+
+
+def is_stopping() -> bool:
+    """Whether the work that runs is asked to end."""
+    return _STOP.is_set()
+
+
+def check_stop() -> None:
+    """Raises KeyboardInterrupt, once, where a stop was requested."""
+    if _STOP.is_set():
+        _STOP.clear()
+        raise KeyboardInterrupt
+
+
+class Bar(tqdm):
+    """A bar whose every step is a place to stop."""
+
+    def update(self, n: float | None = 1) -> bool | None:
+        shown = super().update(n)
+        check_stop()
+        return shown
+
+
+def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
+    """A bar that begins at `done` of `total` (None: not known); silent outside `show_progress`."""
     title = _TITLE.get()
-    return tqdm(
+    return Bar(
         total=total,
         initial=done,
         desc=title,

@@ -118,5 +118,11 @@ def fingerprint(tree: Tree) -> str:
     for path, leaf in sorted(leaves(tree).items()):
         value = np.asarray(leaf)
         digest.update(f"{path} {value.dtype} {value.shape};".encode())
-        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.ndim else value.tobytes())
+        digest.update(array_bytes(value))
     return digest.hexdigest()
+
+
+def array_bytes(value: np.ndarray) -> bytes | memoryview:
+    """The bytes of an array in row-major order, without a copy where it lies so."""
+    plain = value.ndim and value.size and not value.dtype.hasobject
+    return np.ascontiguousarray(value).view(np.uint8).data if plain else value.tobytes()

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.io import loadmat
 
 from tangent_jax.core import refusal, require
+from tangent_jax.core.records import read_lines
 from tangent_jax.data.sources import SUFFIXES, Dataset, content_identifier, files
 
 
@@ -34,7 +35,7 @@ def locate(path: Path, *markers: str) -> Path:
 
 
 def lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
 
 
 def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -> Dataset:

@@ -1,8 +1,11 @@
 """Data sets by name: `open_dataset(spec)`. A new archive is one more entry in `archives.ARCHIVES`."""
 
-from tangent_jax.core import require
+import os
+
+from tangent_jax.core import InputError, refusal, require
 from tangent_jax.data.archives import ARCHIVES
-from tangent_jax.data.sources import Dataset, digits, existing, folder, tfds
+from tangent_jax.data.folders import folder
+from tangent_jax.data.sources import Dataset, digits, existing, tfds
 
 KNOWN = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 
@@ -13,9 +16,21 @@ def open_dataset(spec: str) -> Dataset:
     Source: sources.py and archives.py say what each must hold.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
     """
-    kind, _, where = spec.partition(":")
+    require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
+    kind, _, where = os.fspath(spec).partition(":")
     if kind == "digits":
         return digits()
     openers = {"folder": folder, "tfds": tfds}
     require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
-    return openers[kind](where) if kind in openers else ARCHIVES[kind](existing(where))
+    if kind in openers:
+        return openers[kind](where)
+    path = existing(where)
+    try:
+        return ARCHIVES[kind](path)
+    except InputError:
+        raise
+    except Exception as error:  # scipy's reader of .mat files raises many kinds
+        got = f"{type(error).__name__}: {error}"
+        raise refusal(
+            "open_dataset", f"the lists of {kind} whole in {path}", got, "Unpack the archive again"
+        ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
+from tangent_jax.core.records import read_text
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
@@ -42,8 +43,7 @@ def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.nda
     A file is named as the data set names it, or by its last part where that is unambiguous.
     Raises: InputError for an example without an owner, or a file with two.
     """
-    with Path(table).open(newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
+    rows = [row for row in csv.reader(read_text("by_owner", Path(table)).splitlines()) if row]
     require(all(len(row) >= 2 for row in rows), "by_owner", f"file,owner in every line of {table}", "a shorter one")
     owners: dict[str, str] = {}
     for name, owner, *_ in rows:

@@ -1,26 +1,25 @@
 """Where images come from: one Dataset for `digits`, folders and zips, and TFDS.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
-folder:PATH             class sub-folders; train/ and test/ (and validation/) inside; or a zip of
-                        either, or a zip with manifest.json {"classes", "items": [name, split, class]}
+folder:PATH             a folder or a zip (folders.py)
 tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
 """
 
 import dataclasses
 import functools
 import hashlib
-import json
-import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import refusal, require
+from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core.files import expanded
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
-HELD_OUT = 5  # without a test split, every fifth image by content is test
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
+MOST_BYTES = 1 << 28  # of one encoded image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +44,45 @@ class Examples:
 
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
-        return tuple(content_identifier(self.read(i)) for i in range(len(self)))
+        return tuple(self._identifier(i) for i in range(len(self)))
+
+    def _identifier(self, i: int) -> str:
+        try:
+            return content_identifier(self.read(i))
+        except InputError:  # unreadable: known by its name; whoever decodes it says so
+            return content_identifier(f"unreadable {self.names[i]}".encode(errors="surrogateescape"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Named splits over one list of classes."""
+    """Named splits over one list of classes; `remarks`: what its owner should know of what was left out."""
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Examples]
+    remarks: tuple[str, ...] = ()
+
+    def identity(self) -> list:
+        """All that decides a result: every image's content and label, split by split, and the classes."""
+        splits = [(name, part.identifiers(), part.labels) for name, part in sorted(self.splits.items())]
+        return [self.classes, splits]
+
+    def copies(self) -> list[str]:
+        """A line for each kind of copies of one image's content: in train and test, in two classes, in train."""
+        train, lines = self.train.identifiers(), []
+        labels: dict[str, set[int]] = {}
+        for part in self.splits.values():
+            for name, label in zip(part.identifiers(), part.labels.tolist(), strict=True):
+                labels.setdefault(name, set()).add(label)
+        for split, part in self.splits.items():
+            both = len({*part.identifiers()} & {*train}) if split != "train" else 0
+            lines += [f"{both} images of {split} are in train too: its accuracy counts them"] if both else []
+        torn = sum(len(given) > 1 for given in labels.values())
+        lines += [f"{torn} images are in two classes"] if torn else []
+        most = max(Counter(train).values(), default=0)
+        more = len(train) - len({*train})
+        lines += [f"{more} training images are copies of others, one of them {most} times there"] if more else []
+        return lines
 
     @property
     def train(self) -> Examples:
@@ -70,6 +98,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
+        twice = [name for name, count in Counter(self.classes).items() if count > 1]
+        require(not twice, "open_dataset", f"classes of different names in {self.name}", f"{twice[:1]} twice")
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
         for split, examples in self.splits.items():
             expected = f"images in every split of {self.name}"
@@ -88,8 +118,8 @@ def content_identifier(content: bytes | np.ndarray) -> str:
 
 
 def existing(where: str) -> Path:
-    path = Path(where).expanduser()
-    require(path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
+    path = expanded("open_dataset", where)
+    require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
 
 
@@ -113,91 +143,21 @@ def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
     members = tuple(names)
 
     def read(i: int) -> bytes:
+        path = root / members[i]
         try:
-            return (root / members[i]).read_bytes()
+            check_size(path.stat().st_size, path)
+            return path.read_bytes()
         except OSError as error:
-            raise refusal("open_dataset", "a readable file", f"{root / members[i]} ({error.strerror})") from error
+            raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
     return Examples(members, np.fromiter(labels, np.int32), read)
 
 
-def folder(where: str) -> Dataset:
-    """Class sub-folders, with or without train/ and test/, on disk or in a zip; or a zip's manifest."""
-    path = existing(where)
-    if path.is_dir():
-        names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
-        folders = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_dir())
-        manifest = json.loads((path / "manifest.json").read_text()) if (path / "manifest.json").exists() else None
-
-        def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
-            return files(path, names, labels)
-    else:
-        require(zipfile.is_zipfile(path), "open_dataset", "a folder or a zip", path, "Unpack it, or fetch it again")
-        archive = zipfile.ZipFile(path)
-        names = sorted(name for name in archive.namelist() if not name.endswith("/"))
-        folders = sorted({name.rpartition("/")[0] for name in archive.namelist()} - {""})
-        manifest = json.loads(archive.read("manifest.json")) if "manifest.json" in names else None
-
-        def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
-            members = tuple(names)
-            return Examples(members, np.fromiter(labels, np.int32), lambda i: read_member(archive, members[i]))
-
-    if manifest is not None:
-        return from_manifest(path, manifest, set(names), make)
-    classes, items_by_split = by_folder(names, folders)
-    splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
-    return Dataset(path.stem, classes, splits if "train" in splits else by_content(splits[""]))
-
-
-def by_folder(names: list[str], folders: list[str]) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]]]:
-    """Classes, and (name, class index) by split; the split is "" where there are no folders train and test.
-
-    A single folder around everything, hidden files and what macOS adds to a zip are passed over.
-    """
-    visible = [f for f in folders if not f.startswith("__MACOSX") and not any(p.startswith(".") for p in f.split("/"))]
-    images = [n for n in names if n.lower().endswith(SUFFIXES) and n.rpartition("/")[0] in visible]
-    tops = {folder.split("/")[0] for folder in visible}
-    around = f"{min(tops)}/" if len(tops) == 1 and not tops & {n.rpartition("/")[0] for n in images} else ""
-    parts = {name: name.removeprefix(around).split("/") for name in [*images, *visible] if name.startswith(around)}
-    splits = {"train", "test", "validation"} & {part[0] for part in parts.values()}
-    depth = 1 if splits else 0
-    inside = {name: part for name, part in parts.items() if part[0] in splits or not splits}
-    classes = tuple(sorted({inside[name][depth] for name in visible if len(inside.get(name, ())) > depth}))
-    index = {name: i for i, name in enumerate(classes)}
-    items_by_split: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(splits) or [""]}
-    for name in images:
-        part = inside.get(name, [])
-        if len(part) > depth + 1:
-            items_by_split[part[0] if splits else ""].append((name, index[part[depth]]))
-    return classes, items_by_split
-
-
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """One member of a zip; threads may read together, as ZipFile locks its file."""
-    try:
-        return archive.read(name)
-    except (zipfile.BadZipFile, KeyError, OSError) as error:
-        raise refusal("open_dataset", f"a readable {name} in {archive.filename}", error) from error
-
-
-def from_manifest(path: Path, manifest: dict, present: set[str], make: Callable[..., Examples]) -> Dataset:
-    """The splits that a manifest's items [name, split, class index] name."""
-    items, classes = manifest.get("items", []), tuple(manifest.get("classes", []))
-    for name, _, label in items:
-        require(name in present, "open_dataset", f"every image of the manifest in {path}", f"none named {name}")
-        require(0 <= label < len(classes), "open_dataset", f"a class index below {len(classes)}", f"{label} of {name}")
-    names = {split: [item for item in items if item[1] == split] for split in sorted({item[1] for item in items})}
-    if "train" not in names:  # one split of whatever name
-        names = {"train": items}
-    return Dataset(
-        path.stem, classes, {split: make([i[0] for i in rows], [i[2] for i in rows]) for split, rows in names.items()}
+def check_size(size: int, name: object) -> None:
+    """Raises InputError for more bytes than an encoded image has, before they are read."""
+    require(
+        size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
     )
-
-
-def by_content(examples: Examples) -> dict[str, Examples]:
-    """Train and test by the content's hash: one image coming or going moves no other."""
-    test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in examples.identifiers()], bool)
-    return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
 
 
 def tfds(where: str) -> Dataset:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import Array
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, require, trees, whole_number
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 
@@ -20,7 +20,7 @@ class Pretrained:
 
     def with_head(self, classes: int, key: Array) -> "Pretrained":
         """A freshly drawn head for `classes` classes, and the rest as it was."""
-        require(classes >= 2, "with_head", "at least two classes", classes)
+        classes = whole_number("with_head", "classes", classes, 2, 1 << 20)
         model = self.model.with_classes(classes)
         head = [path for path in model.shapes() if path.startswith("head/")]
         return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head, key)})
@@ -36,7 +36,7 @@ class Pretrained:
 
     def resized(self, image_size: int) -> "Pretrained":
         """The model at another image size in pixels, its position embedding resampled."""
-        model, w = self._able("resized")(self.w, image_size)
+        model, w = self._able("resized")(self.w, whole_number("resized", "image_size", image_size, 1, 4096))
         return dataclasses.replace(self, model=model, w=w)
 
     def _able(self, method: str) -> Any:

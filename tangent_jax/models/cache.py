@@ -1,6 +1,7 @@
-"""Rows of one dtype and shape on disk, filled chunk by chunk, each chunk under a checksum.
+"""Rows of one dtype and shape on disk, filled chunk by chunk, each chunk under a checksum, each row with its image.
 
     FOLDER/inputs.bin      rows in order, memory-mapped
+    FOLDER/examples.txt    the content identifier of each row: what `erase` looks for
     FOLDER/journal.jsonl   one line per finished chunk: its number, CRC-32 and skipped rows
     FOLDER/complete        there once every chunk is
 
@@ -8,27 +9,43 @@ A chunk is journaled after its bytes are on disk, so an interrupted extraction g
 bytes are missing or altered fails its CRC and is computed again.
 """
 
+import dataclasses
 import json
 import os
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tangent_jax.core import InputError
+from tangent_jax.core.files import locked, synchronize, write_whole
+from tangent_jax.core.records import parse_json, typed
+
 CHUNK = 64  # rows per journal line
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A finished chunk in the journal."""
+
+    chunk: int
+    crc: int
+    skipped: tuple[int, ...]
 
 
 class CachedRows:
     """The rows of one folder."""
 
-    def __init__(self, folder: Path, count: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.count, self.journal, self.complete = count, folder / "journal.jsonl", folder / "complete"
-        path, size = folder / "inputs.bin", count * int(np.prod(shape)) * dtype.itemsize
-        if not path.exists() or path.stat().st_size != size:
-            with path.open("ab") as file:
-                file.truncate(size)
-        self.data = np.memmap(path, dtype, "r+", shape=(count, *shape))
-        self.inputs = np.memmap(path, dtype, "r", shape=(count, *shape))
+    def __init__(self, folder: Path, identifiers: Sequence[str], shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
+        self.journal, self.complete = folder / "journal.jsonl", folder / "complete"
+        self.path, size = folder / "inputs.bin", self.count * int(np.prod(shape)) * dtype.itemsize
+        if not self.path.exists() or self.path.stat().st_size != size:
+            allocate(self.path, size)
+        if not (folder / "examples.txt").exists():
+            write_whole(folder / "examples.txt", "".join(f"{name}\n" for name in identifiers))
+        self.inputs = np.memmap(self.path, dtype, "r", shape=(self.count, *shape))
         self.skipped: set[int] = set()
 
     def rows(self, chunk: int) -> range:
@@ -40,26 +57,72 @@ class CachedRows:
 
     def missing(self) -> list[int]:
         """The chunks that are not there whole and unaltered."""
-        entries: dict[int, dict] = {}
-        for line in self.journal.read_text().splitlines() if self.journal.exists() else []:
-            try:
-                entry = json.loads(line)
-                entries[entry["chunk"]] = entry
-            except (ValueError, KeyError):
-                continue  # a line cut short by a kill
+        content = self.journal.read_bytes() if self.journal.exists() else b""
+        entries = {line.chunk: line for line in map(parsed, content.splitlines()) if line is not None}
         chunks = range(-(-self.count // CHUNK))
-        whole = {c for c in chunks if c in entries and entries[c]["crc"] == self.checksum(c)}
-        self.skipped = {row for c in whole for row in entries[c]["skipped"]}
+        whole = {c for c in chunks if c in entries and entries[c].crc == self.checksum(c)}
+        self.skipped = {row for c in whole for row in entries[c].skipped}
         return [c for c in chunks if c not in whole]
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
         """A chunk's rows, of which those at `skipped` hold nothing."""
         rows = self.rows(chunk)
-        self.data[rows.start : rows.stop] = values
-        self.data.flush()
+        values = np.ascontiguousarray(values, self.inputs.dtype)
+        with self.path.open("r+b") as file:
+            file.seek(rows.start * (values.nbytes // len(values)))
+            file.write(values.view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
         entry = {"chunk": chunk, "crc": self.checksum(chunk), "skipped": [rows.start + i for i in skipped]}
         with self.journal.open("a") as file:
             file.write("\n" * (file.tell() > 0) + json.dumps(entry))
             file.flush()
             os.fsync(file.fileno())
         self.skipped.update(entry["skipped"])
+
+
+def parsed(line: bytes) -> Line | None:
+    """A line of the journal; None for one that a kill cut short, or that is damaged: its chunk is computed again."""
+    try:
+        return typed(Line, parse_json("Cache", line, "a line"), "Cache", "a line")
+    except InputError:
+        return None
+
+
+def allocate(path: Path, size: int) -> None:
+    """The file at its size, its blocks reserved: a full disk is an OSError here, not a fault in a memory map."""
+    try:
+        with path.open("ab") as file:
+            file.truncate(size)
+            if size:
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def erase(root: Path, identifiers: Iterable[str]) -> list[str]:
+    """Overwrites with zeros every row below `root` of an image among the content identifiers; all other rows stay.
+
+    Returns: the folders where rows were erased. Their chunks count as missing: they are computed again when asked for.
+    """
+    gone, erased = {*identifiers}, []
+    for listed in sorted(root.glob("*/examples.txt")) if root.is_dir() else []:
+        folder = listed.parent
+        with locked(folder / "lock"):
+            names = listed.read_bytes().decode(errors="replace").split()
+            rows = [i for i, name in enumerate(names) if name in gone]
+            path = folder / "inputs.bin"
+            if not rows or not path.exists():
+                continue
+            (folder / "complete").unlink(missing_ok=True)
+            nbytes = path.stat().st_size // len(names)
+            with path.open("r+b") as file:
+                for row in rows:
+                    file.seek(row * nbytes)
+                    file.write(bytes(nbytes))
+                file.flush()
+                os.fsync(file.fileno())
+            synchronize(folder)
+            erased.append(str(folder))
+    return erased

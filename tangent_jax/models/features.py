@@ -1,15 +1,14 @@
 """Features: the input of the first trained stage for every image, computed once and kept on disk.
 
-    CACHE/KEY/    the rows (cache.py); KEY hashes all that decides them
+    CACHE/TRUNK-IMAGES/    the rows (cache.py); the name hashes all that decides them
 
-KEY is made of the trunk's weights and settings, the preprocessing, the compute dtype and every image's content. Cached
-features of the same images at a lower stage are continued from, not recomputed.
+TRUNK is made of the trunk's weights and settings, the preprocessing and the compute dtype, IMAGES of every image's
+content. What is there of the same images is read, of other sets too; and at a lower stage it is continued from.
 """
 
 import dataclasses
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,25 +19,33 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import InputError, Tree, progress_bar, refusal, trees
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import digest, expanded, locked
+from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.cache import CHUNK, CachedRows
 from tangent_jax.models.protocol import Model, prepared
 from tangent_jax.train.batches import Batches
 
+FORMAT = 2  # of the rows: counted up when the same trunk would give others, as when decoding changes
+
 
 class Features(NamedTuple):
-    """What training reads: inputs "n ...", labels "n", (content identifier, name) of each, images skipped."""
+    """What training reads: inputs "n ...", labels "n", (content identifier, name) of each, images skipped.
 
-    inputs: np.ndarray
+    `folder`: the cache that holds the inputs, None where there is none.
+    """
+
+    inputs: Any
     labels: np.ndarray
     examples: tuple[tuple[str, str], ...]
     skipped: int
+    folder: str | None = None
 
     def take(self, rows: np.ndarray) -> "Features":
-        """The examples at `rows`, in that order."""
-        return Features(self.inputs[rows], self.labels[rows], tuple(self.examples[i] for i in rows), self.skipped)
+        """The examples at `rows`, in that order; the inputs stay where they are."""
+        examples = tuple(self.examples[i] for i in rows)
+        return self._replace(inputs=Rows(self.inputs, rows), labels=self.labels[rows], examples=examples)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
         """The examples, or those at `rows`, for `fit` (which needs the key) or `fit_private`."""
@@ -73,28 +80,29 @@ def features(
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
-    root, count = Path(cache.folder).expanduser(), len(examples)
+    root, identifiers = expanded("Cache", cache.folder).absolute(), examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
-
-    def rows_at(stage: int, key: str) -> CachedRows:
-        kind = stored_dtype if stage else np.dtype(np.uint8)
-        return CachedRows(root / key, count, model.input_shape(stage), kind)
-
     keys = trunk_keys(model, w, examples, stage, dtype, stored_dtype)
+
+    def rows_at(stage: int, folder: Path, identifiers: Sequence[str]) -> CachedRows:
+        kind = stored_dtype if stage else np.dtype(np.uint8)
+        return CachedRows(folder, identifiers, model.input_shape(stage), kind)
+
     with locked(root / keys[stage] / "lock"):
-        rows = rows_at(stage, keys[stage])
+        rows = rows_at(stage, root / keys[stage], identifiers)
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
-            lower = [s for s in sorted(keys, reverse=True) if s < stage and (root / keys[s] / "complete").exists()]
-            below = next(((s, r) for s in lower if not (r := rows_at(s, keys[s])).missing()), None)
             trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype)
-            if below is None:
-                chunks = from_images(model, trunk, examples, stage, missing, cache.skip_unreadable)
-            else:
-                chunks = from_lower(partial(trunk, start=below[0]), below[1], missing)
-            done = count - sum(len(rows.rows(chunk)) for chunk in missing)
-            with progress_bar(count, "image", done) as bar:
+            chunks: Chunks | None = None
+            for s in sorted(keys, reverse=True):
+                source = find_rows(partial(rows_at, s), root, keys[s], rows, missing)
+                if source is not None:
+                    chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
+                    break
+            chunks = chunks or from_images(model, trunk, examples, stage, missing, cache.skip_unreadable)
+            done = rows.count - sum(len(rows.rows(chunk)) for chunk in missing)
+            with progress_bar(rows.count, "image", done) as bar:
                 for chunk, (values, skipped) in zip(missing, chunks, strict=True):
                     rows.write(chunk, values, skipped)
                     bar.update(len(values))
@@ -103,25 +111,43 @@ def features(
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
         raise refusal("features", "readable images", got, "Mend or remove it, or pass --skip_unreadable")
-    pairs = tuple(zip(examples.identifiers(), examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped))
-    return whole.take(np.setdiff1d(np.arange(count), skipped)) if skipped else whole
+    pairs = tuple(zip(identifiers, examples.names, strict=True))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(root))
+    return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
 def trunk_keys(
     model: Model, w: Tree, examples: Examples, stage: int, dtype: Any = None, stored_dtype: Any = None
 ) -> dict[int, str]:
-    """The cache key of every stage up to `stage`: weights are hashed leaf by leaf, once."""
+    """The cache key of every stage up to `stage`, TRUNK-IMAGES: weights are hashed leaf by leaf, once."""
     leaves = [(model.stage_of(path), path, leaf) for path, leaf in sorted(trees.leaves(w).items())]
     hashed = [(at, path, trees.fingerprint(leaf)) for at, path, leaf in leaves if at < stage]
-    identifiers = hashlib.sha256("".join(examples.identifiers()).encode()).hexdigest()
+    images = digest("".join(examples.identifiers()).encode())[:24]
     dtypes = [str(jnp.dtype(kind or jnp.float32)) for kind in (dtype, stored_dtype or dtype)]
-    shared = [type(model).__name__, model.preprocessing, *dtypes, identifiers]
     keys = {}
     for s in range(stage + 1):
         trunk = [s, model.trunk_settings(s), [leaf for leaf in hashed if leaf[0] < s]]
-        keys[s] = hashlib.sha256(repr([*shared, *trunk]).encode()).hexdigest()[:24]
+        decisive = [FORMAT, type(model).__name__, model.preprocessing, *dtypes, *trunk]
+        keys[s] = f"{digest(repr(decisive).encode())[:24]}-{images}"
     return keys
+
+
+def find_rows(
+    rows_at: Callable[[Path, Sequence[str]], CachedRows], root: Path, key: str, rows: CachedRows, missing: list[int]
+) -> tuple[CachedRows, dict[str, int]] | None:
+    """Cached rows of one trunk that hold every image of the missing chunks, and the row of each; None without such."""
+    wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
+    for listed in sorted(root.glob(f"{key.partition('-')[0]}-*/examples.txt")):
+        if listed.parent == rows.folder or not (listed.parent / "complete").exists():
+            continue
+        names = listed.read_bytes().decode(errors="replace").split()
+        where = {name: i for i, name in enumerate(names) if name in wanted}
+        if len(where) < len(wanted):
+            continue
+        found = rows_at(listed.parent, names)
+        if not found.missing() and not found.skipped & {*where.values()}:
+            return found, where
+    return None
 
 
 @partial(jax.jit, static_argnames=("model", "start", "stop", "dtype"))
@@ -169,9 +195,11 @@ def from_images(
         yield (in_batches(trunk, images) if stage else images), skipped
 
 
-def from_lower(trunk: Callable[[Any], Array], below: CachedRows, chunks: list[int]) -> Chunks:
-    """Chunks computed from the cached input of a lower stage."""
+def from_rows(
+    trunk: Callable[[Any], Array] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows, chunks: list[int]
+) -> Chunks:
+    """Chunks from rows cached for other sets, or computed from the cached input of a lower stage."""
+    cached, where = source
     for chunk in chunks:
-        rows = below.rows(chunk)
-        x = np.asarray(below.inputs[rows.start : rows.stop])
-        yield in_batches(trunk, x), [row - rows.start for row in below.skipped if row in rows]
+        x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for i in rows.rows(chunk)]])
+        yield (x if trunk is None else in_batches(trunk, x)), []

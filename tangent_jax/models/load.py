@@ -9,15 +9,14 @@ import json
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_safetensors
 
 from tangent_jax.core import refusal, require, trees
-from tangent_jax.core.files import write_whole
+from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.records import parse_json
+from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.vit.config import vit_config
@@ -34,6 +33,8 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
     Returns:    Pretrained; its model has classes = 0 where the file holds no head.
     Raises:     InputError naming the file, and the tensor with its expected and found shape.
     """
+    if source != "builtin" and not str(source).startswith(("random:", "hf-hub:")):
+        source = os.fspath(expanded("load", source))
     source = os.fspath(source)
     if source == "builtin":
         with resources.as_file(resources.files("tangent_jax") / "assets/vit_builtin.safetensors") as path:
@@ -67,24 +68,24 @@ def read(path: Path) -> Pretrained:
 
 def read_safetensors(path: Path) -> Tensors:
     """The file and the JSON beside it; the metadata of a file of ours is its configuration."""
-    try:
-        with safe_open(path, framework="flax") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            tensors = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise refusal("load", "a whole safetensors file", f"{path} ({error})", "Fetch it again") from error
-    metadata = json.loads(metadata["tangent_jax"]) if "tangent_jax" in metadata else metadata
+    tensors, metadata = read_tensors("load", path)
+    if "tangent_jax" in metadata:
+        return Tensors(tensors, parse_json("load", metadata["tangent_jax"], f"the metadata of {path}"), {}, str(path))
     sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config")}
-    beside = {name: json.loads(side.read_text()) for name, side in sidecars.items() if side.exists()}
-    return Tensors(tensors, metadata, beside, str(path))
+    beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
+    return Tensors(tensors, {**metadata}, beside, str(path))
 
 
 def read_npz(path: Path) -> Tensors:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return Tensors({name: file[name] for name in file.files}, {}, {}, str(path))
+            tensors = {name: file[name] for name in file.files}
     except Exception as error:
         raise refusal("load", "a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
+    for name, value in tensors.items():
+        is_float = value.dtype in (np.float16, np.float32, np.float64)
+        require(is_float, "load", f"{name} of floats", f"{value.dtype} in {path}", "Convert it first")
+    return Tensors(tensors, {}, {}, str(path))
 
 
 def download(hub_id: str) -> Path:
@@ -106,5 +107,5 @@ def describe(model: Model) -> dict[str, str]:
 
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """One safetensors file that `load` reads: our names, the configuration in its metadata; written whole or not."""
-    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in trees.leaves(pretrained.w).items()}
-    write_whole(Path(path), to_safetensors(tensors, describe(pretrained.model)))
+    tensors = {name: np.asarray(leaf) for name, leaf in trees.leaves(pretrained.w).items()}
+    write_whole(Path(path), encode(tensors, describe(pretrained.model)))

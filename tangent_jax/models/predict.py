@@ -29,13 +29,14 @@ LINEARIZATIONS = ("closed_form", "autodiff")
     data_fields=["w"],
     meta_fields=["model", "subset", "method", "linearization", "dtype", "output"],
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Predictor:
     """logits = predict(dw, x): a model above its trunk, as a function of its trained step.
 
     `method` taft: f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone where `output` is tangent; nlft: f_{w + dw}(x).
     x is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
-    `dtype` is the compute dtype. A pytree: w travels as data, so one compiled program serves every anchor of a shape.
+    `dtype` is the compute dtype. A pytree: w travels as data, so one compiled program serves every anchor of a shape;
+    under `jax.jit(predict)` w is a constant of the program.
     """
 
     w: Tree

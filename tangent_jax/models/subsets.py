@@ -11,7 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, require, trees, whole_number
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "head", "everything")
@@ -61,7 +61,7 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     """
     depth = model.stages - 2
     require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
-    require(0 <= blocks <= depth, "make_subset", f"blocks in 0..{depth}", blocks)
+    whole_number("make_subset", "blocks", blocks, 0, depth)
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:

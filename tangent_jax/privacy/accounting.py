@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import finite_number, progress_bar, require, whole_number
 
 ACCOUNTANTS = ("pld", "rdp")
+EPSILONS = (1e-3, 100.0)
+"""Of budgets: less is lost in rounding, more protects nobody."""
+SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated
 Steps = tuple[float, float, int]
 """(noise multiplier, Poisson rate, how many steps)."""
 
@@ -60,14 +63,23 @@ def noise_multiplier_of(
     from dp_accounting import get_sigma_gaussian
 
     check("noise_multiplier_of", delta, steps, sampling_rate, accountant)
-    require(epsilon > 0, "noise_multiplier_of", "epsilon > 0", epsilon)
-    if sampling_rate == 1 and accountant == "pld":
-        return steps**0.5 * get_sigma_gaussian(epsilon, delta)
+    low, high = EPSILONS
+    finite_number("noise_multiplier_of", "epsilon", epsilon, 0.0)
+    require(low <= epsilon <= high, "noise_multiplier_of", f"epsilon in {low:g}..{high:g}", epsilon)
 
     def excess(sigma: float, by: str) -> float:
+        bar.update()
         spent = epsilon_of(sigma, steps, delta, sampling_rate=sampling_rate, accountant=by)
         return spent - epsilon
 
+    with progress_bar(None, "trial") as bar:
+        if sampling_rate == 1 and accountant == "pld":
+            return met(lambda sigma: excess(sigma, "pld"), steps**0.5 * get_sigma_gaussian(epsilon, delta))
+        return search(excess, accountant)
+
+
+def search(excess: Callable[[float, str], float], accountant: str) -> float:
+    """The noise multiplier that meets a budget, where only its excess is known, by accountant."""
     high = 1.0
     while excess(high, "rdp") > 0:
         high *= 2
@@ -89,13 +101,18 @@ def root(excess: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 
     sigma: Any = brentq(excess, low, high, xtol=1e-5)
+    return met(excess, float(sigma), 1e-6)
+
+
+def met(excess: Callable[[float], float], sigma: float, step: float = 1e-15) -> float:
+    """The noise multiplier, raised until it spends no more than the budget: rounding must not exceed the claim."""
     while excess(sigma) > 0:
-        sigma *= 1 + 1e-6
-    return float(sigma)
+        sigma, step = sigma * (1 + step), 2 * step
+    return sigma
 
 
 def check(function: str, delta: float, steps: int, sampling_rate: float, accountant: str) -> None:
-    require(0 < delta < 1, function, "delta in (0, 1), below 1 / examples", delta)
-    require(steps >= 1, function, "steps >= 1", steps)
+    require(SMALLEST_DELTA <= delta < 1, function, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
+    whole_number(function, "steps", steps, 1, 10_000_000)
     require(0 < sampling_rate <= 1, function, "sampling_rate in (0, 1]", sampling_rate)
     require(accountant in ACCOUNTANTS, function, f"accountant in {', '.join(ACCOUNTANTS)}", accountant)

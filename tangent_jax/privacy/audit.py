@@ -1,30 +1,32 @@
 """Auditing a private trainer: what an attacker who sees every step can prove about its epsilon.
 
 The worst case that the guarantee allows: the attacker knows the model, all other examples and the canary, sees every
-noisy gradient G_t, and asks whether the canary was there. What is left when the others are taken out, against what the
-canary would add, is the likelihood ratio of a Gaussian mechanism:
+step dw_t, and so every noisy gradient G_t, and asks whether the canary was there. What is left when the others are
+taken out, against what the canary would add, is the likelihood ratio of a Gaussian mechanism:
 
     score = sum_t < B G_t - S_t(others), c_t >        c_t the canary's clipped gradient
 
 Its errors over many trainings with and without the canary bound epsilon from below (Jagielski et al. 2020), and, were
-the mechanism Gaussian, its mu (Nasr et al. 2023). What trains here is the trainer's own step (train.py).
+the mechanism Gaussian, its mu (Nasr et al. 2023). What trains here is `fit_private` itself, from outside.
 """
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, require, trees
-from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import State
-from tangent_jax.train.objective import Objective, Predict, make_objective
-from tangent_jax.train.optimizers import Optimizer, as_data, momentum
+from tangent_jax.train.objective import Objective, Predict
+
+DESCENT = optax.sgd(1.0)
 
 
 class Bound(NamedTuple):
@@ -73,7 +75,63 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     return at(general, *second)._replace(gaussian_epsilon=at(gaussian, *second).gaussian_epsilon)
 
 
-TOGETHER = 50  # trainings in one program
+def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval of the noise's scale over the claimed one, from scores of trainings without the canary.
+
+    They are N(0, 1) where the claim is true; their variance is chi-squared. An upper end below 1 is too little noise.
+    """
+    from scipy.stats import chi2
+
+    total, n = float(np.sum(np.square(absent))), len(absent)
+    low, high = (float(chi2.ppf(p, n)) for p in ((1 + confidence) / 2, (1 - confidence) / 2))
+    return (total / low) ** 0.5, (total / high) ** 0.5
+
+
+def run_openly(
+    predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, seed: int | None = None
+) -> list[Tree]:
+    """The trainer's own run, every step released: dw_0, ..., dw_T on the host, by plain descent of rate 1.
+
+    The guarantee holds for every optimiser and every step, so an auditor may choose the one that shows most.
+    """
+    steps: list[Tree] = [jax.tree.map(np.asarray, dw)]
+    options: Any = {"optimizer": DESCENT, "seed": seed}
+    fit_private(
+        predict, dw, batches, mechanism, objective, **options,
+        on_step=lambda _, dw: steps.append(jax.tree.map(np.array, dw)),
+    )  # fmt: skip
+    return steps
+
+
+def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Objective) -> list[Tree]:
+    """The noisy gradients G_1, ..., G_T of a run by plain descent: dw_t = dw_(t-1) - (G_t + penalty dw_(t-1)) / C."""
+    clip_norm, penalty = float(mechanism.clip_norm), float(objective.penalty)
+
+    def gradient(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        return clip_norm * (before - after) - penalty * before
+
+    return [jax.tree.map(gradient, before, after) for before, after in itertools.pairwise(steps)]
+
+
+def recovered_noise(
+    predict: Predict, steps: Sequence[Tree], batches: Batches, mechanism: Mechanism, objective: Objective
+) -> list[Tree]:
+    """The noise of each step of a full-batch run by plain descent, in the units in which it must be N(0, I).
+
+        z_t = (n G_t - S_t) / (sigma C)
+
+    Args:   steps: dw_0, ..., dw_T; batches, mechanism, objective: what the run says it used.
+    """
+    n, scale = len(batches), float(mechanism.noise_multiplier) * float(mechanism.clip_norm)
+    noises = []
+    for before, gradient in zip(steps, private_gradients(steps, mechanism, objective), strict=False):
+        order = batches.chunks(*batches.in_order())
+        total = add_up(trees.as_pytree(predict), before, order, objective, mechanism)
+        noises.append(jax.tree.map(lambda g, s: (n * g - np.asarray(s)) / scale, gradient, total.value))
+    return noises
+
+
+TOGETHER = 50  # trainings attacked in one program
 
 
 def canary_scores(
@@ -82,48 +140,66 @@ def canary_scores(
     batches: Batches,
     mechanism: Mechanism,
     trials: int,
-    key: Array,
     *,
     objective: Objective | None = None,
-    optimizer: Optimizer | None = None,
     claimed: Mechanism | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The attack's scores over `trials` full-batch trainings without the canary, and as many with it.
 
-    Args:       batches: the canary last; mechanism: what trains; objective, optimizer: as in `fit_private`;
+    Args:       batches: the canary last; mechanism: what trains, by `fit_private` itself; objective: as there;
                 claimed: the mechanism that the attacker assumes (None: the one that trains).
     Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism, mu at most
                 sqrt(steps) / sigma and equal to it where the canary is always clipped.
     """
-    predict, n, claimed = trees.as_pytree(predict), len(batches), claimed or mechanism
-    objective, optimizer = objective or make_objective("ce", penalty=0.0), as_data(optimizer or momentum())
-    (inputs, labels), order = batches.resident(), batches.rows[None]
-    everyone, canary = jnp.ones((1, n)), jnp.zeros((1, n)).at[0, -1].set(1)
-    scale = claimed.noise_multiplier * claimed.clip_norm
-
-    def trial(predict: Predict, key: Array, here: Array) -> Array:
-        def step(state: State, t: Array) -> tuple[State, tuple[Array, Array]]:
-            def summed(present: Array, mechanism: Mechanism) -> ClippedSum:
-                return clip_all(predict, state.dw, (inputs, labels, order, present), 1, objective, mechanism)
-
-            total = summed(everyone - (1 - here) * canary, mechanism)
-            key_t = jax.random.fold_in(key, t)
-            moved, gradient = private_step(state, total, n, key_t, objective, mechanism, optimizer)
-            others, alone = summed(everyone - canary, claimed).value, summed(canary, claimed).value
-            left = jax.tree.map(lambda g, other: n * g - other, gradient, others)
-            seen = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(alone), strict=True))
-            return moved, (jnp.asarray(seen), trees.squared_norm(alone))
-
-        _, (seen, size) = jax.lax.scan(step, State(dw, optimizer.init(dw)), jnp.arange(mechanism.steps))
-        return seen.sum() / (scale * jnp.sqrt(size.sum()))
-
-    run = jax.jit(jax.vmap(trial, in_axes=(None, 0, 0)))
-    here = np.repeat([0.0, 1.0], trials)
-    keys, scores, together = jax.random.split(key, 2 * trials), [], min(TOGETHER, 2 * trials)
+    predict, claimed = trees.as_pytree(predict), claimed or mechanism
+    objective = objective or default_objective()
+    # without the canary it is replaced by nothing: an example whose gradient is zero, as padding is
+    absent = Batches(batches.inputs, batches.labels, rows=batches.rows[:-1], batch_size=batches.batch_size)
+    data, scores = (*batches.resident(), batches.rows[None]), []
     with progress_bar(2 * trials, "training") as bar:
-        for start in range(0, 2 * trials, together):
-            rows = np.arange(start, start + together) % (2 * trials)  # one shape: the last program's surplus is dropped
-            scores.append(np.asarray(run(predict, keys[rows], here[rows])))
-            bar.update(min(together, 2 * trials - start))
-    all_scores = np.concatenate(scores)[: 2 * trials]
-    return all_scores[:trials], all_scores[trials:]
+        for part in (absent, batches):
+            of_part: list[np.ndarray] = []
+            for start in range(0, trials, TOGETHER):
+                runs = []
+                for _ in range(min(TOGETHER, trials - start)):
+                    runs.append(run_openly(predict, dw, part, mechanism, objective))
+                    bar.update()
+                gradients = [private_gradients(run, mechanism, objective) for run in runs]
+                runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape
+                gradients += [gradients[-1]] * (TOGETHER - len(gradients))
+                before, noisy = (stacked([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
+                found = _attack(predict, before, noisy, data, len(part), objective, claimed)
+                of_part.append(np.asarray(found)[: min(TOGETHER, trials - start)])
+            scores.append(np.concatenate(of_part))
+    return scores[0], scores[1]
+
+
+def stacked(runs: Sequence[Sequence[Tree]]) -> Tree:
+    """Trees of each run and step as one, "runs steps ..."."""
+    flat = jax.tree.map(lambda *leaves: np.stack(leaves), *(tree for run in runs for tree in run))
+    return jax.tree.map(lambda leaf: leaf.reshape(len(runs), len(runs[0]), *leaf.shape[1:]), flat)
+
+
+@jax.jit
+def _attack(
+    predict: Predict, before: Tree, noisy: Tree, data: Any, count: Any, objective: Objective, claimed: Mechanism
+) -> Array:
+    """The score of each run, from its steps before and its noisy gradients, "runs steps ..."."""
+    inputs, labels, order = data
+    n = order.shape[-1]
+    canary = jnp.zeros((1, n)).at[0, -1].set(1)
+
+    def at(dw: Tree, gradient: Tree) -> tuple[Array, Array]:
+        def summed(present: Array) -> Tree:
+            return clip_all(predict, dw, (inputs, labels, order, present), 1, objective, claimed).value
+
+        left = jax.tree.map(lambda g, other: count * g - other, gradient, summed(1 - canary))
+        alone = summed(canary)
+        seen = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(alone), strict=True))
+        return jnp.asarray(seen), trees.squared_norm(alone)
+
+    def score(dw: Tree, gradient: Tree) -> Array:
+        _, (seen, size) = jax.lax.scan(lambda _, step: (None, at(*step)), None, (dw, gradient))
+        return seen.sum() / (claimed.noise_multiplier * claimed.clip_norm * jnp.sqrt(size.sum()))
+
+    return jax.lax.map(lambda run: score(*run), (before, noisy), batch_size=10)

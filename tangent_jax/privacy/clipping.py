@@ -15,9 +15,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.privacy.mechanism import check_clip_norm
+from tangent_jax.train.labels import as_labels, classes_of
 from tangent_jax.train.losses import Loss
 
 
@@ -74,6 +76,8 @@ def clipped_sum(
     Raises:     InputError for clip_norm <= 0.
     """
     check_clip_norm("clipped_sum", clip_norm)
+    if not isinstance(y, Tracer):
+        as_labels("clipped_sum", y, classes_of("clipped_sum", predict, dw, jnp.asarray(x)))
     x, y, present = map(jnp.asarray, (x, y, present))
     padding = -len(y) % min(chunk, len(y))
 
@@ -101,6 +105,11 @@ def clipped_sum(
     return ClippedSum(value, norms.reshape(-1)[: len(y)], bad.sum(), clip_norm)
 
 
+@jax.jit
+def _losses(predict: Callable, loss: Loss, dw: Tree, x: Array, y: Array) -> Array:
+    return loss(predict(dw, x), y)
+
+
 def check_per_example(
     predict: Callable[[Tree, Array], Array], dw: Tree, x: Array, y: Array, *, loss: Loss, tolerance: float = 1e-3
 ) -> None:
@@ -109,8 +118,7 @@ def check_per_example(
     Clipping bounds what one example does only if it does it alone. Compared: each of the first examples in a batch
     with others, and by itself.
     """
-    run = jax.jit(lambda predict, dw, x, y: loss(predict(dw, x), y))
-    n, losses = min(len(y), 4), partial(run, trees.as_pytree(predict), dw)
+    n, losses = min(len(y), 4), partial(_losses, trees.as_pytree(predict), trees.as_pytree(loss), dw)
     require(n >= 2, "check_per_example", "at least two examples", n)
     together = losses(x[:n], y[:n])
     shaped = together.shape == (n,)

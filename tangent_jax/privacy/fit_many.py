@@ -15,11 +15,11 @@ from jax import Array
 from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
-from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.privacy.train import clip_all, default_objective, private_step
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
-from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.objective import Objective, Predict
 from tangent_jax.train.optimizers import Optimizer, as_data
 
 
@@ -45,7 +45,7 @@ def fit_private_many(
     steps = {mechanism.steps for mechanism in mechanisms}
     whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
     require(len(steps) == 1 and whole, "fit_private_many", "full-batch runs of one number of steps", sorted(steps))
-    objective = objective or make_objective("ce", penalty=0.0)
+    objective = objective or default_objective()
     optimizers = [as_data(optimizer) for optimizer in optimizers]
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)

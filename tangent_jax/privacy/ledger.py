@@ -1,53 +1,96 @@
-"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step."""
+"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step.
+
+    ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
+    RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)
+
+Of the two, the one written last names the other by its hash. So where one is missing, altered, or older than the other,
+they do not fit, and nothing is trained. What this cannot tell: both restored together from a backup (the steps taken in
+between are taken again, each run counting its own), or both written anew by an owner of the disk who computes the
+hashes; and a folder deleted whole is no longer known.
+"""
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tangent_jax.core import refusal, require
-from tangent_jax.core.files import locked, write_whole
+from tangent_jax.core import require
+from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
+from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.train.checkpoints import Saver, checkpoints_in
+
+DO = "Count this run as spent, and choose another folder"
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """What ledger.json says; `checkpoint`: the hash of checkpoint.json when it was written, None before the first."""
+
+    run: str
+    spent: dict[str, Any]
+    checkpoint: str | None = None
 
 
 class Ledger:
-    """The steps that one run has paid for, in ledger.json; `open_ledger` makes it.
+    """The steps that one run has paid for, with the run's checkpoints; `open_ledger` makes it.
 
     A step is paid before it is taken. One that was paid and then lost to a kill stays paid: it is not taken again.
     """
 
-    def __init__(self, path: Path, run: str, spent: Spent) -> None:
-        self.path, self.run, self.spent = path, run, spent
+    def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock) -> None:
+        self.path, self.spent, self.saver, self.lock = folder / "ledger.json", spent, saver, lock
+        self.account: Account | None = None
 
     def read(self) -> None:
-        """Takes over what is on disk: this run's, or an InputError."""
-        try:
-            record = json.loads(self.path.read_text())
-            run, self.spent = record["run"], Spent.from_json(record["spent"])
-        except (ValueError, KeyError, TypeError) as error:
-            got = f"{self.path}, which is damaged"
-            raise refusal("Ledger", "a ledger", got, "Count its run as spent") from error
-        do = "Choose another folder; both runs have spent"
+        """Takes over what is on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
+        if not self.path.exists():
+            found = checkpoints_in(self.path.parent)
+            require(not found, "Ledger", f"the ledger beside {found[:1]}", "none", DO)
+            return
+        account: Account = unsealed(Account, "Ledger", self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
-        require(run == self.run, "Ledger", expected, "one of another data set or setting", do)
+        do = "Choose another folder; both runs have spent"
+        require(account.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
+        spent = Spent.from_json(account.spent, "Ledger", self.path)
+        same = spent.paid(self.spent.mechanism.steps) == self.spent
+        require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
+        checkpoint = self.saver.checkpoint
+        ours, theirs = digest(self.path.read_bytes()), self.saver.digest()
+        fits = account.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
+        lost = theirs is None and account.checkpoint is None
+        got = "one that is missing, altered, or older than the other"
+        require(fits or lost, "Ledger", f"{self.path} and {self.saver.path} of one run", got, DO)
+        taken = 0 if checkpoint is None else len(checkpoint.history)
+        require(taken <= spent.mechanism.steps, "Ledger", f"{taken} steps paid", spent.mechanism.steps, DO)
+        self.account, self.spent = account, spent
 
     def pay(self, steps: int) -> None:
         """On disk when this returns: `steps` in all are paid for."""
+        self.lock.check()
         self.spent = self.spent.paid(steps)
         fields = {**dataclasses.asdict(self.spent.mechanism), "private": self.spent.private}
-        write_whole(self.path, json.dumps({"run": self.run, "spent": fields}) + "\n")
+        self.account = Account(self.saver.run, fields, self.saver.digest())
+        write_whole(self.path, sealed(dataclasses.asdict(self.account)))
+
+    def save(self, state: Any, history: list[dict[str, float]]) -> None:
+        """A checkpoint that names the ledger as it is now."""
+        self.lock.check()
+        self.saver.save(state, history, digest(self.path.read_bytes()))
 
 
 @contextmanager
-def open_ledger(folder: str | os.PathLike, run: str, spent: Spent) -> Iterator[Ledger]:
-    """The ledger of a run in a folder, held by one process at a time.
+def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = 1.0) -> Iterator[Ledger]:
+    """The ledger of a run in a folder, held by one process at a time; `seconds`: between checkpoints.
 
-    Raises: InputError where another process holds it, it is damaged, or it is another run's.
+    Args:   spent: the run's mechanism, with no steps paid.
+    Raises: InputError where another process holds it, or it is damaged, another run's, or does not fit its checkpoint.
     """
-    ledger = Ledger(Path(folder) / "ledger.json", run, spent)
-    with locked(Path(folder) / "ledger.lock", wait=False):
-        if ledger.path.exists():
-            ledger.read()
+    root = expanded("fit_private", folder)
+    with locked(root / "ledger.lock", wait=False) as lock:
+        assert lock is not None
+        ledger = Ledger(root, spent, Saver(root, run, seconds), lock)
+        ledger.read()
         yield ledger

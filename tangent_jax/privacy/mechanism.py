@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array
 
-from tangent_jax.core import require
-from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
+from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.core.records import typed
+from tangent_jax.privacy.accounting import check, composed_epsilon, epsilon_of, noise_multiplier_of
 
 NEIGHBOURING = "add-or-remove-one"
+CLIP_NORMS = (1e-12, 1e12)
 
 
 @partial(
@@ -39,6 +40,14 @@ class Mechanism:
     steps: int
     delta: float
     sampling_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise_multiplier, (int, float)) or not isinstance(self.clip_norm, (int, float)):
+            return  # traced, or a placeholder of JAX's
+        check_clip_norm("Mechanism", self.clip_norm)
+        finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
+        check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate, "pld")
+        whole_number("Mechanism", "steps", self.steps, 0)
 
     @property
     def epsilon(self) -> float:
@@ -65,9 +74,14 @@ def make_mechanism(
 
 
 def check_clip_norm(function: str, clip_norm: float | Array) -> None:
-    """Raises InputError for a number that is no clip norm; an array, which jit may trace, is taken as it is."""
-    good = isinstance(clip_norm, Array) or (np.isfinite(clip_norm) and clip_norm > 0)
-    require(good, function, "a finite clip_norm > 0", clip_norm)
+    """Raises InputError for a number that is no clip norm; an array, which jit may trace, is taken as it is.
+
+    Beyond the bounds float32 loses noise or norms: at 1e-38 a quarter of the coordinates would have no noise.
+    """
+    if not isinstance(clip_norm, Array):
+        finite_number(function, "clip_norm", clip_norm, 0.0)
+        low, high = CLIP_NORMS
+        require(low <= clip_norm <= high, function, f"clip_norm in {low:g}..{high:g}", clip_norm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +100,13 @@ class Spent:
         return {"epsilon": self.mechanism.epsilon, "neighbouring": NEIGHBOURING, **fields}
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "Spent":
+    def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
+        """What `to_json` made, after JSON; InputError for a field that is missing, wrong or contradicts the others."""
         names = [field.name for field in dataclasses.fields(Mechanism)]
-        return cls(Mechanism(**{name: fields[name] for name in names}), fields["private"])
+        for name in (*names, "private"):
+            require(name in fields, function, f"the field {name} in {where}", "none")
+        mechanism = typed(Mechanism, {name: fields[name] for name in names}, function, where)
+        return cls(mechanism, typed(bool, fields["private"], function, f"private of {where}"))
 
 
 def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> dict[str, Any]:

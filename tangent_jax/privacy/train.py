@@ -13,7 +13,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core import Tree, is_stopping, progress_bar, require, trees, whole_number
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, check_per_example, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
@@ -30,13 +30,19 @@ from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.train.batches import Batches, Chunk
-from tangent_jax.train.checkpoints import Saver, run_identity
+from tangent_jax.train.checkpoints import run_identity
 from tangent_jax.train.fit import State
+from tangent_jax.train.labels import as_labels, check_start, classes_of
 from tangent_jax.train.objective import Objective, Predict, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
 Row = dict[str, float]
+
+
+def default_objective() -> Objective:
+    """The paper's private runs': cross entropy without penalty."""
+    return make_objective("ce", penalty=0.0)
 
 
 def clip(
@@ -102,6 +108,8 @@ class PrivatelyFitted(NamedTuple):
     """A privately trained step. `steps` were taken, `spent.mechanism.steps` paid for (more where a kill lost some).
 
     `history`: seconds of each step and what `on_step` returned: no training example enters but through dw.
+    `non_finite`: examples, summed over the steps taken here, whose gradient was not finite; it is not private.
+    `run`: the identity of all that decided it, where a folder was given.
     """
 
     dw: Tree
@@ -109,6 +117,8 @@ class PrivatelyFitted(NamedTuple):
     spent: Spent
     history: list[Row]
     seconds: float
+    non_finite: int
+    run: str | None
 
 
 def fit_private(
@@ -133,25 +143,23 @@ def fit_private(
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
                 example, given secret noise; a run never takes a step that `spent` does not count, killed or not.
-    Edge cases: an example whose gradient is not finite counts as zero; a Poisson sample may be empty.
-    Raises:     InputError for delta >= 1 / n, an example's loss that depends on others, or a ledger of another run.
+    Edge cases: an example whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
+    Raises:     InputError for delta >= 1 / n, an example's loss that depends on others, labels of no class, a ledger
+                that is another run's or does not fit its checkpoint, a step that is not finite.
     """
-    predict, objective = trees.as_pytree(predict), objective or make_objective("ce", penalty=0.0)
+    predict, objective = trees.as_pytree(predict), objective or default_objective()
     optimizer = as_data(optimizer or momentum())
     check_private(predict, dw, batches, mechanism, objective)
-    state, history, ledger, saver = State(dw, optimizer.init(dw)), [], None, None
+    state, history, ledger, run = State(dw, optimizer.init(dw)), [], None, None
     spent = Spent(mechanism, seed is None).paid(0)
     with ExitStack() as held:
         if folder is not None:
-            run = run_identity(predict, dw, batches, objective, optimizer, mechanism, seed)
-            ledger = held.enter_context(open_ledger(folder, run, spent))
-            saver = held.enter_context(closing(Saver(folder, run, SAVE_SECONDS)))
-            (state, history), spent = saver.restore(state), ledger.spent
-            has_result = history or spent.mechanism.steps < mechanism.steps
-            require(
-                has_result, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again"
-            )
-        expected = mechanism.sampling_rate * len(batches)
+            run = run_identity(predict, dw, batches, objective, optimizer, mechanism, seed, on_step)
+            ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
+            (state, history), spent = ledger.saver.restore(state), ledger.spent
+            left = history or spent.mechanism.steps < mechanism.steps
+            require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+        expected, non_finite = mechanism.sampling_rate * len(batches), 0
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
@@ -161,21 +169,34 @@ def fit_private(
                 ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism)
+            non_finite += int(total.non_finite)
             state = _private_step(state, total, expected, noise_key(seed, step), objective, mechanism, optimizer)
+            check_step(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             history.append({**row, **((on_step(row, state.dw) if on_step else None) or {})})
-            if saver is not None:
-                saver.save(state, history, last=step + 1 == mechanism.steps)
+            if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
+                ledger.save(state, history)
             bar.update()
-    return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"])
+    return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"], non_finite, run)
+
+
+def check_step(dw: Tree, step: int) -> None:
+    """Raises InputError for a step that is not finite: from there on nothing is learned, only spent."""
+    norm, do = float(trees.squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
+    require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
 
 def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
     """Raises InputError where the guarantee would not hold."""
     do = "Pass features.batches(), or Batches(inputs, labels)"
     require(isinstance(batches, Batches), "fit_private", "Batches", type(batches).__name__, do)
+    require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
+    check_start("fit_private", dw)
     n = len(batches)
     require(n >= 2, "fit_private", "at least 2 examples", n)
+    whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
+    classes = classes_of("fit_private", predict, dw, batches.inputs[batches.rows[:2]])
+    as_labels("fit_private", batches.labels[batches.rows], classes)
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[:4]
     x, y = jnp.asarray(batches.inputs[rows]), jnp.asarray(batches.labels[rows])

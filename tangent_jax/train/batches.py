@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import require
+from tangent_jax.core import require, whole_number
+from tangent_jax.train.labels import as_labels
 
 Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
 """(inputs, labels, order, present): steps "k" of batches "b", as rows of inputs and labels, 0 where padded."""
 RESIDENT_BYTES = 4 << 30
+STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can be stopped
 
 
 class Batches:
@@ -33,14 +35,15 @@ class Batches:
         batch_size: int = 32,
         resident_bytes: int = RESIDENT_BYTES,
     ) -> None:
-        require(batch_size >= 1, "Batches", "batch_size >= 1", batch_size)
-        labels = np.asarray(labels)
+        whole_number("Batches", "batch_size", batch_size, 1)
+        labels, inputs = as_labels("Batches", labels), as_inputs("Batches", inputs)
         good = len(inputs) == len(labels) and len(labels) >= 1
         require(good, "Batches", f"as many inputs as labels ({len(labels)}, at least 1)", len(inputs))
-        require(labels.min() >= 0, "Batches", "labels >= 0", labels.min())
-        self.inputs, self.labels, self.key = inputs, labels, key
+        self.inputs, self.labels, self.key = inputs, labels, checked_key(key)
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
         require(len(self.rows) >= 1, "Batches", "at least one row", "none")
+        within = self.rows.dtype.kind in "iu" and self.rows.min() >= 0 and self.rows.max() < len(labels)
+        require(within, "Batches", f"rows in 0..{len(labels) - 1}, whole numbers", self.rows[:3])
         self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
         self._resident: tuple[Array, Array] | None = None
 
@@ -82,7 +85,8 @@ class Batches:
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """The inputs and labels that the order asks for; a chunk's order counts from its own first row."""
         if self.inputs.nbytes <= self.resident_bytes:
-            yield (*self.resident(), order, present)
+            for start in range(0, len(order), STEPS):
+                yield (*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
             return
         bytes_each = max(1, self.inputs.nbytes // len(self.labels))
         steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
@@ -103,18 +107,37 @@ class Batches:
                 yield chunk
 
 
+def as_inputs(function: str, inputs: Any) -> Any:
+    """Inputs as an array of numbers, or as they are where they lie on disk or on the device."""
+    inputs = inputs if hasattr(inputs, "nbytes") else np.asarray(inputs)
+    good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
+    require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
+    return inputs
+
+
+def checked_key(key: Any) -> Array | None:
+    """A key of JAX's, or None."""
+    good = key is None or (isinstance(key, Array) and (is_typed(key) or (key.shape == (2,) and key.dtype == "uint32")))
+    require(good, "Batches", "a key such as jax.random.key(0)", repr(key))
+    return key
+
+
+def is_typed(key: Array) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
 Source = Batches | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
 """What `fit` reads: Batches; an iterable of batches (x, y), gone through once an epoch; or a function of the epoch."""
 
 
-def epoch_chunks(source: Source, epoch: int) -> Iterator[Chunk]:
-    """One epoch of the source, every batch padded to the size of the first."""
+def epoch_chunks(source: Source, epoch: int, classes: int | None = None) -> Iterator[Chunk]:
+    """One epoch of the source, every batch padded to the size of the first; labels are below `classes`."""
     if isinstance(source, Batches):
         yield from source.chunks(*source.order(epoch))
         return
     size = None
     for x, y in source(epoch) if callable(source) else source:
-        x, y = np.asarray(x), np.asarray(y, np.int32)
+        x, y = np.asarray(x), as_labels("fit", y, classes)
         size = size or len(y)
         good = 1 <= len(y) <= size and len(x) == len(y)
         require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (len(x), len(y)))

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core import Tree, progress_bar, require, trees, whole_number
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import Fitted, Row, State, summary, train_step
+from tangent_jax.train.fit import Fitted, Row, State, check_loss, check_source, summary, train_step
+from tangent_jax.train.labels import check_start
 from tangent_jax.train.objective import Objective, Predict, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
 
@@ -53,13 +54,19 @@ def fit_many(
     Raises:     InputError for runs of different inputs, or without a key.
     """
     require(len(runs) >= 1, "fit_many", "at least one run", "none")
-    require(all(run.key is not None for run in runs), "fit_many", "a key in every run", "a run without")
-    shared = all(run.inputs is runs[0].inputs and run.labels is runs[0].labels for run in runs)
+    whole_number("fit_many", "epochs", epochs, 1)
+    check_start("fit_many", dw)
+    for run in runs:
+        check_source("fit_many", run, predict, dw)
+    shared = all(run.inputs is runs[0].inputs and np.array_equal(run.labels, runs[0].labels) for run in runs)
     do = "Pass rows= of the same features"
     require(shared, "fit_many", "runs of one array of inputs and labels", "several", do)
-    predict, inputs = trees.as_pytree(predict), jnp.asarray(runs[0].inputs)
-    objective, optimizer = objective or make_objective(), as_data(optimizer or adam())
-    labels, results = jnp.asarray(runs[0].labels, jnp.int32), {}
+    predict, objective, optimizer = (
+        trees.as_pytree(predict),
+        objective or make_objective(),
+        as_data(optimizer or adam()),
+    )
+    (inputs, labels), results = runs[0].resident(), {}
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
@@ -76,6 +83,7 @@ def fit_many(
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
                     loss, correct = (total / len(run)).tolist()
+                    check_loss("fit_many", loss, epoch)
                     row: Row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": correct, "seconds": seconds}
                     history.append({**row, "steps": run.steps, "examples": len(run)})
                 bar.update(len(together))

@@ -8,7 +8,7 @@ import optax
 from jax import Array
 from jaxtyping import Float, Int
 
-from tangent_jax.core import require
+from tangent_jax.core import finite_number, require
 
 Loss = Callable[[Array, Array], Array]
 
@@ -49,5 +49,5 @@ def make_loss(name: str, **hyper_parameters: float) -> Loss:
     known = HYPER_PARAMETERS[name]
     for field, value in hyper_parameters.items():
         require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
-        require(value > 0, "make_loss", f"{field} > 0", value)
+        finite_number("make_loss", field, value, 0.0, 1e6)
     return jax.tree_util.Partial(LOSSES[name], **{**known, **hyper_parameters})

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, finite_number, require, trees
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import Loss, make_loss
 
@@ -61,7 +61,8 @@ def make_objective(loss: str | Loss = "rsl", penalty: float = 1e-5, **hyper_para
     >>> make_objective("rsl", kappa=5.0).penalty
     1e-05
     """
-    require(penalty >= 0, "make_objective", "penalty >= 0", penalty)
+    if penalty != 0:
+        finite_number("make_objective", "penalty, 0 or", penalty, 0.0, 1e9)
     if callable(loss):
         require(not hyper_parameters, "make_objective", "hyper-parameters of a named loss", sorted(hyper_parameters))
         return Objective(loss, penalty)

@@ -13,7 +13,7 @@ import optax
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, finite_number, trees
 
 Optimizer = optax.GradientTransformation
 DECAY_AT = (15 / 30, 25 / 30)
@@ -60,7 +60,9 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
 
 
 def check_rate(function: str, learning_rate: float | Array) -> None:
-    require(learning_rate > 0, function, "learning_rate > 0", learning_rate)
+    """Raises InputError for a number that is no learning rate; an array, which jit may trace, is taken as it is."""
+    if not isinstance(learning_rate, Array):
+        finite_number(function, "learning_rate", learning_rate, 0.0, 1e6)
 
 
 def as_data(optimizer: Optimizer) -> Optimizer:

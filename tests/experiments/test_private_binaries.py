@@ -135,9 +135,9 @@ def test_bench_private_measures_its_ratios(tmp_path):
 @pytest.mark.parametrize(
     ("binary", "flags", "message"),
     [
-        ("private", ["--epsilon=0"], "expected epsilon > 0; got 0.0"),
+        ("private", ["--epsilon=0"], "expected epsilon > 0, finite; got 0.0"),
         ("private", ["--delta=0.01"], "expected --delta below 1 / images"),
-        ("private", ["--clip_norm=0"], "expected a finite clip_norm > 0; got 0.0"),
+        ("private", ["--clip_norm=0"], "expected clip_norm > 0, finite; got 0.0"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
         ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
         ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),

@@ -90,8 +90,8 @@ def test_a_new_head_leaves_the_rest():
     ("call", "match"),
     [
         (lambda p: make_subset(p.model, "most"), "make_subset: expected kind in blocks"),
-        (lambda p: make_subset(p.model, blocks=4), r"blocks in 0\.\.3; got 4"),
-        (lambda p: p.with_head(1, jax.random.key(0)), "at least two classes; got 1"),
+        (lambda p: make_subset(p.model, blocks=4), r"blocks in 0\.\.3, a whole number; got 4"),
+        (lambda p: p.with_head(1, jax.random.key(0)), "classes in 2.*got 1"),
         (lambda p: p.with_class_token(4, jax.random.key(0)), r"1\.\.3 blocks above the new class token; got 4"),
     ],
 )

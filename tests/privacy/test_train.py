@@ -15,10 +15,9 @@ from helpers import assert_rel_close, private_task
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from experiments.breaks import BREAKS, break_mechanism
 from tangent_jax.core import InputError, trees
 from tangent_jax.privacy import train as module
-from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound
+from tangent_jax.privacy.audit import epsilon_lower_bound
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import _step_many, fit_private_many
 from tangent_jax.privacy.ledger import open_ledger
@@ -244,10 +243,11 @@ def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_p
 
     monkeypatch.setattr(module, "_private_step", step)
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
+    options = {"folder": tmp_path, "on_step": lambda row, dw: {"largest": float(jnp.abs(dw["kernel"]).max())}}
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path)
+        train(**options)
     assert seen == [1, 2, 3]
-    rest = train(folder=tmp_path, on_step=lambda row, dw: {"largest": float(jnp.abs(dw["kernel"]).max())})
+    rest = train(**options)
     assert seen == [1, 2, 3, 4, 5]
     assert rest.history[-1]["largest"] > 0
     assert (rest.steps, rest.spent.mechanism.steps) == (4, 5)
@@ -276,7 +276,7 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
         assert again.spent.mechanism.steps == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with pytest.raises(InputError, match="which is damaged"), open_ledger(tmp_path, "mine", NOTHING):
+        with pytest.raises(InputError, match="one that was edited"), open_ledger(tmp_path, "mine", NOTHING):
             pass
 
 
@@ -332,35 +332,6 @@ def test_what_was_spent_survives_json():
     assert NOTHING.mechanism.epsilon == 0
 
 
-# The audit
-
-
-def audit(broken="nothing", method="taft", trials=1000):
-    output = "tangent" if method == "taft" else "total"
-    predict, dw, x, y = private_task("layernorm", method=method, output=output, depth=1)
-    claimed = make_mechanism(3.0, 1e-5, 2, 0.05)
-    data, trained = Batches(np.asarray(x), np.asarray(y)), break_mechanism(claimed, broken, len(y))
-    return canary_scores(predict, dw, data, trained, trials, jax.random.key(0), claimed=claimed), claimed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["taft", "nlft"])
-def test_the_audit_comes_near_the_claim_and_stays_under_it(method):
-    (absent, present), claimed = audit(method=method)
-    mu = 2**0.5 / claimed.noise_multiplier
-    assert stats.kstest(absent, "norm").pvalue > 1e-4
-    assert stats.kstest(present - mu, "norm").pvalue > 1e-4  # a canary that is clipped at every step
-    bound = epsilon_lower_bound(absent, present, 1e-5)
-    assert 0.1 < bound.epsilon < 3
-    assert 1 < bound.gaussian_epsilon < 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", BREAKS[1:])
-def test_the_audit_catches_a_broken_mechanism(broken):
-    assert epsilon_lower_bound(*audit(broken)[0], 1e-5).epsilon > 3
-
-
 def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
     rng = np.random.default_rng(0)
     claimed, mu = 2.0, 1 / 1.9974  # one step of epsilon 2 at delta 1e-5
@@ -379,11 +350,11 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: make_mechanism(0.0, 1e-5), "epsilon > 0; got 0.0"),
+        (lambda: make_mechanism(0.0, 1e-5), "epsilon > 0, finite; got 0.0"),
         (lambda: make_mechanism(-1.0, 1e-5), "epsilon > 0"),
-        (lambda: make_mechanism(1.0, 0.0), r"delta in \(0, 1\)"),
+        (lambda: make_mechanism(1.0, 0.0), r"delta in \(1e-15, 1\)"),
         (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),
-        (lambda: make_mechanism(1.0, 1e-5, steps=0), "steps >= 1"),
+        (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps in 1\.\."),
         (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), "sampling_rate in"),
         (lambda: momentum(0.0), "learning_rate > 0"),
         (lambda: train(make_mechanism(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),

@@ -38,7 +38,7 @@ def test_bad_input_is_one_clear_line():
     predict, _ = predictor(depth=1)
     with pytest.raises(InputError, match=r"fit_many: expected at least one run; got none"):
         fit_many(predict, predict.zeros(), [])
-    with pytest.raises(InputError, match="a key in every run; got a run without"):
+    with pytest.raises(InputError, match="fit_many: expected batches with a key"):
         fit_many(predict, predict.zeros(), [batches(np.arange(5), None)])
     with pytest.raises(InputError, match="runs of one array of inputs and labels; got several"):
         fit_many(predict, predict.zeros(), [batches(np.arange(5), KEYS[0]), Batches(X.copy(), Y, KEYS[1])])

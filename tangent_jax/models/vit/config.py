@@ -3,8 +3,12 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import require
+from tangent_jax.core import require, whole_number
 from tangent_jax.rules import ACTIVATIONS
+
+MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096, "image_size": 4096}
+MOST |= {"classes": 1 << 20}
+"""Of each size: more is a mistake, and would be asked of the memory before anything says so."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +16,8 @@ class ViTConfig:
     """What a Vision Transformer is, its weights apart.
 
     Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
-    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'.
+    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'. Without
+    classes there is no head, and the model gives features.
     """
 
     width: int
@@ -30,10 +35,9 @@ class ViTConfig:
     class_token_at: int | None = None
 
     def __post_init__(self) -> None:
-        for field in ("width", "depth", "heads", "mlp_width", "patch_size", "image_size"):
-            require(getattr(self, field) >= 1, "ViTConfig", f"{field} >= 1", getattr(self, field))
+        for field, most in MOST.items():
+            whole_number("ViTConfig", field, getattr(self, field), 0 if field == "classes" else 1, most)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
-        require(self.classes >= 0, "ViTConfig", "classes >= 0 (0: no head, features)", self.classes)
         require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
         require(size % patch == 0, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
         require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)

@@ -104,14 +104,19 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
         for pattern, template, transform in rules:
             match = re.fullmatch(pattern, name)
             if match:
-                flat[match.expand(template)] = transform(np.asarray(value))
+                value, axes = np.asarray(value), 4 if transform is conv else int(transform is T)
+                got = f"shape {value.shape} in {path}"
+                require(value.ndim >= axes and value.size, "load", f"{name} of at least {axes} axes, not empty", got)
+                require(axes < 4 or value.ndim == 4, "load", f"{name} of 4 axes", got)
+                flat[match.expand(template)] = transform(value)
                 break
         else:
             raise refusal("load", "a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
     if any(name.startswith("pre_logits") for name in tensors):
         flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
     for ours in [ours for ours in flat if "/qkv/" in ours]:
-        parts = np.split(flat[ours], 3, -1) if flat[ours].shape[-1] % 3 == 0 else [flat[ours]]
+        splits = flat[ours].ndim and flat[ours].shape[-1] % 3 == 0
+        parts = np.split(flat[ours], 3, -1) if splits else [flat[ours]]
         require(len(parts) == 3, "load", "a fused qkv of three equal parts", f"{ours} {flat[ours].shape} in {path}")
         flat.update(
             {ours.replace("qkv", part): value for part, value in zip(("query", "key", "value"), parts, strict=True)}

@@ -3,6 +3,7 @@
 The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import require, trees
+from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.vit.config import SIZES, ViTConfig, vit_config
@@ -18,6 +20,17 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What is read of a config.json: Hugging Face's fields, and timm's."""
+
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    num_attention_heads: int | None = None
+    architecture: str | None = None
+    pretrained_cfg: dict[str, Any] | None = None
 
 
 class Tensors(NamedTuple):
@@ -31,34 +44,40 @@ class Tensors(NamedTuple):
 
 def from_ours(file: Tensors) -> Pretrained:
     """What `save` wrote, or an export of ours: our names or timm's, the configuration in the metadata."""
-    fields = dict(file.metadata["config"])
-    if "epsilon" in fields:  # version 0.1's name
-        fields["eps"] = fields.pop("epsilon")
+    where, fields = f"the metadata of {file.path}", file.metadata["config"]
+    if isinstance(fields, dict) and "epsilon" in fields:  # version 0.1's name
+        fields = {"eps" if name == "epsilon" else name: value for name, value in fields.items()}
     flat = translate(file.tensors, TIMM, file.path) if "cls_token" in file.tensors else file.tensors
-    return assemble(flat, file.path, ViTConfig(**fields), Preprocessing.from_json(file.metadata["preprocessing"]))
+    config = typed(ViTConfig, fields, "load", f"config of {where}")
+    preprocessing = typed(Preprocessing, file.metadata.get("preprocessing"), "load", f"preprocessing of {where}")
+    return assemble(flat, file.path, config, preprocessing)
 
 
 def from_torch(file: Tensors) -> Pretrained:
     """timm's or Hugging Face's names, told apart by the tensors."""
     hugging_face = any("encoder.layer." in name for name in file.tensors)
     flat = translate(file.tensors, HUGGING_FACE if hugging_face else TIMM, file.path)
-    config: dict[str, Any] = file.beside.get("config", {})
+    where = f"config.json beside {file.path}"
+    beside = {
+        n: v for n, v in file.beside.get("config", {}).items() if n in {f.name for f in dataclasses.fields(Beside)}
+    }
+    config: Beside = typed(Beside, beside, "load", where)
     fields: dict[str, Any] = {}
     if "fc_norm.weight" in file.tensors:
         fields["pool"] = "avg"
     if hugging_face:
-        fields["eps"] = config.get("layer_norm_eps", 1e-12)
-        act = config.get("hidden_act", "gelu")
+        fields["eps"], act = config.layer_norm_eps, config.hidden_act
         fields["activation"] = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(act, act)
-        if "num_attention_heads" in config:
-            fields["heads"] = config["num_attention_heads"]
+        if config.num_attention_heads is not None:
+            fields["heads"] = config.num_attention_heads
     words = " ".join(map(str, file.metadata.values()))
-    name = f"{config.get('architecture', '')} {file.path.rpartition('/')[2]} {words}".lower()
+    name = f"{config.architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
     if "pre_norm/scale" in flat:
         fields["eps"] = 1e-5  # timm's CLIP towers use torch's default
     if "quickgelu" in name:
         fields["activation"] = "quick_gelu"
-    return assemble(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, name, file.beside))
+    preprocessing = guess_preprocessing(flat, name, config, file)
+    return assemble(flat, file.path, infer(flat, file.path, **fields), preprocessing)
 
 
 def from_google(file: Tensors) -> Pretrained:
@@ -77,15 +96,22 @@ def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
     needed = ("patch_embedding/kernel", "position_embedding", "block_0/mlp_in/kernel", "class_token")
     for name in needed:
         require(name in flat, "load", f"the tensor of {name}", f"none in {path}", "Pass a Vision Transformer's weights")
+    for name, axes in (("patch_embedding/kernel", 4), ("position_embedding", 2), ("block_0/mlp_in/kernel", 2)):
+        shape = flat[name].shape
+        require(len(shape) >= axes and 0 not in shape, "load", f"{name} of {axes} axes", f"shape {shape} in {path}")
+    numbers = {int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")}
+    require(numbers == {*range(len(numbers))}, "load", "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
     heads = {size[0]: size[2] for size in SIZES.values()}.get(width, width // 64 if width % 64 == 0 else 0)
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else heads)
     require(heads >= 1, "load", "a width with known heads (64 features each)", f"width {width} in {path}")
-    grid = round(float(np.prod(flat["position_embedding"].shape[:-1]) - 1) ** 0.5)
+    rows = int(np.prod(flat["position_embedding"].shape[:-1]))
+    require(rows >= 2, "load", "a position_embedding of two rows or more", f"{rows} in {path}")
+    grid = round((rows - 1) ** 0.5)
     return ViTConfig(
         width=width,
-        depth=1 + max(int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")),
+        depth=len(numbers),
         heads=heads,
         mlp_width=flat["block_0/mlp_in/kernel"].shape[-1],
         patch_size=patch,
@@ -116,17 +142,20 @@ def assemble(flat: Mapping[str, Any], path: str, config: ViTConfig, preprocessin
     return Pretrained(model, trees.nest(w), path)
 
 
-def guess_preprocessing(flat: Flat, name: str, beside: Mapping[str, dict[str, Any]]) -> Preprocessing:
+def guess_preprocessing(flat: Flat, name: str, config: Beside, file: Tensors) -> Preprocessing:
     """What the JSON beside the weights says; else by family: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
-    timm: dict[str, Any] = beside.get("config", {}).get("pretrained_cfg", {})
-    hugging_face: dict[str, Any] = beside.get("preprocessor_config", {})
+    timm: dict[str, Any] = config.pretrained_cfg or {}
+    hugging_face: dict[str, Any] = file.beside.get("preprocessor_config", {})
+    fields: dict[str, Any] = {}
     if "mean" in timm:
-        return Preprocessing(
-            tuple(timm["mean"]), tuple(timm["std"]), timm.get("crop_pct", 0.9), timm.get("interpolation", "bicubic")
-        )
-    if "image_mean" in hugging_face:
+        names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
+        fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
+    elif "image_mean" in hugging_face:
         interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
-        return Preprocessing(tuple(hugging_face["image_mean"]), tuple(hugging_face["image_std"]), 1.0, interpolation)
+        fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std"), "crop": 1.0}
+        fields["interpolation"] = interpolation
+    if fields:
+        return typed(Preprocessing, fields, "load", f"the preprocessing beside {file.path}")
     if "pre_norm/scale" in flat:
         return Preprocessing(*CLIP)
     return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", name) else INCEPTION))

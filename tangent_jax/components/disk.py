@@ -1,0 +1,158 @@
+"""A store's folder: its mark, its journal, its lock, and files that exist only while the journal names them.
+
+    store.json                  marks the folder as a store: its identity, the version of the format
+    journal.jsonl               one line per add, compose, remove, discard, export (journal.py), and HEAD, its count
+    components/ID.safetensors   dw, its provenance in the metadata (steps.py)
+    composed/ID.safetensors     a sum of components
+    receipts/ID.json            what a removal did
+    lock                        held while the store is used; names the process that changes it
+
+The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
+what the line took out; whoever opens the store next deletes every file of the store's that the journal does not name.
+So a store killed at any instruction reopens as it was before the operation, or as after.
+"""
+
+import dataclasses
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from tangent_jax.components.journal import Journal
+from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.state import State, replay
+from tangent_jax.components.steps import encode_step, read_step
+from tangent_jax.core import Tree, check_stop, require, trees
+from tangent_jax.core.files import Lock, digest, expanded, file_digest, locked, write_whole
+from tangent_jax.core.records import parse_json, sealed, unsealed
+
+FORMAT = 2
+OURS = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?(\.partial)?")  # the names of the files that a store writes
+KINDS = ("components", "composed", "receipts")
+MARKS = ("store.json", "journal.jsonl", "HEAD")
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    """What store.json says."""
+
+    format: int
+    store: str
+
+
+class Disk:
+    """A folder under a journal."""
+
+    def __init__(self, root: str | os.PathLike) -> None:
+        self.root = expanded("Store", root).absolute()
+        self.marker, self.journal = self.root / "store.json", Journal(self.root)
+        self.state, self.identity, self._lock = State(), "", None
+        if not self.marker.exists() and not self.journal.head.exists():
+            self.create()
+        with self.using():
+            leftovers = self.leftovers()
+        if leftovers and os.access(self.root, os.W_OK):
+            with self.using(change=True):
+                pass
+
+    def create(self) -> None:
+        """The marks of a new store, in a folder that holds nothing else."""
+        begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
+        other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
+        expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
+        require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
+        with locked(self.root / "lock"):
+            if not self.marker.exists():
+                self.journal.create()
+                self.mark()
+
+    def mark(self) -> None:
+        write_whole(self.marker, sealed({"format": FORMAT, "store": uuid.uuid4().hex}))
+
+    # Its files
+
+    def file(self, kind: str, entry: Mapping[str, str]) -> Path:
+        do = f"Convert it: python -m experiments.store convert --store={self.root}"
+        old = "files" in entry
+        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
+        return self.root / kind / f"{entry['id']}.safetensors"
+
+    def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
+        """The step in a file, once the file's hash is the journal's."""
+        whole = path.is_file() and file_digest(path) == entry["file"]
+        require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
+        return read_step(path, check=False)[0]
+
+    def write(self, kind: str, dw: Tree, provenance: Provenance | None = None) -> dict[str, str]:
+        """Writes a file that no journal line names yet, and returns what its line must say."""
+        dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
+        weights = trees.fingerprint(dw)
+        content = encode_step(dw, {"provenance": text} if text else {})
+        identity = digest(f"{weights}{time.time_ns()}{os.getpid()}".encode())[:16]
+        entry = {"id": identity, "weights": weights, "file": digest(content), "origin": digest(text.encode())}
+        write_whole(self.file(kind, entry), content)
+        return entry
+
+    def commit(self, entry: dict) -> None:
+        """Journals the operation: from here on it has happened."""
+        check_stop()
+        assert self._lock is not None
+        self._lock.check()
+        self.journal.append(entry)
+        self.state = replay(self.journal.entries)
+        self.sweep()
+
+    def leftovers(self) -> list[Path]:
+        """Files of the store's that no line names: removed weights, and what a killed writer left."""
+        state = self.state
+        live = {entry["id"] for entry in [*state.components.values(), *state.composed.values()]} | {*state.receipts}
+        ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
+        partial = [self.root / f"{name}.partial" for name in MARKS]
+        dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
+        return dead + [p for p in partial if p.exists()]
+
+    def sweep(self) -> None:
+        """Deletes what no line names."""
+        for path in self.leftovers():
+            delete(path)
+
+    @contextmanager
+    def using(self, change: bool = False) -> Iterator[None]:
+        """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
+        with locked(self.root / "lock", shared=not change) as lock:
+            self.load()
+            if change:
+                self._lock: Lock | None = lock
+                self.journal.settle()
+                if not self.marker.exists():
+                    self.mark()
+                    self.load()
+                self.sweep()
+            yield
+
+    def load(self) -> None:
+        """Reads marker and journal; InputError where one is missing, or a later version wrote them."""
+        if self.marker.exists():
+            marker = parse_json("Store", self.marker.read_bytes(), self.marker)
+            known = isinstance(marker.get("format"), int) and 1 <= marker["format"] <= FORMAT
+            do = "Update tangent_jax; nothing was changed"
+            require(known, "Store", f"a store of format {FORMAT} or earlier", marker.get("format"), do)
+            self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
+        self.journal.load()
+        self.state = replay(self.journal.entries)
+
+
+def delete(path: Path) -> None:
+    """Removes a file, or a folder of version 0.1."""
+    if path.is_dir():
+        for part in sorted(path.rglob("*"), reverse=True):
+            part.rmdir() if part.is_dir() else part.unlink()
+        path.rmdir()
+    else:
+        path.unlink()

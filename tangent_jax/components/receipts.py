@@ -1,0 +1,70 @@
+"""Receipts: what a removal did, in a file that its store's journal commits, and how one is checked.
+
+A receipt names its store and the journal's last line before the removal; the journal names the receipt's hash. So a
+receipt that was edited or forged is told from one of another store.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from tangent_jax.core import InputError, require
+from tangent_jax.core.files import digest
+from tangent_jax.core.records import parse_json, typed
+
+STATEMENT = (
+    "Exact for the components named: their weights and every composition that held them are deleted from this store, "
+    "and the composed weights are bitwise those of a store that never held them. What else this library had written "
+    "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
+    "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
+    "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "
+    "optimum on the data it retains."
+)
+
+
+class Traces(NamedTuple):
+    """What a removal did outside its store: a line for all that was deleted, and for all that could not be reached."""
+
+    deleted: list[str]
+    not_reached: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What a removal did, by the fingerprints of weights.
+
+    `deleted`: what it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images
+    or what was trained on them, and could not or must not delete.
+    """
+
+    removed: dict[str, str]
+    retrained: dict[str, str]
+    survivors: dict[str, str]
+    composed_before: str | None
+    composed_after: str | None
+    exported_before: tuple[str, ...]
+    asked: tuple[str, ...]
+    distance_bounds: dict[str, float]
+    statement: str = STATEMENT
+    deleted: tuple[str, ...] = ()
+    not_reached: tuple[str, ...] = ()
+    store: str = ""
+    journal: str = ""
+
+
+def read_receipt(path: Path) -> tuple[Receipt, str]:
+    """(the receipt of a file, the hash of its text)."""
+    try:
+        content = path.read_bytes()
+        return typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path), digest(content)
+    except InputError as error:
+        raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
+    except OSError as error:
+        raise InputError(f"verify_receipt: expected a receipt; got {path} ({error.strerror})") from error
+
+
+def check_spelling(name: str) -> None:
+    """Raises InputError for what is no name of a component; those of contributors may be e-mail addresses."""
+    good = isinstance(name, str) and re.fullmatch(r"[\w.@+\-]+( [\w.@+\-]+)*", name)
+    require(good, "Store.add", "a name of letters, digits, '.', '-', '_', '@', '+', single spaces", repr(name))

@@ -1,0 +1,84 @@
+"""What the lines of a store's journal make, replayed in order: the only place that knows what each line means."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from tangent_jax.core import refusal, require
+from tangent_jax.core.files import digest
+from tangent_jax.privacy.mechanism import Spent
+
+FIELDS = ("id", "weights", "file", "files", "origin")
+
+
+def hidden(identifiers: Iterable[str]) -> set[str]:
+    """Content identifiers, hashed again: a store knows what was removed from it, without saying whose it was."""
+    return {digest(f"removed {identifier}".encode()) for identifier in identifiers}
+
+
+@dataclasses.dataclass
+class State:
+    """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
+
+    `forgotten`: hashed identifiers of removed examples; `released`: of components that were composed or exported and
+    then removed, what they spent (None: no account) and the hashed examples they saw; `exports`: names and path.
+    """
+
+    components: dict[str, dict] = dataclasses.field(default_factory=dict)
+    composed: dict[str, dict] = dataclasses.field(default_factory=dict)
+    receipts: dict[str, str] = dataclasses.field(default_factory=dict)
+    forgotten: set[str] = dataclasses.field(default_factory=set)
+    released: list[tuple[Spent | None, frozenset[str]]] = dataclasses.field(default_factory=list)
+    exports: list[tuple[set[str], str]] = dataclasses.field(default_factory=list)
+    shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
+
+    def apply(self, line: dict[str, Any]) -> None:
+        """One more line."""
+        entry = {key: line[key] for key in FIELDS if key in line}
+        operation = line["op"]
+        if operation == "add":
+            self.components[line["name"]] = entry
+        elif operation == "convert":
+            self.components, self.composed = dict(line["components"]), {}
+        elif operation == "compose":
+            names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
+            self.composed[entry["id"]] = {**entry, "names": names}
+            self.shown |= {self.components[name]["id"] for name in line["names"]}
+        elif operation == "export":
+            self.exports.append(({*line["names"]}, line["path"]))
+            self.shown |= {self.components[name]["id"] for name in line["names"] if name in self.components}
+        elif operation in ("remove", "discard"):
+            self.leave(line)
+        else:
+            do = "Update tangent_jax; nothing was changed"
+            raise refusal("Store", "operations that this version knows", f"{operation!r}, of a later version", do)
+
+    def leave(self, line: dict[str, Any]) -> None:
+        """Components go, others may take their names, and the survivors' sum is there."""
+        gone = {*line["removed"]}
+        self.components = {n: e for n, e in self.components.items() if n not in gone} | line.get("added", {})
+        self.composed = {i: e for i, e in self.composed.items() if not gone & {*e["names"]}}
+        if line.get("composed"):
+            self.composed[line["composed"]["id"]] = {**line["composed"], "names": line["names"]}
+            self.shown |= {self.components[name]["id"] for name in line["names"]}
+        if "receipt" in line:
+            self.receipts[line["receipt"]] = line["receipt_hash"]
+        self.forgotten |= {*line.get("forgotten", ())}
+        for part in line.get("released", ()):
+            account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
+            self.released.append((account, frozenset(part["examples"])))
+
+
+def replay(entries: Iterable[dict[str, Any]]) -> State:
+    """The state that the journal's lines make; InputError for a line that this version does not know."""
+    state = State()
+    for number, line in enumerate(entries, 1):
+        try:
+            state.apply(line)
+            entries_now = [*state.components.values(), *state.composed.values()]
+            well_formed = all(isinstance(entry.get("id"), str) for entry in entries_now)
+        except (KeyError, TypeError, AttributeError) as error:
+            got = f"line {number} ({type(error).__name__}: {error})"
+            raise refusal("Store", "lines of this version in the journal", got) from error
+        require(well_formed, "Store", "lines of this version in the journal", f"line {number}")
+    return state

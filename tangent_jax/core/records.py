@@ -1,0 +1,128 @@
+"""What is read back from disk, checked in one place: text, JSON, and the types of every field.
+
+A record is described by a dataclass; `typed` builds it from JSON, or says which field is missing, unknown or wrong.
+"""
+
+import codecs
+import dataclasses
+import json
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.files import digest
+
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def read_text(function: str, path: Path) -> str:
+    """The text of a file, in UTF-8 or what its byte-order mark says; InputError naming the file otherwise."""
+    return as_text(function, path.read_bytes(), path)
+
+
+def as_text(function: str, content: bytes, where: object) -> str:
+    """The text that bytes are; `where` names them."""
+    encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise refusal(function, "text in UTF-8", f"{where}, which is damaged or of another encoding") from error
+
+
+def read_lines(function: str, path: Path) -> list[str]:
+    """The lines of a text file that are not empty, without the spaces around them."""
+    return [line.strip() for line in read_text(function, path).splitlines() if line.strip()]
+
+
+def parse_json(function: str, content: bytes | str, where: object) -> dict[str, Any]:
+    """The JSON object that the content is; InputError naming `where` for anything else."""
+    text = content if isinstance(content, str) else as_text(function, content, where)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refusal(function, f"JSON in {where}", f"{type(error).__name__}: {error}") from error
+    require(isinstance(value, dict), function, f"a JSON object in {where}", type(value).__name__)
+    return value
+
+
+def sealed(fields: dict[str, Any]) -> str:
+    """The fields as JSON with the SHA-256 over them: an edit shows. Whoever edits may also compute it anew."""
+    return json.dumps({**fields, "sha256": digest(json.dumps(fields).encode())}) + "\n"
+
+
+def unsealed(kind: Any, function: str, path: Path, do: str) -> Any:
+    """The dataclass that `sealed` wrote to a file; InputError where the file is damaged or was edited."""
+    fields = parse_json(function, path.read_bytes(), path)
+    said = fields.pop("sha256", None)
+    require(said == digest(json.dumps(fields).encode()), function, f"an unaltered {path}", "one that was edited", do)
+    return typed(kind, fields, function, path)
+
+
+def typed(kind: Any, value: Any, function: str, where: object) -> Any:
+    """`value`, as JSON gives it, as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
+
+    Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
+            number with a fraction no whole one.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        kinds = [k for k in arguments if matches(k, value)]
+        require(kinds, function, f"{spelled(kind)} in {where}", short(value))
+        return typed(kinds[0], value, function, where)
+    require(matches(kind, value), function, f"{spelled(kind)} in {where}", short(value))
+    if dataclasses.is_dataclass(kind):
+        return record(kind, value, function, where)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return tuple(typed(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is tuple:
+        right = len(value) == len(arguments)
+        require(right, function, f"{len(arguments)} entries in {where}", short(value))
+        return tuple(typed(k, v, function, where) for k, v in zip(arguments, value, strict=True))
+    if origin is dict:
+        return {name: typed(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
+    return float(value) if kind is float else value
+
+
+def record(kind: Any, value: dict[str, Any], function: str, where: object) -> Any:
+    """The dataclass of a JSON object's fields."""
+    hints, fields = get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
+    for name in value:
+        require(name in fields, function, f"a field of a {kind.__name__} in {where}", f"{name!r}, which it has not")
+    for name, field in fields.items():
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        require(name in value or not needed, function, f"the field {name} in {where}", "none")
+    return kind(**{name: typed(hints[name], v, function, f"{name} of {where}") for name, v in value.items()})
+
+
+def matches(kind: Any, value: Any) -> bool:
+    """Whether JSON's value may be a `kind`, its own entries apart."""
+    origin = get_origin(kind) or kind
+    if origin in (Union, types.UnionType):
+        return any(matches(k, value) for k in get_args(kind))
+    if origin is Any:
+        return True
+    if origin is Literal:
+        return value in get_args(kind)
+    if origin in (int, float):
+        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
+    wanted = {tuple: (list, tuple), dict: dict}.get(origin, dict if dataclasses.is_dataclass(origin) else origin)
+    return isinstance(value, wanted)
+
+
+def spelled(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(spelled(k) for k in get_args(kind))
+    return words.get(kind) or {tuple: "a list", dict: "an object"}.get(get_origin(kind) or kind, "an object")
+
+
+def short(value: Any) -> str:
+    """A value in few letters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
