@@ -22,7 +22,8 @@ lint: .venv/dev
 parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which a user never needs
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity]'
-	$(BIN)/python -m pytest tests/models/test_weights.py tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy'
+	$(BIN)/python tests/models/make_fixtures.py
+	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy or pytorch'
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'

@@ -19,7 +19,7 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.data.preprocessing import Preprocessing
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-MOST_PIXELS = 100_000_000  # of an image, as it lies and as it is resized: 300 MB each
+MOST_PIXELS = 89_000_000  # of an image, as it lies and as it is resized: Pillow warns of more
 DO = "Mend or remove it, or pass --skip_unreadable"
 
 

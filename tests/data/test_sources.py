@@ -2,10 +2,10 @@
 
 import io
 import json
-import zipfile
 
 import numpy as np
 import pytest
+from photos import as_zip, picture, summary, write
 from PIL import Image
 from scipy.io import savemat
 
@@ -14,28 +14,6 @@ from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset
-
-RNG = np.random.default_rng(0)
-
-
-def picture(size=(12, 10), suffix="PNG"):
-    buffer = io.BytesIO()
-    Image.fromarray(RNG.integers(0, 256, (*size[::-1], 3), np.uint8)).save(buffer, suffix)
-    return buffer.getvalue()
-
-
-def write(root, *names):
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture())
-
-
-def summary(dataset):
-    return {
-        split: list(zip(examples.names, examples.labels.tolist(), strict=True))
-        for split, examples in dataset.splits.items()
-    }
 
 
 def test_digits_are_split_by_writer_order():
@@ -78,13 +56,6 @@ def test_a_folder_around_everything_and_hidden_files_are_passed_over(tmp_path):
     assert summary(dataset) == {"test": [(names[2], 0)], "train": [(names[0], 0), (names[1], 1)]}
     whole = open_dataset(f"folder:{tmp_path}")
     assert summary(whole)["train"] == [(names[0], 0), ("photos/train/a/deep/4.png", 0), (names[1], 1)]
-
-
-def as_zip(path, members):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return path
 
 
 def test_a_zip_reads_like_the_folder_or_by_its_manifest(tmp_path):

@@ -70,7 +70,7 @@ def test_the_audit_of_the_trainer_comes_near_the_claim_and_stays_under_it():
     mu = 2**0.5 / claimed.noise_multiplier
     assert stats.kstest(absent, "norm").pvalue > RARE
     assert stats.kstest(present - mu, "norm").pvalue > RARE  # a canary that is clipped at every step
-    assert epsilon_lower_bound(absent, present, 1e-5).gaussian_epsilon > 0.4
+    assert abs(present.mean() - absent.mean() - mu) < 5 * (2 / len(absent)) ** 0.5
     assert not is_caught(absent, present)
 
 

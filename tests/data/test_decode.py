@@ -1,0 +1,88 @@
+"""Images of every kind: what each becomes, and which are refused."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tangent_jax.core import InputError
+from tangent_jax.data.decode import as_rgb, decode
+from tangent_jax.data.preprocessing import Preprocessing
+
+WHOLE = Preprocessing(crop=1.0)
+
+
+def encoded(picture, kind="PNG", **options):
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+def test_a_photograph_is_turned_upright(orientation, kind):
+    upright = np.zeros((20, 30, 3), np.uint8)
+    upright[:5, :5] = 255  # top left
+    turned = {
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.swapaxes(0, 1),
+        6: np.rot90(upright, 1), 7: np.rot90(upright.swapaxes(0, 1), 2), 8: np.rot90(upright, -1),
+    }[orientation]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(Image.fromarray(np.ascontiguousarray(turned)), kind, exif=exif)
+    got = np.asarray(as_rgb(Image.open(io.BytesIO(content)), "photo"))
+    assert got.shape == upright.shape
+    assert np.abs(got.astype(int) - upright).mean() < 8  # JPEG's own error
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_to_eight(kind):
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    got = decode(encoded(Image.fromarray(ramp), kind), "ramp", 64, WHOLE)
+    assert len(np.unique(got)) == 256
+    assert np.abs(got[..., 0] - ramp / 257).max() <= 0.5 + 1e-3
+    assert (got[..., 0] == got[..., 2]).all()
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_a_range_that_the_file_does_not_tell_is_refused(mode):
+    with pytest.raises(InputError, match=f"8 or 16 bits a channel; got depth.tif in mode {mode}"):
+        decode(encoded(Image.new(mode, (9, 9)), "TIFF"), "depth.tif", 8, WHOLE)
+
+
+def test_what_is_transparent_is_white_not_what_it_hid():
+    hidden = Image.new("RGBA", (9, 9), (255, 0, 0, 0))
+    half = Image.new("LA", (9, 9), (0, 128))
+    palette = Image.new("P", (9, 9))
+    assert (decode(encoded(hidden), "", 8, WHOLE) == 255).all()
+    assert (decode(encoded(half), "", 8, WHOLE) == 127).all()
+    assert (decode(encoded(palette, transparency=0), "", 8, WHOLE) == 255).all()
+    assert (decode(encoded(Image.new("RGBA", (9, 9), (9, 8, 7, 255))), "", 8, WHOLE) == [9, 8, 7]).all()
+
+
+@pytest.mark.parametrize("size", [(60000, 1), (1, 60000), (10000, 8940)])
+def test_an_image_too_large_is_refused_before_it_is_decoded(size):
+    with pytest.raises(InputError, match="at most 89,000,000 pixels"):
+        decode(encoded(Image.new("1", size)), "bomb.png", 224, Preprocessing())
+
+
+def test_preprocessing_that_no_model_has_is_refused():
+    for changes, match in [
+        ({"std": (0.0, 1.0, 1.0)}, "std of three numbers above 0"),
+        ({"mean": (0.5,)}, "mean of three numbers"),
+        ({"crop": 0.0}, "crop in"),
+        ({"interpolation": "lanczos"}, "bicubic or bilinear"),
+    ]:
+        with pytest.raises(InputError, match=match):
+            Preprocessing(**changes)
+
+
+def test_the_defaults_are_augregs_and_each_filter_is_its_own():
+    assert Preprocessing() == Preprocessing((0.5,) * 3, (0.5,) * 3, 0.9, "bicubic")
+    noise = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)))
+    for name, kind in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
+        picture = Image.open(io.BytesIO(noise)).convert("RGB").resize((int(35 * 70 / 50), 35), kind)
+        left = round((picture.size[0] - 32) / 2)
+        want = np.asarray(picture.crop((left, 2, left + 32, 34)))  # round(1.5) = 2
+        assert (decode(noise, "", 32, Preprocessing(crop=0.9, interpolation=name)) == want).all()

@@ -1,0 +1,174 @@
+"""Folders, zips and manifests as they are found: every oddity is read, said, or refused in one line."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from photos import as_zip, picture, summary, write
+
+from tangent_jax.core import InputError
+from tangent_jax.data import sources
+from tangent_jax.data.folders import by_content
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import Examples
+
+PLAIN = [f"{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(2)]
+
+
+def opened(root):
+    return open_dataset(f"folder:{root}")
+
+
+def test_capital_letters_and_val_name_splits(tmp_path):
+    write(tmp_path, "Train/a/1.png", "Train/b/1.png", "TEST/a/2.png", "val/b/3.png")
+    assert {split: len(part) for split, part in opened(tmp_path).splits.items()} == {
+        "test": 1, "train": 2, "validation": 1,
+    }  # fmt: skip
+    write(tmp_path, "validation/a/9.png")
+    with pytest.raises(InputError, match="one folder for each split; got TEST, Train, val, validation"):
+        opened(tmp_path)
+
+
+def test_a_folder_of_test_images_alone_is_not_trained_on(tmp_path):
+    write(tmp_path, "test/a/1.png", "test/b/1.png")
+    with pytest.raises(InputError, match=r"a train split in .*; got \['test'\]"):
+        opened(tmp_path)
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    write(tmp_path, *PLAIN, "train/a/._0.png", "train/.hidden/1.png", "train/stray.png")
+    (tmp_path / "train/a/Thumbs.db").write_bytes(b"x")
+    (tmp_path / "train/b/gone.png").symlink_to("nowhere.png")
+    dataset = opened(tmp_path)
+    assert [name for name, _ in summary(dataset)["train"]] == sorted(PLAIN[:4])
+    said = "\n".join(dataset.remarks)
+    for words in (
+        "left out train/b/gone.png: a link to nothing",
+        "2 hidden files",
+        "1 files that are no images, such as train/a/Thumbs.db",
+        "1 images in no class, such as train/stray.png",
+    ):
+        assert words in said, said
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+    write(tmp_path, "elsewhere/1.png", "data/train/a/1.png", "data/test/a/2.png", "apart/b/3.png")
+    (tmp_path / "data/train/b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data/validation").symlink_to(tmp_path / "apart")
+    (tmp_path / "data/train/a/up").symlink_to(tmp_path / "data")
+    dataset = opened(tmp_path / "data")
+    assert summary(dataset) == {
+        "test": [("test/a/2.png", 0)], "train": [("train/a/1.png", 0), ("train/b/1.png", 1)],
+        "validation": [("validation/b/3.png", 1)],
+    }  # fmt: skip
+    assert "a link that leads in a circle" in "\n".join(dataset.remarks)
+
+
+def test_copies_of_one_image_are_counted_once_and_said(tmp_path):
+    write(tmp_path, *PLAIN)
+    for copy in ("train/a/copy.png", "train/b/copy.png", "test/a/copy.png"):
+        (tmp_path / copy).write_bytes((tmp_path / "train/a/0.png").read_bytes())
+    lines = "\n".join(opened(tmp_path).copies())
+    assert "1 images of test are in train too" in lines
+    assert "1 images are in two classes" in lines
+    assert "2 training images are copies of others, one of them 3 times" in lines
+
+
+def test_every_fifth_image_by_content_is_test():
+    names = tuple(f"{i}" for i in range(500))
+    parts = by_content(Examples(names, np.zeros(500, np.int32), lambda i: bytes(300) + f"{i}".encode()))
+    assert 70 < len(parts["test"]) < 130
+    assert {*parts["train"].names} | {*parts["test"].names} == {*names}
+
+
+# Zips
+
+FLAGS = {"encrypted": (6, 8, 1), "deflate64": (8, 10, 9)}  # offsets of the field in local and central headers, value
+
+
+def damaged(path, how):
+    images = {name: picture() for name in PLAIN}
+    method = zipfile.ZIP_DEFLATED if how == "damaged" else zipfile.ZIP_STORED
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in images.items():
+            archive.writestr(name, content)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"train/a/0.png")
+    if how in FLAGS:
+        local, central, value = FLAGS[how]
+        content[at - 30 + local] = value
+        second = content.index(b"train/a/0.png", content.index(b"PK\x01\x02"))
+        content[second - 46 + central] = value
+    elif how == "damaged":
+        content[at + 20 : at + 60] = os.urandom(40)
+    else:
+        content[at + 40] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("how", ["encrypted", "deflate64", "damaged", "flipped"])
+def test_a_member_that_cannot_be_read_is_one_line_when_it_is_read(tmp_path, how):
+    dataset = opened(damaged(tmp_path / "d.zip", how))
+    assert len(dataset.train.identifiers()) == 4  # told apart from readable ones, by its name
+    with pytest.raises(InputError, match=r"expected a readable train/a/0\.png in") as error:
+        dataset.train.read(0)
+    assert "\n" not in str(error.value)
+    assert dataset.train.read(1)
+
+
+def test_a_member_that_declares_more_than_an_image_has_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_BYTES", 10)
+    dataset = opened(as_zip(tmp_path / "z.zip", {name: picture() for name in PLAIN}))
+    with pytest.raises(InputError, match="an image of at most"):
+        dataset.train.read(0)
+
+
+ITEM = ["a.png", "train", 0]
+MANIFESTS = {
+    "a list": ([1], "a JSON object in manifest.json"),
+    "null": (None, "a JSON object"),
+    "no items": ({"classes": ["x", "y"]}, "the field items"),
+    "short": ({"classes": ["x", "y"], "items": [["a.png", "train"]]}, "3 entries"),
+    "dict": ({"classes": ["x", "y"], "items": {"a.png": 0}}, "a list"),
+    "text label": ({"classes": ["x", "y"], "items": [["a.png", "train", "0"]]}, "a whole number"),
+    "float label": ({"classes": ["x", "y"], "items": [["a.png", "train", 0.7]]}, "a whole number"),
+    "true label": ({"classes": ["x", "y"], "items": [["a.png", "train", True]]}, "a whole number"),
+    "null label": ({"classes": ["x", "y"], "items": [["a.png", "train", None]]}, "a whole number"),
+    "list name": ({"classes": ["x", "y"], "items": [[["a.png"], "train", 0]]}, "text"),
+    "null split": ({"classes": ["x", "y"], "items": [["a.png", None, 0]]}, "text"),
+    "text classes": ({"classes": "xy", "items": [ITEM]}, "a list in classes"),
+    "classes twice": ({"classes": ["x", "x"], "items": [ITEM, ["a.png", "test", 1]]}, "classes of different names"),
+    "misspelt split": ({"classes": ["x", "y"], "items": [ITEM, ["a.png", "tset", 1]]}, "splits of train, test"),
+    "label too high": ({"classes": ["x", "y"], "items": [["a.png", "train", 10**30]]}, "a class index below 2"),
+}
+
+
+@pytest.mark.parametrize("how", MANIFESTS)
+def test_a_malformed_manifest_is_one_line_that_names_the_field(tmp_path, how):
+    content, match = MANIFESTS[how]
+    path = as_zip(tmp_path / "m.zip", {"a.png": picture(), "manifest.json": json.dumps(content)})
+    with pytest.raises(InputError, match=match) as error:
+        opened(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"{not", b"\xff\xfe\x00", b"[" * 100_000])
+def test_a_manifest_that_is_no_json_is_one_line(tmp_path, content):
+    with pytest.raises(InputError, match=r"manifest.json"):
+        opened(as_zip(tmp_path / "m.zip", {"a.png": picture(), "manifest.json": content}))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "not json", json.dumps({"name": "a web app", "icons": []})])
+def test_another_programs_manifest_in_a_folder_is_not_read_as_ours(tmp_path, content):
+    write(tmp_path, *PLAIN)
+    (tmp_path / "manifest.json").write_text(content)
+    assert opened(tmp_path).classes == ("a", "b")
+
+
+@pytest.mark.parametrize("spec", [7, None, b"folder:x", "folder:~no_such_user/x", "folder:a\0b"])
+def test_a_specification_that_is_no_path_is_one_line(spec):
+    with pytest.raises(InputError, match="open_dataset: expected"):
+        open_dataset(spec)
