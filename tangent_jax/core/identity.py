@@ -9,6 +9,7 @@ and the package's version. A user's function that holds an object of unknown con
 import dataclasses
 import functools
 import hashlib
+import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,8 @@ def parts(value: Any) -> list[Any]:
         return [*value.items()]
     if isinstance(value, (set, frozenset)):
         return sorted(map(identity, value))
+    if isinstance(value, os.PathLike):
+        return [os.fspath(value)]
     if isinstance(value, types.FunctionType):
         return of_function(value)
     if isinstance(value, types.CodeType):

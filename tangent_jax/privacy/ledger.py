@@ -42,7 +42,6 @@ class Ledger:
 
     def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock) -> None:
         self.path, self.spent, self.saver, self.lock = folder / "ledger.json", spent, saver, lock
-        self.account: Account | None = None
 
     def read(self) -> None:
         """Takes over what is on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
@@ -65,20 +64,21 @@ class Ledger:
         require(fits or lost, "Ledger", f"{self.path} and {self.saver.path} of one run", got, DO)
         taken = 0 if checkpoint is None else len(checkpoint.history)
         require(taken <= spent.mechanism.steps, "Ledger", f"{taken} steps paid", spent.mechanism.steps, DO)
-        self.account, self.spent = account, spent
+        self.spent = spent
 
     def pay(self, steps: int) -> None:
         """On disk when this returns: `steps` in all are paid for."""
         self.lock.check()
         self.spent = self.spent.paid(steps)
         fields = {**dataclasses.asdict(self.spent.mechanism), "private": self.spent.private}
-        self.account = Account(self.saver.run, fields, self.saver.digest())
-        write_whole(self.path, sealed(dataclasses.asdict(self.account)))
+        account = Account(self.saver.run, fields, self.saver.digest())
+        write_whole(self.path, sealed(dataclasses.asdict(account)))
 
     def save(self, state: Any, history: list[dict[str, float]]) -> None:
-        """A checkpoint that names the ledger as it is now."""
+        """A checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
         self.lock.check()
         self.saver.save(state, history, digest(self.path.read_bytes()))
+        self.pay(self.spent.mechanism.steps)
 
 
 @contextmanager

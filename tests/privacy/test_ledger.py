@@ -1,0 +1,220 @@
+"""A private run's ledger and checkpoint: each names the other; where they do not fit nothing is trained."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tangent_jax.core import InputError
+from tangent_jax.core.files import digest
+from tangent_jax.privacy import train as module
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.train.batches import Batches
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((40, 3)).astype(np.float32), RNG.integers(0, 3, 40)
+START = {"kernel": jnp.zeros((3, 3))}
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+def train(folder, steps=5, seed=None, **changes):
+    data, mechanism = Batches(X, Y), make_mechanism(3.0, 1e-5, steps)
+    return fit_private(linear, START, data, mechanism, seed=seed, folder=folder, **changes)
+
+
+def interrupted(folder, monkeypatch, after=3, **changes):
+    """A run that was killed after some steps, each of them saved."""
+    taken, real = [], module._private_step
+
+    def step(*arguments):
+        taken.append(1)
+        if len(taken) > after:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_private_step", step)
+        patch.setattr(module, "SAVE_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            train(folder, **changes)
+
+
+def edit(path, **changes):
+    """Edits fields of a sealed record, without its seal."""
+    record = json.loads(path.read_text())
+    for name, value in changes.items():
+        place = record["spent"] if name in record.get("spent", {}) else record
+        place[name] = value
+    path.write_text(json.dumps(record))
+
+
+def reseal(path):
+    """The seal computed anew, as an owner of the disk could."""
+    record = json.loads(path.read_text())
+    record.pop("sha256")
+    path.write_text(json.dumps({**record, "sha256": digest(json.dumps(record).encode())}) + "\n")
+
+
+def checkpoint(folder):
+    return next(folder.glob("*/checkpoint.json"))
+
+
+def state_file(folder):
+    return max((p for p in folder.glob("*/*/state/**/*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+HARM = {
+    "ledger deleted": lambda folder: (folder / "ledger.json").unlink(),
+    "steps lowered": lambda folder: edit(folder / "ledger.json", steps=0),
+    "steps negative": lambda folder: edit(folder / "ledger.json", steps=-5),
+    "steps a word": lambda folder: edit(folder / "ledger.json", steps="ten"),
+    "noise raised": lambda folder: edit(folder / "ledger.json", noise_multiplier=100.0),
+    "private claimed": lambda folder: edit(folder / "ledger.json", private=True),
+    "ledger torn": lambda folder: (folder / "ledger.json").write_text((folder / "ledger.json").read_text()[:30]),
+    "ledger a list": lambda folder: (folder / "ledger.json").write_text("[]"),
+    "ledger binary": lambda folder: (folder / "ledger.json").write_bytes(b"\xff\xfe\x00\x80"),
+    "checkpoint deleted": lambda folder: shutil.rmtree(checkpoint(folder).parent),
+    "history edited": lambda folder: checkpoint(folder).write_text(checkpoint(folder).read_text().replace("1", "2")),
+    "state altered": lambda folder: state_file(folder).write_bytes(state_file(folder).read_bytes()[::-1]),
+    "state deleted": lambda folder: shutil.rmtree(next(folder.glob("*/*/state"))),
+}
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["finished", "interrupted"])
+@pytest.mark.parametrize("harm", HARM)
+def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path, monkeypatch, harm, resume):
+    seed = 3 if harm == "private claimed" else None
+    interrupted(tmp_path, monkeypatch, seed=seed) if resume else train(tmp_path, seed=seed)
+    HARM[harm](tmp_path)
+    left = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "ledger.lock"}
+    monkeypatch.setattr(module, "_private_step", lambda *_: pytest.fail("a step was taken"))
+    with pytest.raises(InputError) as error:
+        train(tmp_path, seed=seed)
+    assert "\n" not in str(error.value)
+    assert left == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != "ledger.lock"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"steps": 0}, "5 steps paid; got 0"),
+        ({"noise_multiplier": 100.0}, "the mechanism of this run in .*; got another"),
+        ({"private": False}, "the mechanism of this run"),
+    ],
+)
+def test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run(tmp_path, changes, match):
+    train(tmp_path)
+    edit(tmp_path / "ledger.json", **changes)
+    reseal(tmp_path / "ledger.json")
+    with pytest.raises(InputError, match=match):
+        train(tmp_path)
+
+
+@pytest.mark.parametrize("which", ["ledger.json", "checkpoint"])
+def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, which):
+    interrupted(tmp_path / "run", monkeypatch, after=2)
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    train(tmp_path / "run")
+    if which == "ledger.json":
+        shutil.copy(tmp_path / "backup/ledger.json", tmp_path / "run/ledger.json")
+    else:
+        folder = checkpoint(tmp_path / "run").parent
+        shutil.rmtree(folder)
+        shutil.copytree(checkpoint(tmp_path / "backup").parent, folder)
+    with pytest.raises(InputError, match="older than the other"):
+        train(tmp_path / "run")
+
+
+def test_both_restored_are_not_told_and_each_counts_its_own(tmp_path, monkeypatch):
+    """Stated in ledger.py: whoever owns the disk can set both back."""
+    interrupted(tmp_path / "run", monkeypatch, after=2)
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    assert train(tmp_path / "run").spent == train(tmp_path / "backup").spent
+
+
+def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):
+    train(tmp_path)
+    (tmp_path / "ledger.json").unlink()
+    with pytest.raises(InputError, match="the ledger beside"):
+        train(tmp_path, steps=7)
+
+
+def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(tmp_path, monkeypatch):
+    for after in range(1, 6):
+        folder = tmp_path / f"{after}"
+        interrupted(folder, monkeypatch, after=after) if after < 5 else train(folder)
+        fitted = train(folder)
+        assert fitted.spent.mechanism.steps == 5
+        assert fitted.steps == min(4, 5) if after < 5 else 5
+
+
+def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path):
+    def delete(row, dw):
+        (tmp_path / "ledger.lock").unlink()
+
+    with pytest.raises(InputError, match="deleted while it was held"):
+        train(tmp_path, on_step=delete)
+    assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"] == 1
+
+
+def test_one_image_more_or_another_label_is_another_run(tmp_path):
+    """The identity covers every row: version 0.1's sampled 64."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((500, 3)).astype(np.float32), rng.integers(0, 3, 500)
+    options = {"folder": tmp_path, "seed": 0}
+    mechanism = make_mechanism(3.0, 1e-5, 2)
+    fit_private(linear, START, Batches(x, y), mechanism, **options)
+    for change in ("input", "label", "one less"):
+        other, labels = x.copy(), y.copy()
+        other[251, 1] += 1e-3 * (change == "input")
+        labels[251] = (labels[251] + (change == "label")) % 3
+        rows = np.arange(499 if change == "one less" else 500)
+        with pytest.raises(InputError, match="another data set or setting"):
+            fit_private(linear, START, Batches(other, labels, rows=rows), mechanism, **options)
+    fit_private(linear, START, Batches(x, y), mechanism, **options)
+
+
+def test_examples_that_are_not_finite_are_counted():
+    x = X.copy()
+    x[[5, 7]] = np.nan
+    assert fit_private(linear, START, Batches(x, Y), make_mechanism(3.0, 1e-5, 4), seed=0).non_finite == 8
+    assert train(None).non_finite == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e-40), "clip_norm in 1e-12..1e\\+12; got 1e-40"),
+        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e38), "clip_norm in"),
+        (lambda: make_mechanism(1e9, 1e-5), "epsilon in 0.001..100"),
+        (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon in 0.001..100"),
+        (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), "delta in"),
+        (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps in .*got 2.5"),
+        (lambda: make_mechanism(float("nan"), 1e-5), "epsilon > 0, finite; got nan"),
+        (lambda: fit_private(linear, START, Batches(X, Y + 1), make_mechanism(3.0, 1e-5)), "labels below 3"),
+        (lambda: fit_private(linear, START, Batches(X, Y), "epsilon 3"), "a mechanism of make_mechanism; got str"),
+        (lambda: fit_private(linear, {"kernel": jnp.zeros((3, 3), "float16")}, Batches(X, Y), make_mechanism(3, 1e-5)),
+         "float32 or float64; got float16"),
+    ],
+)  # fmt: skip
+def test_wrong_uses_are_one_clear_line(call, match):
+    with pytest.raises(InputError, match=match):
+        call()
+
+
+def test_a_claim_never_exceeds_its_budget():
+    for epsilon in (1e-3, 0.1, 1.0, 3.0, 8.0, 50.0, 100.0):
+        for delta in (1e-15, 1e-5, 1e-2):
+            assert make_mechanism(epsilon, delta).epsilon <= epsilon
+
+
+def test_a_step_that_overflows_stops_the_run_with_one_line():
+    with pytest.raises(InputError, match="a finite step; got a norm of inf after step 1"):
+        train(None, optimizer=optax.sgd(1e30))

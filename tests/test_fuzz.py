@@ -1,0 +1,266 @@
+"""Whatever lies in a file: read, or refused in one line. Any exception but InputError and OSError fails.
+
+Hypothesis writes zips, manifests, journals, ledgers, receipts and safetensors headers: whole ones with bytes changed,
+and JSON of every shape. A bounded time each.
+"""
+
+import io
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import origin, part
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from photos import picture
+from safetensors.numpy import save
+
+from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.receipts import read_receipt
+from tangent_jax.components.steps import encode_step, read_metadata, read_step
+from tangent_jax.components.store import Store
+from tangent_jax.core import InputError
+from tangent_jax.core.files import digest
+from tangent_jax.core.records import sealed
+from tangent_jax.data.decode import decode
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.cache import parsed
+from tangent_jax.models.load import load
+from tangent_jax.privacy.ledger import open_ledger
+from tangent_jax.privacy.mechanism import Mechanism, Spent
+
+EXAMPLES = int(os.environ.get("TANGENT_JAX_FUZZ", "60"))
+FUZZ = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[*HealthCheck], derandomize=True
+)
+LEAF = st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=4)
+JSON = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+)
+
+
+def read(*readers):
+    """Calls every reader; a refusal must be one line."""
+    for reader in readers:
+        try:
+            reader()
+        except InputError as error:
+            if "\n" in str(error):
+                raise AssertionError("a refusal of several lines") from error
+        except OSError:
+            pass
+
+
+@st.composite
+def damaged(draw, content):
+    """Bytes with a few of them changed, cut out, or written twice."""
+    altered = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(altered) - 1, 0)))
+        how = draw(st.sampled_from(["flip", "cut", "twice", "end"]))
+        if how == "flip" and altered:
+            altered[at] ^= draw(st.integers(1, 255))
+        elif how == "cut":
+            del altered[at : at + draw(st.integers(1, 40))]
+        elif how == "twice":
+            altered[at:at] = altered[at : at + draw(st.integers(1, 40))]
+        else:
+            del altered[at:]
+    return bytes(altered)
+
+
+@st.composite
+def mutated(draw, value):
+    """JSON in which one place is something else, or gone."""
+    copy = json.loads(json.dumps(value))
+    node = copy
+    while True:
+        places = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not places:
+            return copy
+        place = draw(st.sampled_from(places))
+        inner = node[place]
+        if isinstance(inner, (dict, list)) and draw(st.booleans()):
+            node = inner
+            continue
+        if draw(st.booleans()):
+            del node[place]
+        else:
+            node[place] = draw(JSON)
+        return copy
+
+
+def zipped(members, method=zipfile.ZIP_DEFLATED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+PHOTO = picture()
+NAMES = [f"{split}/{c}.png" for split in ("train", "test") for c in "ab"]
+ITEMS = {"classes": ["a", "b"], "items": [[n, n.split("/")[0], int(n[-5] == "b")] for n in NAMES]}
+FOLDERS = zipped({f"{split}/{c}/1.png": PHOTO for split in ("train", "test") for c in "ab"})
+
+
+def read_dataset(path):
+    dataset = open_dataset(f"folder:{path}")
+    for examples in dataset.splits.values():
+        examples.identifiers()
+        for i in range(len(examples)):
+            read(lambda i=i, examples=examples: decode(examples.read(i), "", 8, Preprocessing()))
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@FUZZ
+@given(content=damaged(FOLDERS))
+def test_zips(folder, content):
+    (folder / "z.zip").write_bytes(content)
+    read(lambda: read_dataset(folder / "z.zip"))
+
+
+@FUZZ
+@given(manifest=mutated(ITEMS) | JSON)
+def test_manifests(folder, manifest):
+    members = {name: PHOTO for name in NAMES} | {"manifest.json": json.dumps(manifest)}
+    (folder / "m.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
+    read(lambda: read_dataset(folder / "m.zip"))
+
+
+@FUZZ
+@given(content=damaged(PHOTO) | st.binary(max_size=60))
+def test_images(content):
+    read(lambda: decode(content, "photo", 8, Preprocessing()))
+
+
+STEP = encode_step(part(0), {"provenance": origin(0).to_json()})
+HEADER = json.loads(STEP[8 : 8 + int.from_bytes(STEP[:8], "little")])
+
+
+@FUZZ
+@given(content=damaged(STEP[:3000]).map(lambda head: head + STEP[3000:]))
+def test_steps(folder, content):
+    (folder / "dw.safetensors").write_bytes(content)
+    read(lambda: read_step(folder / "dw.safetensors"), lambda: read_metadata(folder / "dw.safetensors"))
+
+
+@FUZZ
+@given(header=mutated(HEADER) | JSON)
+def test_headers_of_tensors(folder, header):
+    text = json.dumps(header).encode()
+    (folder / "h.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + STEP[-200:])
+    read(lambda: read_step(folder / "h.safetensors"), lambda: load(folder / "h.safetensors"))
+
+
+SHAPES = {
+    "cls_token": (1, 1, 8), "pos_embed": (1, 5, 8), "patch_embed.proj.weight": (8, 3, 4, 4), "norm.weight": (8,),
+    "blocks.0.attn.qkv.weight": (24, 8), "blocks.0.mlp.fc1.weight": (16, 8), "blocks.0.norm1.bias": (8,),
+}  # fmt: skip
+
+
+@FUZZ
+@given(data=st.data())
+def test_weights_of_any_shape_and_number(folder, data):
+    tensors = {}
+    for name, shape in SHAPES.items():
+        changed = data.draw(st.sampled_from([shape, shape, shape[1:], (), (*shape, 1), (0, *shape)]), name)
+        kind = data.draw(st.sampled_from([np.float32, np.float32, np.float16, np.int8, bool]), name)
+        number = data.draw(st.sampled_from(["0", "0", "1", "999999999"]), name)
+        tensors[name.replace("blocks.0", f"blocks.{number}")] = np.ones(changed, kind)
+    (folder / "w.safetensors").write_bytes(save(tensors))
+    beside = data.draw(mutated({"architecture": "vit", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}) | JSON)
+    (folder / "config.json").write_text(json.dumps(beside))
+    read(lambda: load(folder / "w.safetensors"))
+    (folder / "config.json").unlink()
+
+
+@pytest.fixture(scope="module")
+def store(folder):
+    store = Store(folder / "store")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    store.compose()
+    receipt, _ = store.remove(["shard 1"])
+    return store, store.root / f"receipts/{receipt}.json"
+
+
+@FUZZ
+@given(data=st.data())
+def test_journals(store, data):
+    """Also lines whose hashes were computed anew: by a later version, or by hand."""
+    whole = {path: path.read_bytes() for path in (store[0].journal.path, store[0].journal.head)}
+    lines = [json.loads(line) for line in whole[store[0].journal.path].splitlines()]
+    if data.draw(st.booleans()):
+        path = data.draw(st.sampled_from([*whole]))
+        path.write_bytes(data.draw(damaged(whole[path])))
+    else:
+        previous, text = "0" * 64, b""
+        for line in data.draw(mutated(lines)):
+            line = {**line, "previous": previous} if isinstance(line, dict) else line
+            encoded = json.dumps(line).encode()
+            previous, text = digest(encoded), text + encoded + b"\n"
+        store[0].journal.path.write_bytes(text)
+        count = {"lines": text.count(b"\n"), "hash": previous}
+        store[0].journal.head.write_text(json.dumps(count) + "\n")
+
+    def use():
+        again = Store(store[0].root)
+        read(again.verify, lambda: again.holding(["photo 1.jpg"]), lambda: again.spent([*again]))
+
+    components = {path: path.read_bytes() for path in store[0].root.rglob("*.safetensors")}
+    read(use)
+    for path, content in {**whole, **components}.items():  # a journal that names nothing lets its files be swept
+        path.write_bytes(content)
+
+
+@FUZZ
+@given(data=st.data())
+def test_receipts(folder, store, data):
+    content = store[1].read_bytes()
+    altered = data.draw(damaged(content) | mutated(json.loads(content)).map(lambda r: json.dumps(r).encode()))
+    (folder / "receipt.json").write_bytes(altered)
+    read(lambda: store[0].verify_receipt(folder / "receipt.json"), lambda: read_receipt(folder / "receipt.json"))
+
+
+@FUZZ
+@given(fields=mutated(json.loads(origin(0).to_json())) | JSON)
+def test_provenances(fields):
+    read(lambda: Provenance.from_json(json.dumps(fields)))
+
+
+ACCOUNT = {
+    "run": "r", "checkpoint": None, "spent": {
+        "clip_norm": 1.0, "noise_multiplier": 2.0, "steps": 3, "delta": 1e-5, "sampling_rate": 1.0, "private": True,
+    },
+}  # fmt: skip
+
+
+@FUZZ
+@given(data=st.data())
+def test_ledgers(folder, data):
+    whole = sealed(ACCOUNT).encode()
+    content = data.draw(damaged(whole) | mutated(ACCOUNT).map(lambda a: sealed(a).encode()))
+    (folder / "ledger.json").write_bytes(content)
+
+    def use():
+        with open_ledger(folder, "r", Spent(Mechanism(1.0, 2.0, 0, 1e-5), True)) as ledger:
+            assert ledger.spent.mechanism.steps >= 0
+
+    read(use)
+
+
+@FUZZ
+@given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_lines_of_a_cache_journal(content):
+    assert parsed(content) is None or parsed(content).chunk is not None
