@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint parity clean
+.PHONY: demo test test-all mutate lint parity clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -11,8 +11,13 @@ demo: .venv/demo  ## the two-minute tour, offline on digits
 test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, real weights and photographs, benches
-	TANGENT_JAX_KILLS=200 TANGENT_JAX_OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
+test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fuzzing, real weights, benches, mutations
+	TANGENT_JAX_KILLS=200 TANGENT_JAX_FUZZ=1000 TANGENT_JAX_OPTIMISED=1 \
+	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
+	$(BIN)/python tests/mutations.py
+
+mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
+	$(BIN)/python tests/mutations.py $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

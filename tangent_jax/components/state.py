@@ -1,6 +1,7 @@
 """What the lines of a store's journal make, replayed in order: the only place that knows what each line means."""
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,10 +76,18 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
     for number, line in enumerate(entries, 1):
         try:
             state.apply(line)
-            entries_now = [*state.components.values(), *state.composed.values()]
-            well_formed = all(isinstance(entry.get("id"), str) for entry in entries_now)
+            known = well_formed(state)
         except (KeyError, TypeError, AttributeError) as error:
             got = f"line {number} ({type(error).__name__}: {error})"
             raise refusal("Store", "lines of this version in the journal", got) from error
-        require(well_formed, "Store", "lines of this version in the journal", f"line {number}")
+        require(known, "Store", "lines of this version in the journal", f"line {number}")
     return state
+
+
+def well_formed(state: State) -> bool:
+    """Whether every file that the lines name is one that a store writes, with its hashes."""
+    entries = [*state.components.values(), *state.composed.values()]
+    named = [entry.get("file", entry.get("files")) for entry in entries] + [entry.get("weights") for entry in entries]
+    identities = [*(entry.get("id") for entry in entries), *state.receipts]
+    are_ours = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{16}", one) for one in identities)
+    return are_ours and all(isinstance(one, str) for one in [*named, *state.receipts.values(), *state.components])

@@ -1,6 +1,7 @@
 """What a removal leaves behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
 import dataclasses
+import os
 import shutil
 
 import jax
@@ -346,6 +347,21 @@ def test_bytes_appended_to_the_journal_are_told(tmp_path):
     assert "4 bytes after the last line" in Store(tmp_path).verify()[0]
     Store(tmp_path).add("b", part(1), origin(1))
     assert Store(tmp_path).verify() == []
+
+
+def test_a_line_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    store, synced = Store(tmp_path), []
+
+    def fsync(descriptor, real=os.fsync):
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.add("a", part(0), origin(0))
+    step = store.path("a").name
+    assert [name for name in synced if name in (f"{step}.partial", "journal.jsonl", "HEAD.partial")] == [
+        f"{step}.partial", "journal.jsonl", "HEAD.partial",
+    ]  # fmt: skip
 
 
 def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypatch):

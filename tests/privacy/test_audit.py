@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 from helpers import private_task
 from scipy import stats
 
@@ -228,6 +229,15 @@ def test_the_account_is_of_the_rate_that_was_used():
     mechanism = Mechanism(1.0, 2.0, 3, 1e-5, 0.5)
     spent = fit_private(two_layers, START, Batches(X, Y), mechanism, seed=0).spent
     assert spent.mechanism == mechanism
+    accountant = pld.PLDAccountant().compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)), 3)
+    assert abs(mechanism.epsilon - accountant.get_epsilon(1e-5)) < 1e-6
+
+
+def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
+    """Scores that separate in the first half alone prove nothing."""
+    absent, present = np.tile([0.0, 10.0], 500), np.tile([5.0, 5.0], 500)
+    bound = epsilon_lower_bound(absent, present, 1e-5)
+    assert bound.epsilon == bound.gaussian_epsilon == 0
 
 
 def test_every_gradient_lies_within_the_clip_norm():

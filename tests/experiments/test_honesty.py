@@ -1,0 +1,178 @@
+"""What every reported figure rests on: the paper's settings, fresh draws, and data that a choice has not seen."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from run_binary import ROOT, run
+
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.steps import read_step
+from tangent_jax.components.sums import greedy_soup
+from tangent_jax.core import trees
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.linearize import linearize
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.train.fit import accuracy
+from tangent_jax.train.losses import rescaled_square
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import adam
+
+
+def test_the_defaults_are_the_papers():
+    """Rescaled square loss, alpha 1, kappa 15; 30 epochs of 32, Adam 1e-3, x0.1 at epochs 15 and 25; 1e-5."""
+    recipe = Recipe()
+    assert (recipe.loss, recipe.alpha, recipe.kappa, recipe.penalty) == ("rsl", 1.0, 15.0, 1e-5)
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.blocks) == (30, 32, 1e-3, 1)
+    logits, labels = jnp.array([[1.0, 2.0, 4.0]]), jnp.array([1])
+    want = (1 + (2 - 15) ** 2 + 16) / 3
+    for objective in (make_objective(), recipe.objective()):
+        assert abs(float(objective.loss(logits, labels)[0]) - want) < 1e-4
+    assert abs(float(rescaled_square(logits, labels)[0]) - want) < 1e-4
+    optimizer = adam(1.0)
+    steps = []
+    for epoch in range(30):
+        update, _ = optimizer.update(jnp.ones(()), optimizer.init(jnp.zeros(())), progress=epoch / 30)
+        steps.append(round(-float(update), 3))
+    assert steps == [1.0] * 15 + [0.1] * 10 + [0.01] * 5
+
+
+def test_a_recipe_is_what_it_says():
+    logits, labels = jnp.array([[1.0, 2.0]]), jnp.array([0])
+    loss = Recipe(kappa=5.0, alpha=2.0).objective().loss(logits, labels)
+    assert abs(float(loss[0]) - (2 * 16 + 4) / 2) < 1e-5
+    builtin = load("builtin")
+    heads, blocks = [], []
+    for seed in range(3):
+        w = Recipe(seed=seed, reset=True).predictor(10, builtin).w
+        assert trees.fingerprint(w) == trees.fingerprint(Recipe(seed=seed, reset=True).predictor(10, builtin).w)
+        blocks.append(trees.fingerprint(w["block_5"]))
+        heads.append(trees.fingerprint(Recipe(seed=seed).predictor(10, builtin).w["head"]))
+    assert len({*heads}) == len({*blocks}) == 3
+
+
+def test_fresh_leaves_have_their_scales_and_keys_of_their_own():
+    model = VisionTransformer(ViTConfig(64, 2, 2, 96, patch_size=4, image_size=16, classes=50))
+    w = trees.leaves(initial_weights(model, jax.random.key(0)))
+    assert abs(np.std(w["head/kernel"]) / 0.01 - 1) < 0.1
+    cut = 0.02 * 0.8796  # a normal cut at two standard deviations
+    for path in (
+        "position_embedding",
+        "patch_embedding/kernel",
+        "block_0/mlp_in/kernel",
+        "block_1/attention/out/kernel",
+    ):
+        assert abs(np.std(w[path]) / cut - 1) < 0.1, path
+    assert not np.array_equal(w["block_0/mlp_in/kernel"], w["block_1/mlp_in/kernel"])
+    assert not np.array_equal(w["block_0/attention/query/kernel"], w["block_0/attention/key/kernel"])
+
+
+def test_a_greedy_soup_keeps_what_does_not_harm():
+    components = {name: {"x": np.array([value])} for name, value in {"a": 1.0, "b": 3.0, "c": -1.0}.items()}
+    assert greedy_soup(components, lambda dw: float(dw["x"][0] > 0)) == ["a", "b", "c"]  # all means count alike
+
+
+def test_a_frozen_leaf_costs_nothing_by_autodiff():
+    model = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
+    w, x = initial_weights(model, jax.random.key(0)), jnp.ones((2, 8, 8, 3))
+    f_lin = linearize(lambda w, x: model.apply(w, x), w)
+
+    def flops(dw):
+        return jax.jit(lambda dw, x: f_lin(dw, x).total).lower(dw, x).compile().cost_analysis()["flops"]
+
+    plain = jax.jit(model.apply).lower(w, x).compile().cost_analysis()["flops"]
+    assert flops({"head": w["head"]}) < 1.1 * plain < 1.7 * plain < flops(w)
+
+
+# The experiments
+
+SPY = """
+import json, sys
+import numpy as np
+from absl import app
+from experiments import {binary} as module
+asked = []
+{body}
+def main(argv):
+    module.main()
+    print(json.dumps(asked))
+app.run(main, argv=["x", *sys.argv[1:]])
+"""
+TABLE1 = """
+def run(dataset, name, recipe, runs, *, on_test):
+    asked.append([name, recipe.learning_rate, on_test])
+    return 0.9 if recipe.learning_rate == 1e-4 and not on_test else 0.5
+module.run = run
+"""
+TABLE3 = """
+def train(self, together, on_test):
+    asked.extend([run.learning_rate, on_test] for run in together)
+    return [0.9 if run.learning_rate == 0.02 and not on_test else 0.5 for run in together]
+module.Cell.train = train
+"""
+
+
+def spied(binary, body, *flags):
+    """What a binary asked to be trained, on test or on held-out images."""
+    code = SPY.format(binary=binary, body=body)
+    command = [sys.executable, "-W", "ignore", "-c", code, *flags]
+    return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_settings_are_chosen_on_held_out_images(tmp_path):
+    """Test images are seen only once the choice is made, and only for what was chosen."""
+    asked = spied("table1", TABLE1, f"--out={tmp_path}/1", "--blocks=1", "--seeds=2", "--nosearch_anchor")
+    for name in ("FC", "TAFT-1", "NLFT-1"):
+        runs = [(rate, on_test) for n, rate, on_test in asked if n == name]
+        assert runs == [(1e-3, False), (1e-4, False), (1e-4, True), (1e-4, True)]
+    flags = ["--epsilons=8", "--lrs=0.006,0.02", "--clip_norms=1", "--subsets=fc", "--seeds=2"]
+    asked = spied("table3", TABLE3, f"--out={tmp_path}/3", *flags)
+    first = next(i for i, (_, on_test) in enumerate(asked) if on_test)
+    assert {rate for rate, on_test in asked if on_test} == {0.02}
+    assert {rate for rate, _ in asked[:first]} == {0.006, 0.02}
+
+
+@pytest.mark.slow
+def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images(tmp_path):
+    digits, cache = open_dataset("digits"), Cache(tmp_path / "cache")
+    for binary, flags in (("finetune", []), ("private", ["--subset=fc", "--seed=0"])):
+        out = tmp_path / binary
+        result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
+        dw, metadata = read_step(out / "dw.safetensors")
+        recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
+        predict = recipe.predictor(10)
+        test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
+        assert abs(accuracy(predict, dw, test.inputs, test.labels) - result["accuracy"]) < 1e-6
+        assert abs(accuracy(predict, dw, train.inputs, train.labels) - result["accuracy"]) > 1e-3
+
+
+@pytest.mark.slow
+def test_what_is_removed_is_in_no_mean():
+    """forget's curve: after k shards leave, no mean, SISA's neither, holds what they answered."""
+    body = """
+import types
+module.Method = None
+labels = np.zeros(4, int)
+def outputs(store): return np.array(store)
+# each shard answers wrongly but the last one in every order is right: what is left must decide
+def main():
+    values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
+    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(labels=labels))
+    curve, _ = module.dropping(method, list(range(10)), values)
+    asked.append(curve)
+module.main = main
+"""
+    (curve,) = spied("forget", body, "--orders=40")
+    assert curve["removed"][-1] == 9
+    for name in ("taft", "sisa_mean"):
+        assert curve[name][0] == 1.0  # all ten: the strong one decides
+        assert curve[name][-1] < 0.5  # one of ten is left, seldom the strong one

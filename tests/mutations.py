@@ -1,0 +1,254 @@
+"""Breaks the code on purpose, one place at a time, and sees the test that must catch it fail: `make mutate`.
+
+Each entry of MUTATIONS is (file, what stands there once, what it becomes, the test). A mutation whose test stays green
+has survived: exit code 1. Mutations are applied in temporary copies; nothing here is touched.
+
+    python tests/mutations.py [words that a mutation's line must contain]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+AUDIT, LEDGER, NOISE = "tests/privacy/test_audit.py", "tests/privacy/test_ledger.py", "tests/privacy/test_train.py"
+STORE, REMOVAL, FIXTURES = (
+    "tests/components/test_store.py",
+    "tests/components/test_removal.py",
+    "tests/models/test_fixtures.py",
+)
+IDENTITY, CLIPPING, HONESTY = (
+    "tests/train/test_identity.py",
+    "tests/privacy/test_clipping.py",
+    "tests/experiments/test_honesty.py",
+)
+FORWARD, RECIPE = "tangent_jax/models/vit/forward.py", "tangent_jax/components/recipe.py"
+TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
+
+
+class Mutation(NamedTuple):
+    """One break."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+M = Mutation
+MUTATIONS = [
+    # The private trainer
+    M(TRAIN, "noisy_mean(total, mechanism.noise_multiplier,", "noisy_mean(total, mechanism.noise_multiplier / 2,",
+      f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
+    M(TRAIN, "noisy_mean(total, mechanism.noise_multiplier,", "noisy_mean(total, mechanism.noise_multiplier / 1000,",
+      f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
+    M(TRAIN, "default_rng(None if seed is None else [seed, step])", "default_rng([seed or 0, step])",
+      f"{AUDIT}::test_poisson_coins_are_fresh_in_every_run_and_a_seed_repeats_them"),
+    M(TRAIN, "default_rng(None if seed is None else [seed, step])", "default_rng(seed)",
+      f"{NOISE}::test_poisson_samples_are_independent_coins_taken_whole"),
+    M(TRAIN, "expected, non_finite = mechanism.sampling_rate * len(batches), 0", "expected, non_finite = len(batches), 0",
+      f"{AUDIT}::test_a_poisson_gradient_is_on_average_the_whole_data_s"),
+    M(TRAIN, "coins.random(len(batches)) < mechanism.sampling_rate", "coins.random(len(batches)) < 0.5 * mechanism.sampling_rate",
+      f"{AUDIT}::test_a_poisson_gradient_is_on_average_the_whole_data_s"),
+    M(TRAIN, "lambda g, r: (g + r) / mechanism.clip_norm", "lambda g, r: g / mechanism.clip_norm",
+      f"{AUDIT}::test_the_penalty_is_in_every_private_step"),
+    M(TRAIN, "                ledger.pay(step + 1)\n", "                pass\n",
+      f"{NOISE}::test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid"),
+    M(TRAIN, "Spent(mechanism, seed is None)", "Spent(mechanism, True)",
+      f"{NOISE}::test_training_learns_and_says_what_it_spent"),
+    M(TRAIN, "            non_finite += int(total.non_finite)\n", "", f"{LEDGER}::test_examples_that_are_not_finite_are_counted"),
+    M(TRAIN, "            check_step(state.dw, step)\n", "", f"{LEDGER}::test_a_step_that_overflows_stops_the_run_with_one_line"),
+    M("tangent_jax/privacy/noise.py", "jax.random.fold_in(key, i), leaf.shape", "key, leaf.shape",
+      f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
+    M("tangent_jax/privacy/noise.py", "(leaf + jnp.asarray(scale * noise, leaf.dtype)) / count",
+      "leaf / count + jnp.asarray(scale * noise, leaf.dtype) / count**2", f"{NOISE}::test_noise_is_sigma_c_over_b_in_every_leaf_and_two_thirds_or_three_halves_of_it_are_rejected"),
+    M("tangent_jax/privacy/noise.py", "np.frombuffer(os.urandom(8), np.uint32)", "np.array([7, step], np.uint32)",
+      f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
+    M("tangent_jax/privacy/clipping.py", "jnp.minimum(1, clip_norm / jnp.maximum", "jnp.minimum(1, 2 * clip_norm / jnp.maximum",
+      f"{CLIPPING}::test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity"),
+    M("tangent_jax/privacy/clipping.py", "return factors * finite * present, norms", "return factors * finite, norms",
+      f"{CLIPPING}::test_padding_never_contributes_and_micro_batches_sum"),
+    M("tangent_jax/privacy/norms.py", "grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s)",
+      "grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s) * 0.9", f"{CLIPPING}::test_closed_form_norms_and_sums_equal_the_vmapped_ones"),
+    M(MECHANISM, "delta = max(mechanism.delta for", "delta = min(mechanism.delta for",
+      f"{NOISE}::test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each"),
+    M(MECHANISM, "\"epsilon\": max(epsilons)", "\"epsilon\": sorted(epsilons)[1]",
+      f"{NOISE}::test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each"),
+    M(MECHANISM, "self.delta, sampling_rate=self.sampling_rate)", "self.delta, sampling_rate=self.sampling_rate / 2)",
+      f"{AUDIT}::test_the_account_is_of_the_rate_that_was_used"),
+    M("tangent_jax/privacy/accounting.py", "    while excess(sigma) > 0:\n        sigma, step", "    while False:\n        sigma, step",
+      f"{LEDGER}::test_a_claim_never_exceeds_its_budget"),
+    M("tangent_jax/privacy/audit.py", "(absent[1::2], present[1::2])", "(absent[::2], present[::2])",
+      f"{AUDIT}::test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on"),
+    # Ledger and checkpoint
+    M("tangent_jax/privacy/ledger.py", "        require(fits or lost,", "        require(True,",
+      f"{LEDGER}::test_one_of_the_two_restored_from_a_backup_is_told"),
+    M("tangent_jax/privacy/ledger.py", "            require(not found,", "            require(True,",
+      f"{LEDGER}::test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused"),
+    M("tangent_jax/privacy/ledger.py", "        require(same, \"Ledger\"", "        require(True, \"Ledger\"",
+      f"{LEDGER}::test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run"),
+    M("tangent_jax/privacy/ledger.py", "    def pay(self, steps: int) -> None:\n        \"\"\"On disk when this returns: `steps` in all are paid for.\"\"\"\n        self.lock.check()\n",
+      "    def pay(self, steps: int) -> None:\n", f"{LEDGER}::test_a_lock_deleted_during_a_run_stops_it_before_it_pays"),
+    M("tangent_jax/core/records.py", "    require(said == digest(", "    require(True or said == digest(",
+      f"{LEDGER}::test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained"),
+    M("tangent_jax/train/checkpoints.py", "batches.labels[batches.rows], batches.key", "batches.key",
+      f"{IDENTITY}::test_two_models_two_data_sets_two_tests_never_share_a_checkpoint"),
+    M("tangent_jax/train/checkpoints.py", "data = Rows(batches.inputs, batches.rows),", "data = Rows(batches.inputs, batches.rows[:64]),",
+      f"{IDENTITY}::test_two_models_two_data_sets_two_tests_never_share_a_checkpoint"),
+    M("tangent_jax/train/checkpoints.py", "folder.is_dir() and folder_digest(folder) == said", "folder.is_dir()",
+      f"{IDENTITY}::test_a_damaged_checkpoint_is_one_line"),
+    M("tangent_jax/train/fit.py", "objective, optimizer, epochs, on_epoch))", "objective, optimizer, epochs))",
+      f"{IDENTITY}::test_two_models_two_data_sets_two_tests_never_share_a_checkpoint"),
+    M("tangent_jax/core/identity.py", "return [f.__defaults__, f.__kwdefaults__, cells]", "return [f.__defaults__, f.__kwdefaults__]",
+      f"{IDENTITY}::test_functions_are_told_apart_by_what_they_hold"),
+    # The house of a run: settings, data, honesty of experiments
+    M(RECIPE, "make_objective(self.loss, self.penalty, **hyper_parameters)", "make_objective(self.loss, self.penalty)",
+      f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M("tangent_jax/train/losses.py", "\"rsl\": {\"alpha\": 1.0, \"kappa\": 15.0}", "\"rsl\": {\"alpha\": 1.0, \"kappa\": 1.0}",
+      f"{HONESTY}::test_the_defaults_are_the_papers"),
+    M("tangent_jax/train/optimizers.py", "DECAY_AT = (15 / 30, 25 / 30)", "DECAY_AT = (10 / 30, 20 / 30)",
+      f"{HONESTY}::test_the_defaults_are_the_papers"),
+    M(RECIPE, "pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)",
+      "pretrained.reset(make_subset(pretrained.model, kind, self.blocks), jax.random.key(1))", f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M(RECIPE, "pretrained.with_head(classes, head)", "pretrained.with_head(classes, jax.random.key(1))",
+      f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M("tangent_jax/core/trees.py", "return jax.random.fold_in(key, zlib.crc32(path.encode()))", "return key",
+      f"{HONESTY}::test_fresh_leaves_have_their_scales_and_keys_of_their_own"),
+    M("tangent_jax/models/vit/leaves.py", "return 0.01 * jax.random.normal", "return 1.0 * jax.random.normal",
+      f"{HONESTY}::test_fresh_leaves_have_their_scales_and_keys_of_their_own"),
+    M("tangent_jax/models/vit/leaves.py", "return 0.02 * jax.random.truncated_normal", "return 0.2 * jax.random.truncated_normal",
+      f"{HONESTY}::test_fresh_leaves_have_their_scales_and_keys_of_their_own"),
+    M("experiments/table1.py", "run(dataset, name, recipe, runs, on_test=False)", "run(dataset, name, recipe, runs, on_test=True)",
+      f"{HONESTY}::test_settings_are_chosen_on_held_out_images"),
+    M("experiments/table3.py", "held = self.measure(grid, on_test=False)", "held = self.measure(grid, on_test=True)",
+      f"{HONESTY}::test_settings_are_chosen_on_held_out_images"),
+    M("experiments/finetune.py", "tj.accuracy(predict, dw, test.inputs, test.labels)", "tj.accuracy(predict, dw, train.inputs, train.labels)",
+      f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
+    M("experiments/private.py", "tj.accuracy(predict, dw, test.inputs, test.labels)", "tj.accuracy(predict, dw, train.inputs, train.labels)",
+      f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
+    M("experiments/forget.py", "means = [values[ranked[k:]].mean(0)", "means = [values[ranked].mean(0)",
+      f"{HONESTY}::test_what_is_removed_is_in_no_mean"),
+    M("tangent_jax/privacy/membership.py", "    out = ~held\n", "    out = held\n",
+      "tests/privacy/test_membership.py::test_calibration_tells_a_memorised_hard_example_from_an_easy_one"),
+    M("tangent_jax/models/features.py", "return self.take(np.flatnonzero(~held)), self", "return self, self",
+      "tests/models/test_features.py::test_what_is_held_out_of_train_is_not_in_it"),
+    M("tangent_jax/data/sources.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",
+      "tests/data/test_folders.py::test_every_fifth_image_by_content_is_test"),
+    M("tangent_jax/data/preprocessing.py", "crop: float = 0.9\n", "crop: float = 0.875\n",
+      "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),
+    M("tangent_jax/data/decode.py", "\"bicubic\": Image.Resampling.BICUBIC", "\"bicubic\": Image.Resampling.BILINEAR",
+      "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),
+    M("tangent_jax/data/decode.py", "    picture = ImageOps.exif_transpose(picture)\n", "",
+      "tests/data/test_decode.py::test_a_photograph_is_turned_upright"),
+    M("tangent_jax/train/labels.py", "    most = (1 << 31) if classes is None else classes\n", "    most = 1 << 31\n",
+      f"{IDENTITY}::test_wrong_uses_are_one_clear_line"),
+    M("tangent_jax/train/fit.py", "            check_loss(\"fit\", loss, epoch)\n", "", f"{IDENTITY}::test_wrong_uses_are_one_clear_line"),
+    # The model, in plain and tangent alike
+    M(FORWARD, "y, dy = dense(*layer_norm(x, dx, p[\"norm2\"], config.eps), p[\"mlp_in\"])",
+      "y, dy = dense(*layer_norm(x, dx, p[\"norm2\"], 1e-3), p[\"mlp_in\"])", FIXTURES),
+    M(FORWARD, "x, dx = x + position, total", "x, dx = x + position.at[0].set(0), total", FIXTURES),
+    M(FORWARD, "        x, dx = layer_norm(x, dx, p[\"pre_norm\"], config.eps)\n", "        layer_norm(x, dx, p[\"pre_norm\"], config.eps)\n", FIXTURES),
+    M(FORWARD, "        y, dy = scale(y, dy, p[name][\"scale\"])\n", "        pass\n", FIXTURES),
+    M(FORWARD, "return jnp.mean(x[:, 1:], 1), None", "return jnp.mean(x, 1), None", FIXTURES),
+    M(FORWARD, "swapaxes(2, 3)\n", "swapaxes(2, 3).swapaxes(1, 2)\n", FIXTURES),
+    M(FORWARD, "    if i == config.class_token_at:", "    if i - 1 == config.class_token_at:",
+      "tests/models/test_vit.py::test_a_replaced_class_token_is_read_at_its_block"),
+    M("tangent_jax/models/vit/model.py", "\"bicubic\", antialias=True)", "\"bilinear\", antialias=False)", FIXTURES),
+    M("tangent_jax/linearize.py", "return Dual(*jax.jvp(lambda part: f(trees.replace(w, part), *x), (trees.restrict(w, dw),), (dw,)))",
+      "return Dual(*jax.jvp(lambda w: f(w, *x), (w,), (trees.replace(jax.tree.map(jax.numpy.zeros_like, w), dw),)))",
+      f"{HONESTY}::test_a_frozen_leaf_costs_nothing_by_autodiff"),
+    M("tangent_jax/rules/softmax.py", "jnp.sum(a * ds, -1, keepdims=True)", "0", "tests/rules/test_rules.py"),
+    M("tangent_jax/rules/norms.py", "jnp.mean(dx, -1, keepdims=True)", "0", "tests/rules/test_rules.py"),
+    M("tangent_jax/models/load.py", "\"preprocessing\": dataclasses.asdict(model.preprocessing)", "\"preprocessing\": {}",
+      "tests/models/test_weights.py::test_a_file_of_ours_returns_with_its_bits"),
+    # Components, removal, the store
+    M("tangent_jax/components/provenance.py", "items() if name != \"head\"})", "items() if name not in (\"head\", \"block_0\")})",
+      f"{STORE}::test_an_anchor_is_known_by_every_leaf_outside_its_head"),
+    M("tangent_jax/components/store.py", "dw = sums.compose(self, weights or None)", "dw = sums.compose(self)",
+      f"{STORE}::test_composing_holds_one_component_at_a_time"),
+    M("tangent_jax/components/state.py", "if not gone & {*e[\"names\"]}}", "if not gone & {*e[\"names\"]} or \"weighted\" in e[\"names\"]}",
+      f"{STORE}::test_composing_holds_one_component_at_a_time"),
+    M("tangent_jax/components/store.py", "exported_before=tuple(path for held, path in self.state.exports if held & {*removed}),",
+      "exported_before=(),", f"{REMOVAL}::test_an_export_is_journaled_before_it_is_written"),
+    M("tangent_jax/components/store.py", "            if unchanged and ", "            if False and ",
+      f"{REMOVAL}::test_a_receipt_whose_sum_is_not_the_survivors_is_told"),
+    M("tangent_jax/components/disk.py", "path.is_file() and file_digest(path) == entry[\"file\"]", "path.is_file()",
+      f"{REMOVAL}::test_every_read_checks_its_hash"),
+    M("tangent_jax/components/steps.py", "        good = metadata.get(\"binding\") == binding(dw, metadata)\n", "        good = True\n",
+      f"{REMOVAL}::test_a_step_and_what_is_said_of_it_belong_together"),
+    M("tangent_jax/components/store.py", "            self.check_forgotten(\"Store.add\", provenance)\n", "",
+      f"{REMOVAL}::test_a_component_of_removed_examples_is_not_added_again"),
+    M("tangent_jax/components/store.py", "frozenset(hidden(origin.identifiers))) for origin in origins] + self.state.released",
+      "frozenset(hidden(origin.identifiers))) for origin in origins]", f"{REMOVAL}::test_what_was_composed_or_exported_stays_spent_when_it_is_removed"),
+    M("tangent_jax/components/apart.py", "    shards = without_forgotten(store, features, shards)\n", "",
+      f"{REMOVAL}::test_composing_after_a_removal_does_not_bring_removed_images_back"),
+    M("tangent_jax/models/cache.py", "                    file.write(bytes(nbytes))\n", "                    pass\n",
+      f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
+    M("tangent_jax/components/erasure.py", "                shutil.rmtree(checkpoints / origin.run)\n", "",
+      f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
+    M("tangent_jax/components/journal.py", "                os.fsync(file.fileno())\n", "", f"{REMOVAL}::test_a_line_is_on_the_disk_before_it_counts"),
+    M("tangent_jax/core/files.py", "        synchronize(partial)\n", "",
+      "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
+    M("tangent_jax/components/sums.py", "    return leaf * np.asarray(weight, leaf.dtype)\n",
+      "    return leaf if weight == 1 else leaf * np.asarray(weight, leaf.dtype)\n",
+      "tests/components/test_sums.py::test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_components_alone"),
+    M("tangent_jax/components/sums.py", "if together >= best:", "if together > best:", f"{HONESTY}::test_a_greedy_soup_keeps_what_does_not_harm"),
+    M("tangent_jax/components/sums.py", "    names = sorted(components if weights is None else weights)\n",
+      "    names = list(components if weights is None else weights)\n",
+      "tests/components/test_sums.py::test_removal_is_bitwise_what_had_never_been_there"),
+    M("tangent_jax/components/disk.py", "if OURS.fullmatch(p.name)]", "]", f"{REMOVAL}::test_only_files_of_its_own_are_swept"),
+]  # fmt: skip
+
+
+def survives(mutation: Mutation, copy: Path) -> str | None:
+    """Why a mutation is not caught, or None where its test fails."""
+    path = copy / mutation.file
+    whole = path.read_text()
+    if whole.count(mutation.old) != 1:
+        return f"what it changes stands there {whole.count(mutation.old)} times"
+    path.write_text(whole.replace(mutation.old, mutation.new))
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutation.test]
+        run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=600, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        path.write_text(whole)
+    return {0: "its test passes", 1: None}.get(run.returncode, f"its test does not run: {run.stdout[-300:]}")
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    chosen = [m for m in MUTATIONS if all(word in " ".join(m) for word in words)]
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax"))
+    skipped = shutil.ignore_patterns(".git", ".venv", ".pytest_cache", "out", "__pycache__", "*.egg-info")
+    survivors, copies = 0, Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(WORKERS):
+            copies.put(Path(shutil.copytree(ROOT, Path(folder) / f"{i}", ignore=skipped)))
+
+        def attempt(mutation: Mutation) -> str | None:
+            copy = copies.get()
+            try:
+                return survives(mutation, copy)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for number, (mutation, why) in enumerate(zip(chosen, pool.map(attempt, chosen), strict=True), 1):
+                survivors += why is not None
+                what = f"{mutation.file}: {mutation.new.strip().splitlines()[0] if mutation.new.strip() else 'deleted'}"
+                print(f"{number}/{len(chosen)} {'SURVIVED, ' + why if why else 'caught'}: {what[:110]}", flush=True)
+    print(f"{len(chosen)} mutations, {survivors} survived")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
