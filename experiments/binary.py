@@ -1,6 +1,7 @@
 """The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Collection
@@ -78,6 +79,10 @@ def check_device(name: str) -> None:
     """Raises InputError where JAX was told to use a device that is not there."""
     try:
         jax.devices()
-    except RuntimeError as error:
-        got, do = str(error).splitlines()[0], "Unset JAX_PLATFORMS, or install tangent-jax[cuda12]"
+    except (RuntimeError, AssertionError) as error:
+        platform = os.environ.get("JAX_PLATFORMS", "")
+        got, do = (
+            (str(error).splitlines() or [f"none for JAX_PLATFORMS={platform}"])[0],
+            "Unset JAX_PLATFORMS, or install tangent-jax[cuda12]",
+        )
         raise refusal(name, "the device that JAX_PLATFORMS names", got, do) from error

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import Tree, require
@@ -27,11 +28,14 @@ def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
     Raises:     InputError for no component, unequal numbers, or trees of unequal structure or shapes.
     """
     total, first, count, weights = None, None, 0, list(weights)
+    require(np.isfinite(weights).all(), "weighted_sum", "finite weights", weights)
     for component in components:
         require(count < len(weights), "weighted_sum", f"as many weights as components ({len(weights)})", "more")
         shapes = shapes_of(component)
         alike, other = first is None or shapes == first, f"component {count} with other leaves or shapes"
         require(alike, "weighted_sum", "components of one subset and architecture", other)
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(component) if not jnp.issubdtype(leaf.dtype, jnp.floating)}
+        require(not kinds, "weighted_sum", "components of floats", ", ".join(kinds))
         first, add = shapes, partial(accumulate, weights[count])
         alone = partial(scaled, weights[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)

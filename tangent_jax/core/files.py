@@ -31,11 +31,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
     try:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
         synchronize(partial)
-    except OSError:
+    except OSError as error:
         partial.unlink(missing_ok=True)  # a full disk: nothing half written is left
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     os.replace(partial, path)
     synchronize(path.parent)
+
+
+def allocate(path: Path, size: int) -> None:
+    """A file of this size, its blocks reserved: a full disk is an OSError here, not a fault in a memory map.
+
+    Raises: OSError naming the file, of which nothing is left.
+    """
+    try:
+        with path.open("ab") as file:
+            file.truncate(size)
+            if size:
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -64,4 +64,5 @@ def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
         file=sys.stderr,
         dynamic_ncols=True,
         mininterval=0.5,
+        delay=1.0 if total is None else 0.0,
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import locked, synchronize, write_whole
+from tangent_jax.core.files import allocate, locked, synchronize, write_whole
 from tangent_jax.core.records import parse_json, typed
 
 CHUNK = 64  # rows per journal line
@@ -87,18 +87,6 @@ def parsed(line: bytes) -> Line | None:
         return typed(Line, parse_json("Cache", line, "a line"), "Cache", "a line")
     except InputError:
         return None
-
-
-def allocate(path: Path, size: int) -> None:
-    """The file at its size, its blocks reserved: a full disk is an OSError here, not a fault in a memory map."""
-    try:
-        with path.open("ab") as file:
-            file.truncate(size)
-            if size:
-                os.posix_fallocate(file.fileno(), 0, size)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
 
 
 def erase(root: Path, identifiers: Iterable[str]) -> list[str]:

@@ -18,12 +18,13 @@ import jax
 
 from tangent_jax._version import __version__
 from tangent_jax.core import Tree, identity, refusal, require
-from tangent_jax.core.files import expanded, file_digest, folder_digest, write_whole, write_whole_folder
+from tangent_jax.core.files import allocate, expanded, file_digest, folder_digest, write_whole, write_whole_folder
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.batches import Batches
 
 CHECKPOINT_SECONDS = 10.0
+SLACK = 1 << 18  # bytes that Orbax writes besides the leaves
 FORMAT = 2  # of checkpoints and ledgers: part of every run's identity
 
 
@@ -97,6 +98,9 @@ class Saver:
         folder = self.folder / f"{len(history)}-{time.time_ns():x}"
         try:
             with write_whole_folder(folder) as partial:
+                # Orbax's threads print a traceback each on a full disk: the space is asked for before
+                allocate(partial / "reserved", sum(leaf.nbytes for leaf in named.values()) + SLACK)
+                (partial / "reserved").unlink()
                 with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
                     checkpointer.save(partial / "state", args=ocp.args.StandardSave(named))
                 state_digest = folder_digest(partial)

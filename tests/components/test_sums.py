@@ -90,3 +90,18 @@ def test_components_that_do_not_fit_are_refused():
         InputError, match=r"weighted_sum: expected as many components as weights .0., at least 1; got 0"
     ):
         compose({})
+
+
+def test_a_weight_of_one_adds_to_a_copy_never_to_the_callers_component():
+    first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
+    assert weighted_sum([first, second], [1.0, 1.0])["x"].tolist() == [3.0] * 3
+    assert first["x"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("leaf", [np.ones(3, int), np.ones(3, bool)])
+def test_only_floats_are_summed(leaf):
+    with pytest.raises(InputError, match="floats"):
+        weighted_sum([{"x": leaf}], [0.5])
+    for weight in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match="finite weights"):
+            weighted_sum([{"x": np.ones(3)}], [weight])

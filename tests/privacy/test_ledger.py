@@ -155,7 +155,9 @@ def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(t
         assert fitted.steps == min(4, 5) if after < 5 else 5
 
 
-def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path):
+def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_SECONDS", 1e9)
+
     def delete(row, dw):
         (tmp_path / "ledger.lock").unlink()
 

@@ -28,3 +28,8 @@ def test_calibration_tells_a_memorised_hard_example_from_an_easy_one():
     plain = membership.auc(target[member], target[~member])
     ratio = membership.calibrated(target, shadows, held)
     assert membership.auc(ratio[member], ratio[~member]) > 0.99 > 0.7 > plain
+
+
+def test_a_shadow_model_that_saw_the_example_says_nothing_of_it():
+    target, shadows, held = np.array([4.0]), np.array([[9.0], [1.0], [3.0]]), np.array([[True], [False], [False]])
+    assert membership.calibrated(target, shadows, held) == [2.0]

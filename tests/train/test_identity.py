@@ -1,6 +1,7 @@
 """What tells runs apart: models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
 import functools
+import shutil
 import subprocess
 import sys
 
@@ -109,13 +110,18 @@ def test_two_models_two_data_sets_two_tests_never_share_a_checkpoint(tmp_path):
     assert again.history == first.history  # read, not trained: its seconds are the same
 
 
-@pytest.mark.parametrize("harm", ["state", "history", "checkpoint torn", "checkpoint binary"])
+@pytest.mark.parametrize("harm", ["state", "another's state", "history", "checkpoint torn", "checkpoint binary"])
 def test_a_damaged_checkpoint_is_one_line(tmp_path, harm):
     run(tmp_path)
     (path,) = tmp_path.glob("*/checkpoint.json")
     if harm == "state":
         file = max((p for p in tmp_path.glob("*/*/state/**/*") if p.is_file()), key=lambda p: p.stat().st_size)
         file.write_bytes(file.read_bytes()[:-3])
+    elif harm == "another's state":
+        run(tmp_path / "other", w=2.0)
+        ours, theirs = (next(folder.glob("*/*/state")) for folder in (tmp_path, tmp_path / "other"))
+        shutil.rmtree(ours)
+        shutil.copytree(theirs, ours)
     elif harm == "history":
         path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
     else:
