@@ -1,6 +1,7 @@
 """Features: computed once, continued, checked, and keyed by what decides them."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import Examples
 from tangent_jax.models import features as module
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.cache import CachedRows
+from tangent_jax.models.cache import CachedRows, erase
 from tangent_jax.models.features import Cache, Features, features, trunk_keys
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -185,3 +186,44 @@ def test_what_is_held_out_of_train_is_not_in_it():
     assert {*train.examples, *held.examples} == {*data.examples}
     assert np.bincount(held.labels).tolist() == [4, 4, 4]
     assert all(data.examples[int(x)] == pair for x, pair in zip(held.inputs[:, 0], held.examples, strict=True))
+
+
+def test_a_part_of_the_features_copies_nothing(tmp_path):
+    whole = compute(3, tmp_path)
+    part = whole.take(np.arange(0, 150, 2)).take(np.arange(5, 20))
+    assert not isinstance(part.inputs, np.ndarray)
+    assert part.inputs.base is whole.inputs
+    assert (part.inputs[3:5] == whole.inputs[16:20:2]).all()
+    assert (part.inputs[2, 0] == whole.inputs[14, 0]).all()
+    assert (np.asarray(part.inputs) == whole.inputs[10:40:2]).all()
+    assert part.inputs.nbytes == 15 * whole.inputs[0].nbytes
+
+
+def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
+    compute(3, tmp_path)
+    calls = count_trunk(monkeypatch)
+    rows = np.r_[140:150, 3, 7]
+    got = compute(3, tmp_path, examples().take(rows))
+    assert calls == []
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[rows])
+
+
+def test_what_is_erased_is_zeros_and_its_chunk_is_computed_again_when_asked_for(tmp_path, monkeypatch):
+    whole = np.array(compute(3, tmp_path).inputs)
+    gone = examples().identifiers()[70]
+    assert [Path(folder).parent for folder in erase(tmp_path, [gone, "of no image"])] == [tmp_path]
+    (data,) = tmp_path.glob("*/inputs.bin")
+    left = np.frombuffer(data.read_bytes(), np.float32).reshape(whole.shape)
+    assert not left[70].any()
+    assert (np.delete(left, 70, 0) == np.delete(whole, 70, 0)).all()
+    calls = count_trunk(monkeypatch)
+    assert (np.asarray(compute(3, tmp_path).inputs) == whole).all()
+    assert calls == [64]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]\n{}\n", b'{"chunk": "a", "crc": 1, "skipped": []}', b"7"])
+def test_a_damaged_cache_journal_is_computed_again(tmp_path, content):
+    compute(3, tmp_path)
+    (journal,) = tmp_path.glob("*/journal.jsonl")
+    journal.write_bytes(content)
+    assert_rel_close(np.asarray(compute(3, tmp_path).inputs), np.asarray(expected(3)))

@@ -13,6 +13,7 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
@@ -302,3 +303,99 @@ def test_logits_equal_those_of_hugging_face_on_random_weights(tmp_path):
     got = found.model.apply(found.w, x)
     assert found.model.config.heads == 4
     assert np.abs(np.asarray(got) - want).max() <= 1e-4
+
+
+def altered(tmp_path, change, beside=None):
+    """A timm file with its tensors changed, and JSON beside it."""
+    config, w = model()
+    tensors = timm(config, w)
+    change(tensors)
+    save_file(tensors, tmp_path / "model.safetensors")
+    if beside is not None:
+        name, content = beside
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return tmp_path
+
+
+def put(name, value):
+    return lambda tensors: tensors.update({name: value})
+
+
+def nothing(tensors):
+    return None
+
+
+CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "beside", "match"),
+    [
+        (put("norm.bias", np.ones(128, np.int8)), None, "norm.bias in F64, F32, F16, BF16; got I8"),
+        (put("norm.bias", np.ones(128, bool)), None, "got BOOL"),
+        (put("pos_embed", np.ones((0, 128), np.float32)), None, "pos_embed of at least"),
+        (put("pos_embed", np.ones((1, 128), np.float32)), None, "a position_embedding of two rows or more"),
+        (put("pos_embed", np.ones(128, np.float32)), None, "position_embedding of 2 axes"),
+        (
+            put("patch_embed.proj.weight", np.ones((3, 3), np.float32)),
+            None,
+            "patch_embed.proj.weight of at least 4 axes",
+        ),
+        (put("patch_embed.proj.weight", np.ones((), np.float32)), None, "of at least 4 axes"),
+        (put("blocks.0.attn.qkv.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
+        (put("blocks.0.mlp.fc1.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
+        (
+            put("blocks.999999999.norm1.bias", np.ones(128, np.float32)),
+            None,
+            "blocks 0, 1, 2, ...; got block 999999999",
+        ),
+        (nothing, ("config.json", CFG), "std of three numbers above 0"),
+        (nothing, ("config.json", b"{not json"), "JSON in .*config.json"),
+        (nothing, ("config.json", [1]), "a JSON object in .*config.json; got list"),
+        (nothing, ("config.json", {"hidden_act": 7}), "text in hidden_act of config.json"),
+        (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "a list in mean of the preprocessing"),
+        (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
+    ],
+)
+def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, match):
+    with pytest.raises(InputError, match=match) as error:
+        load(altered(tmp_path, change, beside))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "match"),
+    [
+        ({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}, "a in F64, F32, F16, BF16; got F8_E4M3"),
+        ({"a": {"dtype": "F32", "shape": [10**9], "data_offsets": [0, 4 * 10**9]}}, "a whole safetensors file"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}}, "a whole safetensors file"),
+        ({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}}, "a list in shape of a"),
+        ({"a": 7}, "an object in a of"),
+        ({"__metadata__": {"tangent_jax": "{"}}, "JSON in the metadata"),
+        ({"__metadata__": {"tangent_jax": '{"config": {"width": 10}}'}}, "the field depth in config"),
+        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}}'}},
+         "depth in 1..1024"),
+    ],
+)  # fmt: skip
+def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, match):
+    text = json.dumps(header).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("source", [None, 7, b"x", "~no_such_user/x.npz"])
+def test_a_source_that_is_no_path_is_one_clear_line(source):
+    with pytest.raises(InputError, match="load: expected"):
+        load(source)
+
+
+def test_clip_images_are_normalised_as_clip_wants_them_by_every_predictor(tmp_path):
+    """Version 0.1's Predictor took AugReg's 0.5 for image inputs of any model."""
+    config, w = model(pre_norm=True, eps=1e-5)
+    save_file(timm(config, w), tmp_path / "clip.safetensors")
+    task = tangent(load(tmp_path / "clip.safetensors"), kind="everything")
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    mean, std = (jnp.array(values, jnp.float32) for values in CLIP)
+    want = task.model.apply(task.w, (images.astype(np.float32) / 255 - mean) / std)
+    assert_rel_close(task(task.zeros(), jnp.asarray(images)), want, 1e-4)

@@ -1,0 +1,40 @@
+"""SIGINT and SIGTERM end a run at its next step, with what is done saved and one line; the same command goes on."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from run_binary import ROOT, run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number):
+    cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "out"
+    flags = [cache, "--subset=head", "--epochs=60", f"--out={out}"]
+    command = [sys.executable, "-W", "ignore", "-m", "experiments.finetune", *flags[:2], "--epochs=60000", flags[-1]]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.time() + 120
+        while time.time() < deadline and not any((tmp_path / "cache").glob("*/complete")):
+            time.sleep(0.05)
+        time.sleep(4.0)  # training, or compiling
+        child.send_signal(number)
+        _, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err[-2000:]
+    assert "Traceback" not in err
+    assert "the same command goes on from what is saved" in err
+    (saved,) = out.glob("checkpoints/*/checkpoint.json")
+    assert len(json.loads(saved.read_text())["history"]) >= 1
+    assert json.loads(run("finetune", *flags)[0])["accuracy"] > 0.5
+
+
+def test_a_signal_while_the_libraries_are_imported_is_one_line():
+    code = "import experiments, os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stderr.strip()) == (143, "interrupted before anything began")
