@@ -163,7 +163,8 @@ def listed(flag: str, known: Iterable[str] = ()) -> list[str]:
 
 def numbers(flag: str, kind: type) -> list:
     """The numbers of a comma-separated flag, at least one."""
+    values = listed(flag)
     try:
-        return [kind(value) for value in listed(flag)]
+        return [kind(value) for value in values]
     except ValueError as error:
         raise refusal("flags", f"--{flag} as numbers separated by commas", ",".join(F[flag].value)) from error

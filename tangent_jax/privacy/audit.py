@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches
@@ -162,7 +162,8 @@ def canary_scores(
             for start in range(0, trials, TOGETHER):
                 runs = []
                 for _ in range(min(TOGETHER, trials - start)):
-                    runs.append(run_openly(predict, dw, part, mechanism, objective))
+                    with show_progress(None):
+                        runs.append(run_openly(predict, dw, part, mechanism, objective))
                     bar.update()
                 gradients = [private_gradients(run, mechanism, objective) for run in runs]
                 runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape

@@ -1,0 +1,124 @@
+"""What an operator may type by mistake: one clear line, exit code 1, and nothing written."""
+
+import json
+
+import pytest
+from photos import write
+from run_binary import run
+
+from experiments.runs import Runs
+
+LONG = "9" * 20
+CASES = [
+    ("finetune", ["--seed=" + LONG], "flag --seed="),
+    ("finetune", ["--seed=4294967296"], "flag --seed="),
+    ("finetune", ["--seed=-1"], "flag --seed="),
+    ("finetune", ["--lr=inf"], "flag --lr=inf"),
+    ("finetune", ["--lr=nan"], "learning_rate > 0"),
+    ("finetune", ["--lr=0"], "learning_rate > 0"),
+    ("finetune", ["--image_size=1000000"], "flag --image_size=1000000"),
+    ("finetune", ["--dataset=folder:~no_such_user/x"], "expected a path; got"),
+    ("finetune", ["--weights=~no_such_user/x"], "load: expected a path"),
+    ("finetune", ["--cache_dir=~no_such_user/x"], "Cache: expected a path"),
+    ("finetune", ["--out="], "flags, --out: expected a path"),
+    ("compose", ["--shards="], "flags: expected --shards with an entry"),
+    ("compose", ["--shards=10,"], "flags: expected --shards with an entry, no empty one; got 10,"),
+    ("compose", ["--methods="], "flags: expected --methods of taft, soup, fc; got none"),
+    ("compose", ["--methods=taft,tuft"], "flags: expected --methods of taft, soup, fc; got taft,tuft"),
+    ("table1", ["--lrs="], "flags: expected --lrs with an entry"),
+    ("table1", ["--datasets="], "flags: expected --datasets with an entry"),
+    ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
+    ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
+    ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
+    ("private", ["--epsilon=1e9", "--sampling=poisson"], "expected epsilon in 0.001..100; got 1000000000.0"),
+    ("private", ["--epsilon=nan"], "expected epsilon > 0, finite; got nan"),
+    ("private", ["--clip_norm=1e-40"], "expected clip_norm in 1e-12..1e+12; got 1e-40"),
+    ("private", ["--delta=1e-300", "--sampling=poisson"], "expected delta in (1e-15, 1)"),
+    ("private", ["--part=897/100000"], "private: expected two images or more in --part"),
+    ("private", ["--part=1.5/3"], "private: expected --part=I/K"),
+    # a flag that a binary does not read does not exist for it
+    ("table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
+    ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
+    ("store", ["list", "--dataset=digits"], "Unknown command line flag 'dataset'"),
+]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("binary", "flags", "message"), CASES, ids=lambda value: str(value)[:40])
+def test_a_wrong_flag_is_one_clear_line(tmp_path, monkeypatch, cache, binary, flags, message):
+    out = [] if any(flag.startswith("--out") for flag in flags) else [f"--out={tmp_path / 'out'}"]
+    kept = [] if any(flag.startswith("--cache_dir") for flag in flags) else [f"--cache_dir={cache}"]
+    kept, out = ([], []) if binary == "store" else (kept, out)
+    _, err = run(binary, *kept, *out, *flags, code=1)
+    assert message in err, err[-500:]
+    assert "Traceback" not in err
+    assert not (tmp_path / "out/result.json").exists()
+
+
+@pytest.mark.slow
+def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
+    write(
+        tmp_path,
+        *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(4)),
+        "photos/test/a/x.png",
+        "photos/test/b/y.png",
+    )
+    (tmp_path / "photos/train/a/again.png").write_bytes((tmp_path / "photos/train/a/0.png").read_bytes())
+    (tmp_path / "photos/test/a/x.png").write_bytes((tmp_path / "photos/train/a/1.png").read_bytes())
+    (tmp_path / "photos/train/a/._0.png").write_bytes(b"not an image")
+    flags = [
+        f"--dataset=folder:{tmp_path / 'photos'}",
+        f"--cache_dir={cache}",
+        f"--out={tmp_path / 'out'}",
+        "--subset=fc",
+    ]
+    line, err = run("private", *flags, "--epochs=2", "--seed=1")
+    for words in ("left out 1 hidden files", "1 images of test are in train too", "an image is there 2 times"):
+        assert err.count(words) == 1, err
+    result = json.loads(line)
+    assert (result["copies"], result["private"], result["non_finite"], result["examples"]) == (2, False, 0, 9)
+    store = f"--store={tmp_path / 'store'}"
+    run("store", "add", store, f"--source={tmp_path / 'out'}")
+    stdout, err = run("store", "compose", store)
+    assert "NOT private" in err
+    assert json.loads(stdout)["privacy"]["private"] is False
+    assert json.loads(run("store", "list", store)[0])["components"][0]["epsilon"] == "not private"
+
+
+@pytest.mark.slow
+def test_test_images_that_change_are_measured_again(tmp_path, cache):
+    names = [f"photos/{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(3)]
+    write(tmp_path, *names)
+    flags = [
+        f"--dataset=folder:{tmp_path / 'photos'}",
+        f"--cache_dir={cache}",
+        f"--out={tmp_path / 'out'}",
+        "--epochs=2",
+    ]
+    first = json.loads(run("finetune", *flags)[0])
+    for split in ("a", "b"):
+        for i in range(3):
+            other = "b" if split == "a" else "a"
+            source = tmp_path / f"photos/train/{other}/{i}.png"
+            (tmp_path / f"photos/test/{split}/{i}.png").write_bytes(source.read_bytes())
+    second = json.loads(run("finetune", *flags)[0])
+    assert second["run"] != first["run"]
+    assert second["accuracy"] <= 0.5  # every test image is a training image of the other class
+
+
+def test_a_torn_or_damaged_line_of_finished_runs_is_made_again(tmp_path):
+    runs = Runs(tmp_path / "runs.jsonl")
+    runs.add("a", 0.5)
+    for i, torn in enumerate((b'{"key": "b", "accu', b"\xff\xfe\n", b"[]\n", b'{"key": "c", "accuracy": "high"}\n')):
+        with (tmp_path / "runs.jsonl").open("ab") as file:
+            file.write(torn)
+        again = Runs(tmp_path / "runs.jsonl")
+        assert again.done.keys() >= {"a"}
+        assert not again.done.keys() & {"b", "c"}
+        again.add(f"after {i}", 0.25)
+    assert len(Runs(tmp_path / "runs.jsonl").done) == 5
