@@ -23,7 +23,7 @@ from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.receipts import read_receipt
 from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.components.store import Store
-from tangent_jax.core import InputError
+from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import digest
 from tangent_jax.core.records import sealed
 from tangent_jax.data.decode import decode
@@ -144,7 +144,7 @@ def test_images(content):
     read(lambda: decode(content, "photo", 8, Preprocessing()))
 
 
-STEP = encode_step(part(0), {"provenance": origin(0).to_json()})
+STEP = encode_step(part(0), trees.fingerprint(part(0)), {"provenance": origin(0).to_json()})
 HEADER = json.loads(STEP[8 : 8 + int.from_bytes(STEP[:8], "little")])
 
 

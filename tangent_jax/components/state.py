@@ -9,7 +9,7 @@ from tangent_jax.core import refusal, require
 from tangent_jax.core.files import digest
 from tangent_jax.privacy.mechanism import Spent
 
-FIELDS = ("id", "weights", "file", "files", "origin")
+FIELDS = ("id", "weights", "file", "files", "origin", "crc")
 
 
 def hidden(identifiers: Iterable[str]) -> set[str]:

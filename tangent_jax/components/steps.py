@@ -16,21 +16,21 @@ from tangent_jax.core.files import digest, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
 
 
-def binding(dw: Tree, metadata: Mapping[str, str]) -> str:
-    """The digest that ties a step and its metadata together."""
+def binding(weights: str, metadata: Mapping[str, str]) -> str:
+    """The digest that ties a step, by its fingerprint, and its metadata together."""
     said = {name: text for name, text in metadata.items() if name != "binding"}
-    return digest(f"{trees.fingerprint(dw)} {json.dumps(said, sort_keys=True)}".encode())
+    return digest(f"{weights} {json.dumps(said, sort_keys=True)}".encode())
 
 
-def encode_step(dw: Tree, metadata: Mapping[str, str]) -> bytes:
-    """The file of a step as bytes."""
+def encode_step(dw: Tree, weights: str, metadata: Mapping[str, str]) -> bytes:
+    """The file of a step as bytes; `weights`: its fingerprint."""
     flat = {path: np.asarray(leaf) for path, leaf in trees.leaves(dw).items()}
-    return encode(flat, {**metadata, "binding": binding(dw, metadata)})
+    return encode(flat, {**metadata, "binding": binding(weights, metadata)})
 
 
 def write_step(path: Path, dw: Tree, metadata: Mapping[str, str]) -> None:
     """The step on disk, whole or not at all."""
-    write_whole(path, encode_step(dw, metadata))
+    write_whole(path, encode_step(dw, trees.fingerprint(dw), metadata))
 
 
 def read_step(path: Path, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
@@ -45,7 +45,7 @@ def read_step(path: Path, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     except (TypeError, AttributeError) as error:
         raise refusal("read_step", "leaves by path", f"names that cannot be one tree in {path}") from error
     if check:
-        good = metadata.get("binding") == binding(dw, metadata)
+        good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
         expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
         require(good, "read_step", expected, "one of them altered, or a file of an earlier version", do)
     return dw, metadata

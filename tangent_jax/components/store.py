@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from tangent_jax.components import sums
@@ -111,13 +110,15 @@ class Store(Disk, Mapping[str, Tree]):
             if first is not None:
                 check_same("Store.add", self.provenance(first), provenance)
             check_step(dw, provenance)
-            weights = trees.fingerprint(jax.tree.map(np.asarray, dw))
-            same = [other for other, entry in self.state.components.items() if entry["weights"] == weights]
-            require(not same, "Store.add", "weights that no other component has", f"those of {same[:1]}")
             if first is not None:
                 check_shapes(dw, read_step(self.path(first), check=False)[0])
             self.check_forgotten("Store.add", provenance)
-            self.commit({"op": "add", "name": name, **self.write("components", dw, provenance)})
+            new = self.write("components", dw, provenance)
+            same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
+            if same:
+                self.sweep()  # of what was just written
+            require(not same, "Store.add", "weights that no other component has", f"those of {same[:1]}")
+            self.commit({"op": "add", "name": name, **new})
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""

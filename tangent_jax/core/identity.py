@@ -25,12 +25,12 @@ PIECE = 1 << 24  # bytes of an array hashed at a time: a memory map is read piec
 
 
 def identity(*values: Any) -> str:
-    """SHA-256 (hex) over the content of all values.
+    """BLAKE2b (hex, 256 bits) over the content of all values: three times as fast as SHA-256 without its instructions.
 
     Guarantees: equal for equal content, in any process; differs when any bit of an array, constant or code differs.
     Raises:     InputError for an object whose content cannot be read.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.blake2b(digest_size=32)
     for piece in pieces(values, {}):
         digest.update(piece)
     return digest.hexdigest()
