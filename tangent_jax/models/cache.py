@@ -10,6 +10,7 @@ bytes are missing or altered fails its CRC and is computed again.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import zlib
@@ -40,13 +41,25 @@ class CachedRows:
     def __init__(self, folder: Path, identifiers: Sequence[str], shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
         self.journal, self.complete = folder / "journal.jsonl", folder / "complete"
-        self.path, size = folder / "inputs.bin", self.count * int(np.prod(shape)) * dtype.itemsize
-        if not self.path.exists() or self.path.stat().st_size != size:
-            allocate(self.path, size)
-        if not (folder / "examples.txt").exists():
-            write_whole(folder / "examples.txt", "".join(f"{name}\n" for name in identifiers))
-        self.inputs = np.memmap(self.path, dtype, "r", shape=(self.count, *shape))
+        self.path, self.shape, self.dtype = folder / "inputs.bin", (self.count, *shape), dtype
         self.skipped: set[int] = set()
+
+    def is_sized(self) -> bool:
+        """Whether the file of the rows is there, with room for all of them."""
+        size = int(np.prod(self.shape)) * self.dtype.itemsize
+        return self.path.exists() and self.path.stat().st_size == size
+
+    def make(self) -> None:
+        """The files, where they are not there yet: for the process that holds the folder's lock."""
+        if not self.is_sized():
+            allocate(self.path, int(np.prod(self.shape)) * self.dtype.itemsize)
+        if not (self.folder / "examples.txt").exists():
+            write_whole(self.folder / "examples.txt", "".join(f"{name}\n" for name in self.identifiers))
+
+    @functools.cached_property
+    def inputs(self) -> np.memmap:
+        """The rows, read-only."""
+        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
 
     def rows(self, chunk: int) -> range:
         return range(chunk * CHUNK, min(self.count, (chunk + 1) * CHUNK))

@@ -90,6 +90,7 @@ def features(
 
     with locked(root / keys[stage] / "lock"):
         rows = rows_at(stage, root / keys[stage], identifiers)
+        rows.make()
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
@@ -145,7 +146,7 @@ def find_rows(
         if len(where) < len(wanted):
             continue
         found = rows_at(listed.parent, names)
-        if not found.missing() and not found.skipped & {*where.values()}:
+        if found.is_sized() and not found.missing() and not found.skipped & {*where.values()}:
             return found, where
     return None
 
