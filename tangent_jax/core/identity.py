@@ -9,6 +9,7 @@ and the package's version. A user's function that holds an object of unknown con
 import dataclasses
 import functools
 import hashlib
+import inspect
 import os
 import sys
 import types
@@ -87,12 +88,14 @@ def parts(value: Any) -> list[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
-    if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc, types.ModuleType)) or is_installed(value):
+    if isinstance(value, (types.BuiltinFunctionType, np.ufunc, types.ModuleType)) or is_installed(value):
         return [named(value), *holds(value)]
+    if isinstance(value, type):
+        return [named(value), *methods(value)]
     if hasattr(value, "__wrapped__"):  # jit and the like
         return [value.__wrapped__]
     if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+        return [type(value), *((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))]
     text = str(value) if isinstance(value, (np.dtype, jax.tree_util.PyTreeDef)) else " at 0x"
     if " at 0x" not in text:  # an address in memory tells nothing
         return [text]
@@ -110,6 +113,14 @@ def of_function(f: types.FunctionType) -> list[Any]:
     names = {name for code in codes(f.__code__) for name in code.co_names}
     used = {name: f.__globals__[name] for name in sorted(names & f.__globals__.keys())}
     return [f.__code__, used, *holds(f)]
+
+
+def methods(kind: type) -> list[Any]:
+    """The methods that a user wrote in a class and its bases, unwrapped; what Python generates does not count."""
+    written = [vars(base).items() for base in kind.__mro__ if package_version(base.__module__) is None]
+    functions = [(name, inspect.unwrap(f)) for items in written for name, f in sorted(items, key=lambda item: item[0])
+                 if isinstance(f, types.FunctionType)]  # fmt: skip
+    return [(name, f) for name, f in functions if not name.startswith("__") or name == "__call__"]
 
 
 def holds(f: Any) -> list[Any]:

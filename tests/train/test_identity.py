@@ -1,5 +1,6 @@
 """What tells runs apart: models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
+import dataclasses
 import functools
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from helpers import predictor
 
 from tangent_jax.core import InputError, identity
@@ -45,6 +47,37 @@ def test_functions_are_told_apart_by_what_they_hold():
     predict, _ = predictor(depth=1)
     other, _ = predictor(depth=1, method="nlft")
     assert identity(predict) != identity(other)
+
+
+def make_class(factor):
+    @dataclasses.dataclass(frozen=True)
+    class Scaled:
+        bias: float = 0.0
+
+        def __call__(self, dw, x):
+            return factor * (x @ dw) + self.bias
+
+    return Scaled
+
+
+def make_module(factor):
+    class Net(nn.Module):
+        width: int = 3
+
+        @nn.compact
+        def __call__(self, x):
+            return factor * nn.Dense(self.width)(x)
+
+    return Net()
+
+
+def test_classes_of_the_users_are_told_apart_by_their_methods():
+    assert identity(make_class(1.0)()) == identity(make_class(1.0)())
+    assert identity(make_class(1.0)()) != identity(make_class(2.0)())
+    assert identity(make_class(1.0)(0.5)) != identity(make_class(1.0)())
+    nets = [make_module(1.0), make_module(1.0), make_module(2.0)]
+    first, second, third = (identity(lambda w, x, net=net: net.apply(w, x)) for net in nets)
+    assert first == second != third
 
 
 FACTOR = 2.0
