@@ -54,6 +54,8 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
             good = len(given) == 1 and given[0] in commands if commands else not given
             require(good, name, expected, " ".join(given) or "none")
             check_device(name)
+            if "out" in flags.FLAGS:
+                expanded("flags, --out", flags.FLAGS.out)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
             main(*given)

@@ -111,7 +111,9 @@ def recipe(**changes: Any) -> tj.Recipe:
     flag_of = {field: flag for flag, field in FIELD_OF.items()}
     names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
-    return tj.Recipe(**given | changes)
+    named = tj.Recipe(**given | changes)
+    named.objective(), named.optimizer()  # numbers that they refuse are told before any long work
+    return named
 
 
 @functools.cache

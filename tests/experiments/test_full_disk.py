@@ -36,18 +36,19 @@ def partial_files(root):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("binary", ["finetune", "private"])
-def test_checkpoints(tmp_path, binary):
+@pytest.mark.parametrize(
+    ("binary", "subset"), [("private", "fc"), pytest.param("finetune", "head", marks=pytest.mark.long)]
+)
+def test_checkpoints(tmp_path, binary, subset):
     cache = f"--cache_dir={tmp_path / 'cache'}"
-    run("finetune", cache, "--epochs=1", f"--out={tmp_path / 'first'}")  # fills the cache
-    limited(binary, cache, "--epochs=2", f"--out={tmp_path / 'out'}")
-    assert partial_files(tmp_path / "out") == []
-    run(binary, cache, "--epochs=2", f"--out={tmp_path / 'again'}")
+    run("finetune", cache, "--subset=head", "--epochs=1", f"--out={tmp_path / 'first'}")  # fills the cache
+    limited(binary, cache, f"--subset={subset}", "--epochs=2", f"--out={tmp_path / binary}")
+    assert partial_files(tmp_path / binary) == []
 
 
 @pytest.mark.slow
 def test_the_cache(tmp_path):
-    limited("finetune", f"--cache_dir={tmp_path / 'cache'}", "--epochs=1", f"--out={tmp_path / 'out'}")
+    limited("finetune", f"--cache_dir={tmp_path / 'cache'}", "--subset=head", "--epochs=1", f"--out={tmp_path / 'out'}")
     assert partial_files(tmp_path) == []
 
 

@@ -1,5 +1,6 @@
 """One tree from every layout, and one line for every broken file."""
 
+import functools
 import json
 
 import jax
@@ -19,6 +20,7 @@ from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 
 
+@functools.cache
 def model(**changes):
     """A small ViT that the name tables can carry: width 128 in two heads."""
     config = ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8, classes=7, **changes)

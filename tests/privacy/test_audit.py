@@ -49,13 +49,14 @@ def two_layers(dw, x):
 START = {"a": jnp.zeros((40, 3)), "b": jnp.zeros((40, 3))}
 
 
+def linear(dw, x):
+    return x @ dw
+
+
 def audit(broken="nothing", trials=300):
     x, y = RNG.standard_normal((6, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2])
     claimed = make_mechanism(3.0, 1e-5, 2, 0.05)
     data = Batches(x, y)
-
-    def linear(dw, x):
-        return x @ dw
 
     trained = break_mechanism(claimed, broken, len(y))
     return canary_scores(linear, jnp.zeros((3, 3)), data, trained, trials, claimed=claimed), claimed
@@ -82,7 +83,7 @@ def test_the_audit_catches_a_broken_mechanism(broken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["taft", "nlft"])
+@pytest.mark.parametrize("method", ["taft", pytest.param("nlft", marks=pytest.mark.long)])
 def test_the_audit_of_a_vision_transformer_stays_under_its_claim(method):
     output = "tangent" if method == "taft" else "total"
     predict, dw, x, y = private_task("layernorm", method=method, output=output, depth=1)
