@@ -36,7 +36,7 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture
 def task(photographs, tmp_path):
-    recipe = Recipe(dataset=f"folder:{photographs}", epochs=1, batch_size=8, output="tangent")
+    recipe = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, batch_size=8, output="tangent")
     predict = recipe.predictor(2, load("builtin"))
     data = open_dataset(recipe.dataset)
     return recipe, predict, data, Cache(tmp_path / "cache")
@@ -381,7 +381,7 @@ def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypat
 @pytest.mark.slow
 def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(photographs, tmp_path):
     cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "anna@example.org"
-    run("finetune", cache, f"--dataset=folder:{photographs}", "--epochs=1", f"--out={out}")
+    run("finetune", cache, f"--dataset=folder:{photographs}", "--subset=head", "--epochs=1", f"--out={out}")
     store = f"--store={tmp_path}/store"
     run("store", "add", store, f"--source={out}")
     assert [*Store(tmp_path / "store")] == ["anna@example.org"]

@@ -74,7 +74,7 @@ def tiny(tmp_path_factory):
         ["--method=nlft", "--blocks=2"],
         ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24"],
         ["--subset=everything", "--dtype=bfloat16"],
-        ["--subset=bitfit", "--blocks=2", "--loss=ce"],
+        pytest.param(["--subset=bitfit", "--blocks=2", "--loss=ce"], marks=pytest.mark.long),
     ],
 )
 def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, tiny, flags):

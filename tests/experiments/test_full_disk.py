@@ -35,10 +35,8 @@ def partial_files(root):
     return [path for path in root.rglob("*") if "partial" in path.name or path.name in ("reserved", "inputs.bin")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("binary", "subset"), [("private", "fc"), pytest.param("finetune", "head", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("binary", "subset"), [("private", "fc"), ("finetune", "head")])
 def test_checkpoints(tmp_path, binary, subset):
     cache = f"--cache_dir={tmp_path / 'cache'}"
     run("finetune", cache, "--subset=head", "--epochs=1", f"--out={tmp_path / 'first'}")  # fills the cache

@@ -95,11 +95,11 @@ def test_private_components_add_up_in_the_store(cache, tmp_path):
 
 @pytest.mark.slow
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--subsets=layernorm", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
+    flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
     line, first = run("table3", *flags, "--seeds=2", "--epochs=4")
     result = json.loads(line)
     for method in ("taft", "nlft"):
-        cell = result["digits"]["8"]["layernorm"][method]
+        cell = result["digits"]["8"]["fc"][method]
         assert len(cell["accuracies"]) == 2
         assert cell["mean"] > 0.2
     assert result["with_search"]["8"] > 8

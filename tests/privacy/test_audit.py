@@ -82,8 +82,8 @@ def test_the_audit_catches_a_broken_mechanism(broken):
     assert is_caught(*audit(broken)[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["taft", pytest.param("nlft", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["taft", "nlft"])
 def test_the_audit_of_a_vision_transformer_stays_under_its_claim(method):
     output = "tangent" if method == "taft" else "total"
     predict, dw, x, y = private_task("layernorm", method=method, output=output, depth=1)

@@ -20,7 +20,7 @@ def batches(rows, key):
     return Batches(X, Y, key, rows=rows, batch_size=6)
 
 
-@pytest.mark.parametrize("at_once", [2, 10])
+@pytest.mark.parametrize("at_once", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_each_equals_its_run_alone(x64, at_once):
     divided = shards.uniform(50, 4, seed=0)  # 13, 13, 12, 12 rows: two groups of steps
     predict, _ = predictor(depth=1)

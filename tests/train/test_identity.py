@@ -213,7 +213,7 @@ def test_lists_are_taken_as_arrays():
 
 
 def test_a_predictor_goes_through_jit_and_vmap_as_users_write_them():
-    task, dw = predictor(depth=1)
+    task, dw = predictor("head", depth=1)
     x = jax.random.normal(KEY, (2, *task.model.input_shape(task.subset.stage)))
     want = task(dw, x)
     assert jnp.abs(jax.jit(task)(dw, x) - want).max() < 1e-4
