@@ -196,6 +196,8 @@ MUTATIONS = [
     M("tangent_jax/components/journal.py", "                os.fsync(file.fileno())\n", "", f"{REMOVAL}::test_a_line_is_on_the_disk_before_it_counts"),
     M("tangent_jax/core/files.py", "        synchronize(partial)\n", "",
       "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
+    M("tangent_jax/core/files.py", "            synchronize(part)\n", "            pass\n",
+      "tests/core/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name"),
     M("tangent_jax/components/sums.py", "    return leaf * np.asarray(weight, leaf.dtype)\n",
       "    return leaf if weight == 1 else leaf * np.asarray(weight, leaf.dtype)\n",
       "tests/components/test_sums.py::test_a_weight_of_one_adds_to_a_copy_never_to_the_callers_component"),
