@@ -68,7 +68,9 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
             sys.exit(1)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            print(f"{name}: expected enough memory; got {first}. Give a smaller --batch_size.", file=sys.stderr)
+            is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
+            expected = "enough memory" if is_memory else "a computation without error"
+            print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
             sys.exit(1)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)

@@ -111,9 +111,7 @@ def recipe(**changes: Any) -> tj.Recipe:
     flag_of = {field: flag for flag, field in FIELD_OF.items()}
     names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
-    named = tj.Recipe(**given | changes)
-    named.objective(), named.optimizer()  # numbers that they refuse are told before any long work
-    return named
+    return tj.Recipe(**given | changes)
 
 
 @functools.cache
@@ -127,7 +125,13 @@ def open_dataset(spec: str) -> Dataset:
 
 def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, tj.load(recipe.weights, F.architecture))
+    return recipe.predictor(classes, pretrained(recipe.weights))
+
+
+@functools.cache
+def pretrained(weights: str) -> tj.Pretrained:
+    """The weights, checked against --architecture; loaded once."""
+    return tj.load(weights, F.architecture)
 
 
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
@@ -149,9 +153,10 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
     return train.hold_out()
 
 
-def run_key(dataset: Dataset, *decisive: Any) -> str:
-    """The key of a kept run: one digest of all images and labels, of every split, and of what else decides it."""
-    return identity(dataset.identity(), F.skip_unreadable, tj.__version__, *decisive)
+@functools.cache
+def run_key(spec: str) -> str:
+    """What all kept runs on a data set share, as one digest: every image and label of every split, and the weights."""
+    return identity(open_dataset(spec).identity(), pretrained(F.weights), F.skip_unreadable, tj.__version__)
 
 
 def listed(flag: str, known: Iterable[str] = ()) -> list[str]:

@@ -34,7 +34,8 @@ flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset;
 def mechanism_of(examples: int) -> tj.Mechanism:
     """The mechanism that the flags name."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
-    return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate)
+    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
+        return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate)
 
 
 def part_of(train: tj.Features, part: str | None) -> tj.Features:
@@ -52,15 +53,13 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
 def main() -> None:
     dataset = common.open_dataset(F.dataset)
     n = len(dataset.train)
-    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        mechanism_of(n)  # before any long work
+    mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
     recipe = common.recipe(kind=common.PRIVATE_KINDS[F.subset], seed=F.head_seed)
     predict = common.predictor(recipe, len(dataset.classes))
     train = part_of(common.features(predict, dataset.train, "train inputs"), F.part)
     test = common.features(predict, dataset.test, "test inputs")
-    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        mechanism = mechanism_of(len(train.labels))
+    mechanism = mechanism_of(len(train.labels))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = binary.out_folder(), max(1, mechanism.steps // 10)

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tangent_jax.core import InputError
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import whole_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +22,7 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        self.done = {line.key: line.accuracy for line in map(parsed, lines) if line is not None}
+        self.done = {line.key: line.accuracy for line in whole_lines(Line, path)}  # of a torn line: made again
 
     def add(self, key: str, accuracy: float) -> None:
         """On disk when this returns; after a line that a kill cut short, on a line of its own."""
@@ -37,14 +35,6 @@ class Runs:
             file.write((json.dumps({"key": key, "accuracy": accuracy}) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-
-
-def parsed(line: bytes) -> Line | None:
-    """A line of the file; None for one that is torn or damaged: its run is made again."""
-    try:
-        return typed(Line, parse_json("Runs", line, "a line"), "Runs", "a line")
-    except InputError:
-        return None
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -23,7 +23,6 @@ import tangent_jax as tj
 from experiments import binary, common
 from experiments.common import F
 from tangent_jax.components import version_0_1
-from tangent_jax.components.state import hidden
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
@@ -161,7 +160,7 @@ def describe(
         if len(found) > 1:
             print(f"copies of {identifier[:12]}: {', '.join(found)}", file=sys.stderr)
     for example in unknown:
-        before = " now: it was removed before" if hidden([example]) & store.state.forgotten else ""
+        before = " now: it was removed before" if store.state.has_forgotten(example) else ""
         print(f"{example}: no component saw it{before}", file=sys.stderr)
     return plan
 

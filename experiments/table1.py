@@ -17,6 +17,7 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.runs import Runs, markdown
+from tangent_jax.core import identity
 from tangent_jax.data.sources import Dataset
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", out="out/table1")
@@ -38,7 +39,7 @@ def candidates(method: str, blocks: int) -> list[tj.Recipe]:
 
 
 def main() -> None:
-    depth = tj.load(F.weights, F.architecture).model.stages - 2
+    depth = common.pretrained(F.weights).model.stages - 2
     runs = Runs(binary.out_folder() / "runs.jsonl")
     sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
     columns = {"FC": ("fc", 0)}
@@ -76,9 +77,9 @@ def measure(spec: str, dataset: Dataset, name: str, searched: list[tj.Recipe], r
 
 def run(dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool) -> float:
     """Accuracy of one training, on test or on what is held out of train."""
-    predict = common.predictor(recipe, len(dataset.classes))
-    key = common.run_key(dataset, recipe, predict, on_test)
+    key = identity(common.run_key(recipe.dataset), recipe, on_test)
     if key not in runs.done:
+        predict = common.predictor(recipe, len(dataset.classes))
         train, measured = common.train_and_measured(predict, dataset, on_test)
         with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
             fitted = recipe.fit(predict, train)

@@ -60,8 +60,7 @@ class Cell:
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
         self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
-        self.pretrained = tj.load(F.weights, F.architecture)
-        self.key = common.run_key(dataset, self.recipe, self.pretrained, F.delta)
+        self.key = identity(common.run_key(spec), self.recipe, F.delta)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
@@ -77,7 +76,7 @@ class Cell:
         """Runs as one program."""
         anchors = sorted({(run.seed, run.reset) for run in together})
         recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
-        predicts = {a: r.predictor(len(self.dataset.classes), self.pretrained) for a, r in recipes.items()}
+        predicts = {a: common.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
         first = predicts[anchors[0]]
         train, measured = common.train_and_measured(first, self.dataset, on_test)
         chosen = [predicts[run.seed, run.reset] for run in together]

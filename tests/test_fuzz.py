@@ -25,11 +25,11 @@ from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import digest
-from tangent_jax.core.records import sealed
+from tangent_jax.core.records import sealed, whole_lines
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.cache import parsed
+from tangent_jax.models.cache import Line
 from tangent_jax.models.load import load
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
@@ -264,5 +264,6 @@ def test_ledgers(folder, data):
 
 @FUZZ
 @given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_lines_of_a_cache_journal(content):
-    assert parsed(content) is None or parsed(content).chunk is not None
+def test_lines_of_a_cache_journal(folder, content):
+    (folder / "journal.jsonl").write_bytes(content)
+    assert all(line.chunk is not None for line in whole_lines(Line, folder / "journal.jsonl"))

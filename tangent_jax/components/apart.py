@@ -9,7 +9,6 @@ import numpy as np
 
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.state import hidden
 from tangent_jax.components.store import Retrained, Store
 from tangent_jax.core import require, show_progress
 from tangent_jax.data.registry import open_dataset
@@ -79,9 +78,8 @@ def is_made_here(origin: Provenance, name: str) -> bool:
 
 def without_forgotten(store: Store, features: Features, shards: Rows) -> dict[str, np.ndarray]:
     """The shards without the examples that were removed from the store; a shard of nothing is left out."""
-    hashed = [hidden([identifier]) for identifier, _ in features.examples] if store.state.forgotten else []
-    gone = np.array([bool(one & store.state.forgotten) for one in hashed], bool)
-    left = {name: rows[~gone[rows]] if len(gone) else rows for name, rows in shards.items()}
+    gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in features.examples], bool)
+    left = {name: rows[~gone[rows]] for name, rows in shards.items()}
     count = sum(map(len, shards.values())) - sum(map(len, left.values()))
     if count:
         print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)

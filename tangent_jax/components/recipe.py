@@ -53,6 +53,11 @@ class Recipe:
     seed: int = 0
     order: int = 1
 
+    def __post_init__(self) -> None:
+        """What the objective or the optimiser refuses is told before any long work."""
+        self.objective()
+        self.optimizer()
+
     @property
     def key(self) -> Array:
         """Decides the order of the examples."""

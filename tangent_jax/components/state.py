@@ -33,6 +33,10 @@ class State:
     exports: list[tuple[set[str], str]] = dataclasses.field(default_factory=list)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
+    def has_forgotten(self, identifier: str) -> bool:
+        """Whether an example of this content identifier was removed from the store."""
+        return not self.forgotten.isdisjoint(hidden([identifier]))
+
     def apply(self, line: dict[str, Any]) -> None:
         """One more line."""
         entry = {key: line[key] for key in FIELDS if key in line}

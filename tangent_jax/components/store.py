@@ -122,7 +122,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.examples if hidden([i]) & self.state.forgotten]
+        back = [name for i, name in provenance.examples if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import InputError
 from tangent_jax.core.files import allocate, locked, synchronize, write_whole
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import whole_lines
 
 CHUNK = 64  # rows per journal line
 
@@ -70,8 +69,7 @@ class CachedRows:
 
     def missing(self) -> list[int]:
         """The chunks that are not there whole and unaltered."""
-        content = self.journal.read_bytes() if self.journal.exists() else b""
-        entries = {line.chunk: line for line in map(parsed, content.splitlines()) if line is not None}
+        entries = {line.chunk: line for line in whole_lines(Line, self.journal)}  # of others: computed again
         chunks = range(-(-self.count // CHUNK))
         whole = {c for c in chunks if c in entries and entries[c].crc == self.checksum(c)}
         self.skipped = {row for c in whole for row in entries[c].skipped}
@@ -94,12 +92,9 @@ class CachedRows:
         self.skipped.update(entry["skipped"])
 
 
-def parsed(line: bytes) -> Line | None:
-    """A line of the journal; None for one that a kill cut short, or that is damaged: its chunk is computed again."""
-    try:
-        return typed(Line, parse_json("Cache", line, "a line"), "Cache", "a line")
-    except InputError:
-        return None
+def identifiers_of(folder: Path) -> list[str]:
+    """The content identifier of each row of a folder."""
+    return (folder / "examples.txt").read_bytes().decode(errors="replace").split()
 
 
 def erase(root: Path, identifiers: Iterable[str]) -> list[str]:
@@ -111,7 +106,7 @@ def erase(root: Path, identifiers: Iterable[str]) -> list[str]:
     for listed in sorted(root.glob("*/examples.txt")) if root.is_dir() else []:
         folder = listed.parent
         with locked(folder / "lock"):
-            names = listed.read_bytes().decode(errors="replace").split()
+            names = identifiers_of(folder)
             rows = [i for i, name in enumerate(names) if name in gone]
             path = folder / "inputs.bin"
             if not rows or not path.exists():

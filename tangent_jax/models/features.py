@@ -23,7 +23,7 @@ from tangent_jax.core.files import digest, expanded, locked
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
-from tangent_jax.models.cache import CHUNK, CachedRows
+from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
 from tangent_jax.models.protocol import Model, prepared
 from tangent_jax.train.batches import Batches
 
@@ -141,7 +141,7 @@ def find_rows(
     for listed in sorted(root.glob(f"{key.partition('-')[0]}-*/examples.txt")):
         if listed.parent == rows.folder or not (listed.parent / "complete").exists():
             continue
-        names = listed.read_bytes().decode(errors="replace").split()
+        names = identifiers_of(listed.parent)
         where = {name: i for i, name in enumerate(names) if name in wanted}
         if len(where) < len(wanted):
             continue

@@ -29,10 +29,10 @@ from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.train.batches import Batches, Chunk
+from tangent_jax.train.batches import Batches, Chunk, check_labels
 from tangent_jax.train.checkpoints import run_identity
 from tangent_jax.train.fit import State
-from tangent_jax.train.labels import as_labels, check_start, classes_of
+from tangent_jax.train.labels import check_start
 from tangent_jax.train.objective import Objective, Predict, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 
@@ -97,6 +97,7 @@ def private_step(
 
 
 _clip_all = jax.jit(clip_all)
+_squared_norm = jax.jit(trees.squared_norm)
 
 
 @partial(jax.jit, donate_argnames="state")
@@ -107,8 +108,9 @@ def _private_step(state: State, *arguments: Any) -> State:
 class PrivatelyFitted(NamedTuple):
     """A privately trained step. `steps` were taken, `spent.mechanism.steps` paid for (more where a kill lost some).
 
-    `history`: seconds of each step and what `on_step` returned: no training example enters but through dw.
-    `non_finite`: examples, summed over the steps taken here, whose gradient was not finite; it is not private.
+    `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
+    `non_finite`: examples, summed over the steps, whose gradient was not finite. It alone is not private: no other
+    number here depends on a training example but through dw.
     `run`: the identity of all that decided it, where a folder was given.
     """
 
@@ -159,7 +161,7 @@ def fit_private(
             (state, history), spent = ledger.saver.restore(state), ledger.spent
             left = history or spent.mechanism.steps < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        expected, non_finite = mechanism.sampling_rate * len(batches), 0
+        expected = mechanism.sampling_rate * len(batches)
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
@@ -169,20 +171,21 @@ def fit_private(
                 ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism)
-            non_finite += int(total.non_finite)
             state = _private_step(state, total, expected, noise_key(seed, step), objective, mechanism, optimizer)
             check_step(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
+            row["non_finite"] = int(total.non_finite)
             history.append({**row, **((on_step(row, state.dw) if on_step else None) or {})})
             if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
                 ledger.save(state, history)
             bar.update()
+    non_finite = int(sum(row["non_finite"] for row in history))
     return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"], non_finite, run)
 
 
 def check_step(dw: Tree, step: int) -> None:
     """Raises InputError for a step that is not finite: from there on nothing is learned, only spent."""
-    norm, do = float(trees.squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
+    norm, do = float(_squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
     require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
 
@@ -195,8 +198,7 @@ def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mecha
     n = len(batches)
     require(n >= 2, "fit_private", "at least 2 examples", n)
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
-    classes = classes_of("fit_private", predict, dw, batches.inputs[batches.rows[:2]])
-    as_labels("fit_private", batches.labels[batches.rows], classes)
+    check_labels("fit_private", predict, dw, batches)
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[:4]
     x, y = jnp.asarray(batches.inputs[rows]), jnp.asarray(batches.labels[rows])

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import require, whole_number
-from tangent_jax.train.labels import as_labels
+from tangent_jax.core import Tree, require, whole_number
+from tangent_jax.train.labels import as_labels, classes_of
 
 Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
 """(inputs, labels, order, present): steps "k" of batches "b", as rows of inputs and labels, 0 where padded."""
@@ -117,13 +117,17 @@ def as_inputs(function: str, inputs: Any) -> Any:
 
 def checked_key(key: Any) -> Array | None:
     """A key of JAX's, or None."""
-    good = key is None or (isinstance(key, Array) and (is_typed(key) or (key.shape == (2,) and key.dtype == "uint32")))
+    is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
+    good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     require(good, "Batches", "a key such as jax.random.key(0)", repr(key))
     return key
 
 
-def is_typed(key: Array) -> bool:
-    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+def check_labels(function: str, predict: Any, dw: Tree, batches: Batches) -> int:
+    """How many classes `predict` has; InputError for a label of the batches that is none of them."""
+    classes = classes_of(function, predict, dw, batches.inputs[batches.rows[:2]])
+    as_labels(function, batches.labels[batches.rows], classes)
+    return classes
 
 
 Source = Batches | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]

@@ -18,9 +18,9 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, progress_bar, require, trees, whole_number
-from tangent_jax.train.batches import Batches, Source, as_inputs, epoch_chunks
+from tangent_jax.train.batches import Batches, Source, as_inputs, check_labels, epoch_chunks
 from tangent_jax.train.checkpoints import Saver, run_identity
-from tangent_jax.train.labels import as_labels, check_start, classes_of
+from tangent_jax.train.labels import as_labels, check_start
 from tangent_jax.train.objective import Objective, Predict, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 
@@ -153,9 +153,7 @@ def check_source(function: str, batches: Source, predict: Predict, dw: Tree) -> 
         require(good, function, "Batches, or an iterable of batches (x, y)", type(batches).__name__, do)
         return None
     require(batches.key is not None, function, "batches with a key, which decides their order", "none", do)
-    classes = classes_of(function, predict, dw, batches.inputs[batches.rows[:2]])
-    as_labels(function, batches.labels[batches.rows], classes)
-    return classes
+    return check_labels(function, predict, dw, batches)
 
 
 def check_loss(function: str, loss: float, epoch: int) -> None:

@@ -61,11 +61,8 @@ def fit_many(
     shared = all(run.inputs is runs[0].inputs and np.array_equal(run.labels, runs[0].labels) for run in runs)
     do = "Pass rows= of the same features"
     require(shared, "fit_many", "runs of one array of inputs and labels", "several", do)
-    predict, objective, optimizer = (
-        trees.as_pytree(predict),
-        objective or make_objective(),
-        as_data(optimizer or adam()),
-    )
+    predict, objective = trees.as_pytree(predict), objective or make_objective()
+    optimizer = as_data(optimizer or adam())
     (inputs, labels), results = runs[0].resident(), {}
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):

@@ -183,10 +183,12 @@ def test_one_image_more_or_another_label_is_another_run(tmp_path):
     fit_private(linear, START, Batches(x, y), mechanism, **options)
 
 
-def test_examples_that_are_not_finite_are_counted():
+def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_again(tmp_path):
     x = X.copy()
     x[[5, 7]] = np.nan
-    assert fit_private(linear, START, Batches(x, Y), make_mechanism(3.0, 1e-5, 4), seed=0).non_finite == 8
+    for _ in range(2):
+        fitted = fit_private(linear, START, Batches(x, Y), make_mechanism(3.0, 1e-5, 4), seed=0, folder=tmp_path)
+        assert fitted.non_finite == 8
     assert train(None).non_finite == 0
 
 

@@ -58,9 +58,8 @@ def from_torch(file: Tensors) -> Pretrained:
     hugging_face = any("encoder.layer." in name for name in file.tensors)
     flat = translate(file.tensors, HUGGING_FACE if hugging_face else TIMM, file.path)
     where = f"config.json beside {file.path}"
-    beside = {
-        n: v for n, v in file.beside.get("config", {}).items() if n in {f.name for f in dataclasses.fields(Beside)}
-    }
+    known = {field.name for field in dataclasses.fields(Beside)}
+    beside = {name: value for name, value in file.beside.get("config", {}).items() if name in known}
     config: Beside = typed(Beside, beside, "load", where)
     fields: dict[str, Any] = {}
     if "fc_norm.weight" in file.tensors:
