@@ -63,6 +63,11 @@ def add(w: Tree, dw: Tree) -> Tree:
     return replace(w, jax.tree.map(jnp.add, restrict(w, dw), dw))
 
 
+def plus(a: Tree, b: Tree) -> Tree:
+    """a + b, of one structure."""
+    return jax.tree.map(jnp.add, a, b)
+
+
 def pair(w: Tree, dw: Tree) -> Tree:
     """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen."""
     tangent = leaves(dw)
@@ -101,6 +106,12 @@ def as_pytree(function: Callable) -> Callable:
 def leaf_key(key: Array, path: str) -> Array:
     """The key of one leaf: its draw depends on its path, never on which others are drawn."""
     return jax.random.fold_in(key, zlib.crc32(path.encode()))
+
+
+def vdot(a: Tree, b: Tree) -> Array:
+    """The inner product over the whole tree."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return sum((jnp.vdot(x, y) for x, y in pairs), start=jnp.zeros(()))
 
 
 def squared_norm(tree: Tree) -> Array:

@@ -11,8 +11,6 @@ pass that forms no gradient; the clipped sum is then outer products of inputs an
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,42 +18,10 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.protocol import prepared
+from tangent_jax.models.signals import Use, letters, product, record, vector, widened
 from tangent_jax.privacy.clipping import ClippedSum, clip_factors
 from tangent_jax.privacy.mechanism import check_clip_norm
-from tangent_jax.rules.probe import Probe
 from tangent_jax.train.losses import Loss
-
-
-class Use(NamedTuple):
-    """One place where a leaf enters: its path, the einsum or None, and the input or None."""
-
-    path: str
-    spec: str | None
-    x: Array | None
-
-
-class Recorder(Probe):
-    """A leaf of dw that notes its uses, and adds to each a zero whose gradient is the signal that arrives there."""
-
-    def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
-        self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
-
-    def note(self, tangent: Callable[[Array], Array], spec: str | None = None, x: Array | None = None) -> Array:
-        self.uses.append(Use(self.path, spec, x))
-        if self.at_zero:
-            return self.zeros(jax.eval_shape(tangent, self.leaf))
-        y = tangent(self.leaf)
-        return y + self.zeros(y)
-
-    def einsum(self, spec: str, x: Array) -> Array:
-        return self.note(lambda leaf: jnp.einsum(spec, x, leaf), spec, x)
-
-    def times(self, x: Array) -> Array:
-        return self.note(lambda leaf: x * leaf, None, x)
-
-    def broadcast(self, shape: tuple[int, ...]) -> Array:
-        return self.note(lambda leaf: jnp.broadcast_to(leaf, shape))
 
 
 def clipped_sum_closed_form(
@@ -72,51 +38,14 @@ def clipped_sum_closed_form(
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    w, x = prepared(predict.model, predict.w, x, predict.dtype)
-
-    def logits_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
-        uses: list[Use] = []
-        outputs: list[Array] = []
-
-        def zero(y: Any) -> Array:
-            outputs.append(y)
-            return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(outputs) - 1]
-
-        step = trees.leaves(trees.cast(dw, predict.dtype))
-        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in step.items()}
-        pairs = trees.pair(w, trees.nest(probes))
-        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, outputs)
-
-    shapes = jax.eval_shape(lambda: logits_of(None)[1][1])
-    zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
-    inputs: list[Use] = []
-
-    def run(zeros: list[Array]) -> tuple[Array, list[Array | None]]:
-        logits, (uses, _) = logits_of(zeros)
-        inputs[:] = [use._replace(x=None) for use in uses]
-        return logits, [use.x for use in uses]
-
-    logits, back, held = jax.vjp(run, zeros, has_aux=True)
-    (signals,) = back(jax.grad(lambda logits: jnp.sum(loss(logits, y) * present))(logits))
-    uses = [use._replace(x=x) for use, x in zip(inputs, held, strict=True)]
+    logits, uses, back = record(predict, dw, x, at_zero)
+    signals = back(jax.grad(lambda logits: jnp.sum(loss(logits, y) * present))(logits))
     squared = squared_norms(dw, uses, signals, len(y))
     factors, norms, bad = clip_factors(squared, present, clip_norm)
     lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)
     # signals of half precision are rounded once more when they are reweighted: never above the clip norm
     factors = factors * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else factors
     return ClippedSum(weighted(dw, uses, signals, factors), norms, bad, clip_norm)
-
-
-def widened(a: Array) -> Array:
-    """In f32 or wider: what is summed."""
-    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
-
-
-def product(spec: str, a: Array, b: Array) -> Array:
-    """An einsum of operands as they are, summed in f32 or wider: a sum rounded to half would move by its rounding."""
-    if jax.default_backend() == "cpu":  # has no such product of halves
-        return jnp.einsum(spec, widened(a), widened(b))
-    return jnp.einsum(spec, a, b, preferred_element_type=jnp.promote_types(jnp.result_type(a, b), jnp.float32))
 
 
 def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> Array:
@@ -148,22 +77,6 @@ def kernel_norm(use: Use, s: Array) -> Array:
 
     grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s)
     return grams.reshape(len(grams), -1).sum(-1)
-
-
-def letters(use: Use) -> tuple[str, str, str]:
-    """The einsum's axes of input, kernel and output, the dots spelled out."""
-    assert use.spec is not None
-    assert use.x is not None
-    terms, ss = use.spec.split("->")
-    xs, ws = terms.split(",")
-    dots = "zvw"[: use.x.ndim - len(xs.replace("...", ""))]  # letters that no kernel has
-    return xs.replace("...", dots), ws, ss.replace("...", dots)
-
-
-def vector(use: Use, s: Array, ndim: int) -> Array:
-    """Each example's gradient of a gain, bias, token or position, "b ...": summed over what it was spread over."""
-    each = widened(s) if use.x is None else widened(s) * use.x
-    return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 def weighted(dw: Tree, uses: list[Use], signals: list[Array], factors: Array) -> Tree:

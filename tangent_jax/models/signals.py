@@ -1,0 +1,173 @@
+"""What every trained leaf does to the logits: its inputs, and the signals that flow back to it.
+
+The tangent is linear in every leaf, so an example's row of the Jacobian is its input times the signal that arrives:
+
+    y += x dW      J = sum_t x_t (x) s_t         kernels, token by token, head by head where the kernel has heads
+    y += x * dg    J = sum_t x_t * s_t           gains
+    y += dbeta     J = sum_t s_t                 biases, tokens, positions
+
+Both come of one forward and one backward pass over probes (rules/probe.py) that form no gradient. Per-example norms
+(privacy/norms.py), curvature and kernels (solve/) are made of them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Tree, trees
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import prepared
+from tangent_jax.rules.probe import Probe
+
+
+class Use(NamedTuple):
+    """One place where a leaf enters: its path, the einsum or None, and the input or None."""
+
+    path: str
+    spec: str | None
+    x: Array | None
+
+
+class Recorder(Probe):
+    """A leaf of dw that notes its uses, and adds to each a zero whose gradient is the signal that arrives there."""
+
+    def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
+        self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
+
+    def note(self, tangent: Callable[[Array], Array], spec: str | None = None, x: Array | None = None) -> Array:
+        self.uses.append(Use(self.path, spec, x))
+        if self.at_zero:
+            return self.zeros(jax.eval_shape(tangent, self.leaf))
+        y = tangent(self.leaf)
+        return y + self.zeros(y)
+
+    def einsum(self, spec: str, x: Array) -> Array:
+        return self.note(lambda leaf: jnp.einsum(spec, x, leaf), spec, x)
+
+    def times(self, x: Array) -> Array:
+        return self.note(lambda leaf: x * leaf, None, x)
+
+    def broadcast(self, shape: tuple[int, ...]) -> Array:
+        return self.note(lambda leaf: jnp.broadcast_to(leaf, shape))
+
+
+class Recorded(NamedTuple):
+    """A recorded forward pass: logits "b c", the uses of the leaves, and the map from a cotangent to their signals."""
+
+    logits: Array
+    uses: list[Use]
+    back: Callable[[Array], list[Array]]
+
+
+def record(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) -> Recorded:
+    """The uses of every leaf of dw on a batch, and the way back to their signals.
+
+    Args:       at_zero: the logits at a step of zero, whatever dw holds; nothing is multiplied by it.
+    Returns:    Recorded; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
+    """
+    w, x = prepared(predict.model, predict.w, x, predict.dtype)
+
+    def logits_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
+        uses: list[Use] = []
+        outputs: list[Array] = []
+
+        def zero(y: Any) -> Array:
+            outputs.append(y)
+            return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(outputs) - 1]
+
+        step = trees.leaves(trees.cast(dw, predict.dtype))
+        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in step.items()}
+        pairs = trees.pair(w, trees.nest(probes))
+        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, outputs)
+
+    shapes = jax.eval_shape(lambda: logits_of(None)[1][1])
+    zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    named: list[Use] = []
+
+    def run(zeros: list[Array]) -> tuple[Array, list[Array | None]]:
+        logits, (uses, _) = logits_of(zeros)
+        named[:] = [use._replace(x=None) for use in uses]
+        return logits, [use.x for use in uses]
+
+    logits, back, held = jax.vjp(run, zeros, has_aux=True)
+    uses = [use._replace(x=x) for use, x in zip(named, held, strict=True)]
+    return Recorded(logits, uses, lambda cotangent: back(cotangent)[0])
+
+
+def widened(a: Array) -> Array:
+    """In f32 or wider: what is summed."""
+    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+
+
+def product(spec: str, a: Array, b: Array) -> Array:
+    """An einsum of operands as they are, summed in f32 or wider: a sum rounded to half would move by its rounding."""
+    if jax.default_backend() == "cpu":  # has no such product of halves
+        return jnp.einsum(spec, widened(a), widened(b))
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.promote_types(jnp.result_type(a, b), jnp.float32))
+
+
+def letters(use: Use) -> tuple[str, str, str]:
+    """The einsum's axes of input, kernel and output, the dots spelled out."""
+    assert use.spec is not None
+    assert use.x is not None
+    terms, ss = use.spec.split("->")
+    xs, ws = terms.split(",")
+    dots = "zvw"[: use.x.ndim - len(xs.replace("...", ""))]  # letters that no kernel has
+    return xs.replace("...", dots), ws, ss.replace("...", dots)
+
+
+def vector(use: Use, s: Array, ndim: int) -> Array:
+    """Each example's gradient of a gain, bias, token or position, "b ...": summed over what it was spread over."""
+    each = widened(s) if use.x is None else widened(s) * use.x
+    return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
+
+
+class Layout(NamedTuple):
+    """A kernel's axes by what they do: tokens are summed, heads are shared, then inputs and outputs."""
+
+    batch: str
+    tokens: str
+    heads: str
+    inputs: str
+    outputs: str
+    axes: tuple[str, str, str]
+
+    def rows(self, x: Array) -> Array:
+        """A use's input as "b t h i"."""
+        return grouped(x, self.axes[0], (self.batch, self.tokens, self.heads, self.inputs))
+
+    def signals(self, s: Array) -> Array:
+        """A use's signal as "b t h o"."""
+        return grouped(s, self.axes[2], (self.batch, self.tokens, self.heads, self.outputs))
+
+    def blocks(self, leaf: Array) -> Array:
+        """A kernel as "h i o"."""
+        return grouped(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
+
+    def kernel(self, blocks: Array, shape: tuple[int, ...]) -> Array:
+        """`blocks` undone: a kernel of `shape`."""
+        order = self.heads + self.inputs + self.outputs
+        sizes = dict(zip(self.axes[1], shape, strict=True))
+        whole = blocks.reshape([sizes[axis] for axis in order])
+        return whole.transpose([order.index(axis) for axis in self.axes[1]])
+
+
+def layout(use: Use) -> Layout:
+    """How a kernel's axes meet those of its input and output."""
+    xs, ws, ss = letters(use)
+    tokens = "".join(a for a in xs[1:] if a in ss and a not in ws)
+    heads = "".join(a for a in ws if a in xs and a in ss)
+    inputs = "".join(a for a in ws if a in xs and a not in ss)
+    outputs = "".join(a for a in ws if a in ss and a not in xs)
+    return Layout(xs[0], tokens, heads, inputs, outputs, (xs, ws, ss))
+
+
+def grouped(a: Array, axes: str, groups: tuple[str, ...]) -> Array:
+    """The array with one axis for each group of its axes, of length 1 for a group of none."""
+    sizes = dict(zip(axes, a.shape, strict=True))
+    moved = a.transpose([axes.index(axis) for group in groups for axis in group])
+    return moved.reshape([math.prod(sizes[axis] for axis in group) for group in groups])

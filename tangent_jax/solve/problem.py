@@ -1,0 +1,212 @@
+"""The objective over a whole data set, as a sum, with its gradient and its Hessian's products, one pass each.
+
+    F(dw) = sum_i v_i loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2,    Lambda = n penalty
+
+v_i is an example's weight, 1 or what the caller says; n counts the examples, whatever their weights: so an example that
+leaves by a weight of 0 leaves Lambda as it was. A pass is one product with J and one with its transpose.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, require, trees
+from tangent_jax.models.features import Features
+from tangent_jax.models.predict import Predictor
+from tangent_jax.solve.curvature import Curvature, batch_curvature
+from tangent_jax.train.batches import Batches, check_labels
+from tangent_jax.train.labels import Predict
+from tangent_jax.train.losses import mean_squared, rescaled_square
+from tangent_jax.train.objective import Objective
+
+BATCH = 128
+SIGNALS = 4  # random cotangents an example, for factors that only precondition
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A convex objective on data. `weights`: v, "n"; `start`: a step whose structure dw has."""
+
+    predict: Predict
+    batches: Batches
+    objective: Objective
+    weights: np.ndarray
+    like: Tree
+
+    @property
+    def total_penalty(self) -> float:
+        """Lambda."""
+        return float(self.objective.penalty) * len(self.batches)
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the loss's Hessian is the same everywhere."""
+        return getattr(self.objective.loss, "func", None) in (rescaled_square, mean_squared)
+
+    def chunks(self) -> Iterator[tuple[Any, Any, Array, Array]]:
+        """(inputs, labels, order "k b", weights "k b", 0 where padded) over all rows."""
+        order, present = self.batches.in_order()
+        weights, _ = self.batches.padded(np.arange(len(self.batches)))
+        weights, at = self.weights[weights] * present, 0
+        for inputs, labels, rows, here in self.batches.chunks(order, present):
+            yield inputs, labels, rows, jnp.asarray(weights[at : at + len(here)], jnp.float32)
+            at += len(here)
+
+    def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
+        """grad F(dw), F(dw), and the logits at dw chunk by chunk, "k b c". One pass."""
+        total, value, logits = jax.tree.map(lambda leaf: leaf * self.total_penalty, dw), 0.0, []
+        for inputs, labels, rows, weights in self.chunks():
+            part, losses, z = _gradient(self.predict, dw, inputs, labels, rows, weights, self.objective)
+            total, value = jax.tree.map(jnp.add, total, part), value + float(losses)
+            logits.append(z)
+        return total, value + 0.5 * self.total_penalty * float(trees.squared_norm(dw)), logits
+
+    def product(self, v: Tree, logits: list[Array]) -> Tree:
+        """The Hessian of F, at a step of these logits, times v. One pass."""
+        total = jax.tree.map(lambda leaf: leaf * self.total_penalty, v)
+        for (inputs, labels, rows, weights), z in zip(self.chunks(), logits, strict=True):
+            part = _product(self.predict, v, inputs, labels, rows, weights, z, self.objective)
+            total = jax.tree.map(jnp.add, total, part)
+        return total
+
+    def outputs(self, v: Tree) -> list[Array]:
+        """J v chunk by chunk, "k b c"."""
+        return [_outputs(self.predict, v, inputs, rows) for inputs, _, rows, _ in self.chunks()]
+
+    def line(self, logits: list[Array], moved: list[Array], dw: Tree, v: Tree) -> Any:
+        """t -> F(dw + t v), of logits and J v that are known: no pass."""
+        chunks = [(labels[rows], weights) for _, labels, rows, weights in self.chunks()]
+        norms = [trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)]
+        return partial(_along, logits, moved, chunks, norms, self.objective, self.total_penalty)
+
+    def curvature(self, logits: list[Array], key: Array | None = None) -> Curvature:
+        """The Kronecker factors at a step of these logits; key: None for all classes, else `SIGNALS` random ones."""
+        predict, total = self.predict, None
+        assert isinstance(predict, Predictor)
+        for at, ((inputs, labels, rows, weights), z) in enumerate(zip(self.chunks(), logits, strict=True)):
+            here = None if key is None else jax.random.fold_in(key, at)
+            part = _curvature(predict, self.like, inputs, labels, rows, weights, z, self.objective, here)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+
+def make_problem(
+    function: str, predict: Predict, data: Batches | Features, objective: Objective, weights: Any, like: Tree
+) -> Problem:
+    """The problem, its inputs checked.
+
+    Raises: InputError for a predictor that is not affine in dw, labels of no class, weights that are no weights.
+    """
+    predict = trees.as_pytree(predict)
+    batches = data if isinstance(data, Batches) else data.batches(batch_size=BATCH)
+    check_labels(function, predict, like, batches)
+    v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
+    good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
+    require(good, function, f"weights of {len(batches)} examples, >= 0, one above", f"shape {v.shape}")
+    check_affine(function, predict, like, batches.inputs[batches.rows[:2]])
+    return Problem(predict, batches, objective, v, like)
+
+
+def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
+    """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
+    do = 'Use tj.tangent(..., method="taft") or tj.linearize'
+    is_tangent = getattr(predict, "method", "taft") == "taft"
+    require(is_tangent, function, "a model that is linear in dw", getattr(predict, "method", ""), do)
+    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(like)))
+    leaves = [0.1 * jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, jax.tree.leaves(like))]
+    v = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    zero, one, two = (_call(predict, jax.tree.map(lambda leaf: t * leaf, v), x) for t in (0.0, 1.0, 2.0))
+    finite = bool(jnp.isfinite(two).all())
+    require(finite, function, "finite logits", "NaN or infinity", "Look for inputs that are not finite")
+    bend = float(jnp.max(jnp.abs(two - 2 * one + zero)))
+    size = float(jnp.max(jnp.abs(one - zero)) + 0.01 * jnp.max(jnp.abs(zero)))
+    require(bend <= 1e-2 * size, function, "a model that is linear in dw", f"one that bends by {bend / size:.2g}", do)
+
+
+@jax.jit
+def _call(predict: Predict, dw: Tree, x: Any) -> Array:
+    return predict(dw, x)
+
+
+@jax.jit
+def _gradient(
+    predict: Predict, dw: Tree, inputs: Array, labels: Array, order: Array, weights: Array, objective: Objective
+) -> tuple[Tree, Array, Array]:
+    def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:
+        rows, v = batch
+
+        def value(dw: Tree) -> tuple[Array, Array]:
+            logits = predict(dw, inputs[rows])
+            return jnp.sum(jnp.where(v > 0, objective.loss(logits, labels[rows]) * v, 0)), logits
+
+        (losses, logits), gradient = jax.value_and_grad(value, has_aux=True)(dw)
+        return (jax.tree.map(jnp.add, total[0], gradient), total[1] + losses), logits
+
+    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
+    (gradient, losses), logits = jax.lax.scan(add, zero, (order, weights))
+    return gradient, losses, logits
+
+
+@jax.jit
+def _product(
+    predict: Predict, v: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
+    objective: Objective,
+) -> Tree:  # fmt: skip
+    zero = jax.tree.map(jnp.zeros_like, v)
+
+    def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+        rows, w, z = batch
+        _, forward = jax.linearize(lambda dw: predict(dw, inputs[rows]), zero)
+        gradient = jax.grad(lambda z: jnp.sum(objective.loss(z, labels[rows]) * w))
+        bent = jax.jvp(gradient, (z,), (forward(v),))[1]
+        return jax.tree.map(jnp.add, total, jax.linear_transpose(forward, v)(bent)[0]), None
+
+    return jax.lax.scan(add, zero, (order, weights, logits))[0]
+
+
+@jax.jit
+def _outputs(predict: Predict, v: Tree, inputs: Array, order: Array) -> Array:
+    zero = jax.tree.map(jnp.zeros_like, v)
+
+    def one(_: None, rows: Array) -> tuple[None, Array]:
+        return None, jax.jvp(lambda dw: predict(dw, inputs[rows]), (zero,), (v,))[1]
+
+    return jax.lax.scan(one, None, order)[1]
+
+
+@jax.jit
+def _along(
+    logits: list[Array], moved: list[Array], chunks: list[tuple[Array, Array]], norms: list[Array],
+    objective: Objective, total_penalty: Any, t: Array,
+) -> Array:  # fmt: skip
+    classes = logits[0].shape[-1]
+    losses = jnp.zeros(())
+    for z, q, (labels, weights) in zip(logits, moved, chunks, strict=True):
+        each = objective.loss((z + t * q).reshape(-1, classes), labels.reshape(-1))
+        losses += jnp.sum(each * weights.reshape(-1))
+    return losses + 0.5 * total_penalty * (norms[0] + 2 * t * norms[1] + t * t * norms[2])
+
+
+@partial(jax.jit, static_argnames="count")
+def _curvature(
+    predict: Predictor, like: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
+    objective: Objective, key: Array | None, count: int = SIGNALS,
+) -> Curvature:  # fmt: skip
+    def one(rows: Array, w: Array, z: Array, at: Array) -> Curvature:
+        here = None if key is None else jax.random.fold_in(key, at)
+        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, here, count)
+
+    def add(total: Curvature, batch: tuple[Array, Array, Array, Array]) -> tuple[Curvature, None]:
+        return total + one(*batch), None
+
+    batches = order, weights, logits, jnp.arange(len(order))
+    shapes = jax.eval_shape(one, *(part[0] for part in batches))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, zero, batches)[0]
