@@ -31,13 +31,14 @@ SIGNALS = 4  # random cotangents an example, for factors that only precondition
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A convex objective on data. `weights`: v, "n"; `start`: a step whose structure dw has."""
+    """A convex objective on data. `weights`: v, "n"; `like`: a step whose structure dw has; `classes`: logits."""
 
     predict: Predict
     batches: Batches
     objective: Objective
     weights: np.ndarray
     like: Tree
+    classes: int
 
     @property
     def total_penalty(self) -> float:
@@ -106,12 +107,12 @@ def make_problem(
     """
     predict = trees.as_pytree(predict)
     batches = data if isinstance(data, Batches) else data.batches(batch_size=BATCH)
-    check_labels(function, predict, like, batches)
+    classes = check_labels(function, predict, like, batches)
     v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
     good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
     require(good, function, f"weights of {len(batches)} examples, >= 0, one above", f"shape {v.shape}")
     check_affine(function, predict, like, batches.inputs[batches.rows[:2]])
-    return Problem(predict, batches, objective, v, like)
+    return Problem(predict, batches, objective, v, like, classes)
 
 
 def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:

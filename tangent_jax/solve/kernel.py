@@ -1,0 +1,186 @@
+"""The optimum by the tangent kernel: exact, in f64, and with it every fit that lacks some of the examples.
+
+    dw = J^T a,   M a = t - f_0,   M = K + Lambda W^-1,   K = J J^T,   W = diag(2 v_i alpha_ic / C)
+
+for the rescaled square loss, whose targets are t = kappa one-hot; f_0 are the logits at dw = 0. One Cholesky
+factorisation gives M^-1, and M^-1 what a fit without a set S of examples gives, exactly:
+
+    at S itself    t_S - f^(-S)(S) = ([M^-1]_SS)^-1 a_S
+    elsewhere      f^(-S)(x) = f(x) - k(x, X) [M^-1]_(X,S) ([M^-1]_SS)^-1 a_S
+
+Lambda stays what it was when S leaves. Not in the paper; the identities are those of kriging (Dubrule 1983).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.linalg
+
+from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.models.features import Features
+from tangent_jax.models.predict import Predictor
+from tangent_jax.solve.jacobian import Jacobian, gram, jacobian_rows
+from tangent_jax.solve.problem import make_problem
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.labels import as_labels
+from tangent_jax.train.losses import mean_squared, rescaled_square
+from tangent_jax.train.objective import Objective, make_objective
+
+LARGEST = 20_000  # examples x classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """The tangent kernel of a task on its training examples, with what the loss wants of them.
+
+    `rows`: J; `k`: K, "nc nc"; `targets`: t, "n c"; `precision`: the diagonal of W, "n c"; `penalty`: the objective's.
+    """
+
+    predict: Predictor
+    rows: Jacobian
+    k: np.ndarray
+    labels: np.ndarray
+    targets: np.ndarray
+    precision: np.ndarray
+    penalty: float
+
+    def solve(self, penalty: float | None = None) -> "KernelSolution":
+        """The optimum for a penalty (None: the objective's), Lambda = n penalty.
+
+        Raises: InputError for a penalty that is not above 0.
+        """
+        penalty = self.penalty if penalty is None else penalty
+        require(penalty > 0, "Kernel.solve", "penalty > 0", penalty, "Give the objective a penalty")
+        total = penalty * len(self.labels)
+        m, right = self.k.copy(order="F"), (self.targets - self.rows.logits).ravel()
+        m[np.diag_indices_from(m)] += total / self.precision.ravel()
+        with progress_bar(3, "step") as bar:
+            factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
+            bar.update()
+            a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
+            bar.update()
+            inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+            assert info == 0, info
+            mirror(inverse)
+            bar.update()
+        residual = self.k @ a + total / self.precision.ravel() * a - right
+        relative = float(np.linalg.norm(residual) / np.linalg.norm(right))
+        return KernelSolution(self, total, a.reshape(self.targets.shape), inverse, relative)
+
+    def choose(self, penalties: Sequence[float]) -> tuple["KernelSolution", list[dict[str, float]]]:
+        """The penalty of the best leave-one-out accuracy, the larger of equals; and a row for each that was tried."""
+        require(len(penalties) >= 1, "Kernel.choose", "at least one penalty", "none")
+        best, rows = None, []
+        for penalty in sorted(penalties, reverse=True):
+            solution = self.solve(penalty)
+            rows.append({"penalty": penalty, "accuracy": solution.accuracy_left_out()})
+            if best is None or rows[-1]["accuracy"] > best[0]:
+                best = rows[-1]["accuracy"], solution
+            del solution
+        assert best is not None
+        return best[1], rows[::-1]
+
+
+def mirror(lower: np.ndarray) -> None:
+    """Fills the upper triangle of a symmetric matrix, some rows at a time."""
+    n, size = len(lower), 512
+    for start in range(0, n, size):
+        stop = min(start + size, n)
+        block = lower[start:stop, start:stop]
+        lower[start:stop, start:stop] = np.tril(block) + np.tril(block, -1).T
+        lower[start:stop, stop:] = lower[stop:, start:stop].T
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelSolution:
+    """An optimum by the kernel: `a`, "n c", `inverse` M^-1, and the relative `residual` of M a = t - f_0."""
+
+    kernel: Kernel
+    total_penalty: float
+    a: np.ndarray
+    inverse: np.ndarray
+    residual: float
+
+    def step(self) -> Tree:
+        """dw = J^T a, in f64."""
+        with jax.enable_x64(True):
+            return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
+
+    def outputs(self) -> np.ndarray:
+        """The logits of the training examples, "n c": t - Lambda W^-1 a."""
+        return self.kernel.targets - self.total_penalty / self.kernel.precision * self.a
+
+    def predict(self, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+        """The logits of other examples, "m c"; cross: their kernel with the training examples."""
+        return rows.logits + (cross @ self.a.ravel()).reshape(rows.shape)
+
+    def left_out(self) -> np.ndarray:
+        """The logits of each training example by the fit without it, "n c"."""
+        return self.kernel.targets - self.residuals()
+
+    def residuals(self) -> np.ndarray:
+        """t_i - f^(-i)(x_i), "n c"."""
+        return np.linalg.solve(self.own_inverse(), self.a[:, :, None])[:, :, 0]
+
+    def own_inverse(self) -> np.ndarray:
+        """[M^-1]_ii of each example, "n c c"."""
+        n, c = self.a.shape
+        blocks = self.inverse.reshape(n, c, n, c)
+        return blocks[np.arange(n), :, np.arange(n)]
+
+    def accuracy_left_out(self) -> float:
+        """Leave-one-out accuracy."""
+        return float(np.mean(self.left_out().argmax(-1) == self.kernel.labels))
+
+    def without(self, gone: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+        """The logits of other examples, "m c", by the fit without the training examples `gone`."""
+        c = self.a.shape[1]
+        flat = (np.asarray(gone)[:, None] * c + np.arange(c)).ravel()
+        held = self.inverse[np.ix_(flat, flat)]
+        moved = scipy.linalg.solve(held, self.a.ravel()[flat], assume_a="pos", check_finite=False)
+        # f^(-S) = f - k(x, X) M^-1[:, S] ([M^-1]_SS)^-1 a_S
+        change = cross @ (self.inverse[:, flat] @ moved)
+        return self.predict(rows, cross) - change.reshape(rows.shape)
+
+    def refit(self, kept: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+        """The same by solving again on the examples `kept`: what `without` is held against."""
+        k = self.kernel
+        c = self.a.shape[1]
+        flat = (np.asarray(kept)[:, None] * c + np.arange(c)).ravel()
+        m = k.k[np.ix_(flat, flat)]
+        m[np.diag_indices_from(m)] += (self.total_penalty / k.precision).ravel()[flat]
+        right = (k.targets - k.rows.logits).ravel()[flat]
+        a = scipy.linalg.solve(m, right, assume_a="pos", overwrite_a=True, check_finite=False)
+        return rows.logits + (cross[:, flat] @ a).reshape(rows.shape)
+
+
+def make_kernel(
+    predict: Predictor, data: Batches | Features, objective: Objective | None = None, weights: Any = None
+) -> Kernel:
+    """The tangent kernel of a task on all of its examples.
+
+    Args:       as `solve`; weights: above 0.
+    Raises:     InputError where examples x classes are more than `LARGEST`, for losses other than the square ones, and
+                as `solve` does.
+    """
+    objective = objective or make_objective()
+    require(isinstance(predict, Predictor), "make_kernel", "a Predictor", type(predict).__name__, "Use tj.solve")
+    problem = make_problem("make_kernel", predict, data, objective, weights, predict.zeros())
+    require(problem.is_quadratic, "make_kernel", "a square loss, rsl or mse", "another", "Use tj.solve")
+    require(problem.weights.min() > 0, "make_kernel", "weights > 0", problem.weights.min())
+    batches = problem.batches
+    labels = as_labels("make_kernel", batches.labels[batches.rows])
+    classes, outputs = problem.classes, len(labels) * problem.classes
+    got = f"{len(labels)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
+    require(outputs <= LARGEST, "make_kernel", f"examples x classes at most {LARGEST}", got, "Use tj.solve")
+    rows = jacobian_rows(predict, batches.inputs[batches.rows])
+    hyper = objective.loss.keywords if objective.loss.func is rescaled_square else {}  # pyright: ignore
+    assert hyper or objective.loss.func is mean_squared  # pyright: ignore
+    truth = np.eye(classes)[labels]
+    alpha = 1 + (float(hyper.get("alpha", 1.0)) - 1) * truth
+    precision = 2 / classes * alpha * problem.weights[:, None]
+    targets = float(hyper.get("kappa", 1.0)) * truth
+    return Kernel(predict, rows, gram(rows), labels, targets, precision, float(objective.penalty))
