@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
+from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import identity, refusal, require
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
@@ -66,6 +67,9 @@ TABLE: dict[str, partial] = {
     "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
     "lr": flag("float", "Learning rate.", low=0.0, high=1e6),
+    "solver": flag("enum", "adam, or the optimum by conjugate gradients: no learning rate, no epochs.", SOLVERS),
+    "certificate": flag("float", "Of --solver=optimum: the largest L2 distance from it, for a penalty > 0.", low=0.0),
+    "passes": flag("integer", "Of --solver=optimum: the most passes over the training set.", low=2),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
     "seed": flag("integer", "Seed of new head, of what is reset, of the order of examples.", low=0, high=SEEDS),
@@ -90,6 +94,7 @@ MODEL = ("weights", "architecture", "image_size")
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
+OPTIMUM = ("solver", "certificate", "passes")
 SHARDED = ("lr_nlft", "sharding", "owners", "concentration", "stores", "held_out")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""

@@ -8,9 +8,10 @@ import sys
 
 import tangent_jax as tj
 from experiments import binary, common, pictures
+from tangent_jax.core import trees
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "method", "subset")
-common.define("blocks", "lr", "reset", "new_class_token", "seed", out="out/finetune")
+common.define("blocks", "lr", "reset", "new_class_token", "seed", *common.OPTIMUM, out="out/finetune")
 
 
 def main() -> None:
@@ -30,7 +31,9 @@ def main() -> None:
             checkpoints=out / "checkpoints",
         )
     kept = (str(out.absolute()),)
-    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, run=fitted.run)
+    origin = tj.make_provenance(predict, recipe).trained(
+        train, fitted.seconds, kept, run=fitted.run, certificate=fitted.certificate
+    )
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
@@ -44,6 +47,10 @@ def main() -> None:
         "trainable_parameters": predict.subset.size,
         "steps": fitted.steps,
         "skipped": train.skipped + test.skipped,
+        "solver": recipe.solver,
+        "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
+        "seconds": round(fitted.seconds, 3),
+        **({"certificate": fitted.certificate, "passes": fitted.steps} if recipe.solver == "optimum" else {}),
         "run": fitted.run,
     }
     binary.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))

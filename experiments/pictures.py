@@ -21,11 +21,13 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
-    """Loss and accuracies by epoch, side by side."""
-    shared = {"x": [row["epoch"] for row in rows], "xlabel": "epoch"}
+    """Loss (of a solver's passes the certificate, or the gradient) and accuracies by epoch, side by side."""
+    shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
     names = [name for name in ("train_accuracy", "test_accuracy") if name in rows[0]]
     accuracies = {name.replace("_", " "): [row[name] for row in rows] for name in names}
-    losses = {**shared, "lines": {"loss": [row["loss"] for row in rows]}, "ylabel": "training loss", "log": "y"}
+    known = {"certificate": "distance from the optimum, at most", "gradient_norm": "norm of the gradient"}
+    shown, ylabel = next(((k, known[k]) for k in known if k in rows[0]), ("loss", "training loss"))
+    losses = {**shared, "lines": {ylabel: [row[shown] for row in rows]}, "ylabel": ylabel, "log": "y"}
     curves(path, [losses, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
 
 

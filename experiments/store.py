@@ -3,7 +3,8 @@
 add      a component from a folder that finetune wrote (--source, --name)
 list     the components: whose data, how much, when
 compose  the mean of all components, kept in the store
-remove   components by --names, or all that saw the --examples of a file; --retrain puts each back without them
+remove   components by --names, or all that saw the --examples of a file; --retrain puts each back without them, --exact
+         moves each that was solved (finetune --solver=optimum) to the optimum of what is left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to: anchor and step under timm's names
 convert  a store of version 0.1 to this version's format, in place
@@ -17,6 +18,8 @@ import json
 import sys
 from typing import Any
 
+import jax
+import numpy as np
 from absl import flags
 
 import tangent_jax as tj
@@ -34,6 +37,7 @@ flags.DEFINE_string("name", None, "add: the component's name; unset: the folder'
 flags.DEFINE_list("names", [], "remove: components, separated by commas.")
 flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
 flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
+flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
 flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
 flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
 flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
@@ -107,8 +111,9 @@ def compose(store: tj.Store) -> dict[str, Any]:
 def remove(store: tj.Store) -> dict[str, Any]:
     one = bool(F.names) != bool(F.examples)
     require(one, "store remove", "--names or --examples, one of them", "both or none")
-    do = "Name the images in a file, --examples; without --retrain the components are dropped"
-    require(not (F.names and F.retrain), "store remove", "--examples with --retrain", "--names", do)
+    do, again = "Name the images in a file, --examples; else the components are dropped", F.retrain or F.exact
+    require(not (F.names and again), "store remove", "--examples with --retrain or --exact", "--names", do)
+    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
     asked, unknown, affected = [], [], {name: [] for name in F.names}
     if F.examples:
         path = expanded("store remove", F.examples)
@@ -120,11 +125,12 @@ def remove(store: tj.Store) -> dict[str, Any]:
     if F.dry_run or not affected:
         return {"plan": plan, "unknown": unknown, "removed": []}
     retrained = {}
-    for name, origin in origins.items() if F.retrain else ():
+    for name, origin in origins.items() if again else ():
         do = "Drop it; train anew"
         require(origin.privacy is None, "store remove", "components without privacy to --retrain", name, do)
-        again = tj.retrain(origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights)
-        retrained |= {} if again is None else {name: again}
+        start = jax.tree.map(np.array, store[name]) if F.exact else None
+        new = tj.retrain(origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights, start)
+        retrained |= {} if new is None else {name: new}
     going = store.going(origins, asked)
     traces = tj.erase_traces(
         store, {name: going & origin.identifiers for name, origin in origins.items()}, [F.cache_dir]
@@ -138,6 +144,9 @@ def remove(store: tj.Store) -> dict[str, Any]:
     print(f"removed; receipt: {path}", file=sys.stderr)
     result = {"plan": plan, "unknown": unknown, "removed": sorted(affected), "retrained": sorted(retrained)}
     result |= {"deleted": traces.deleted, "not_reached": traces.not_reached}
+    if receipt["optima"]:  # of several components, the farthest
+        for field in ("certificate_before", "certificate", "passes"):
+            result[field] = max(one[field] for one in receipt["optima"].values())
     return result | {"composed_after": receipt["composed_after"], "receipt": str(path)}
 
 
@@ -148,9 +157,15 @@ def describe(
     plan, places = [], {}
     for name, origin in origins.items():
         left = len(origin.examples) - len(affected[name]) if affected[name] else 0
-        seconds = origin.seconds * left / max(len(origin.examples), 1) if F.retrain else 0.0
+        again = F.retrain or F.exact
+        seconds = origin.seconds * left / max(len(origin.examples), 1) if again else 0.0
         plan.append({"component": name, "asked": len(affected[name]), "left": left, "seconds": round(seconds, 1)})
-        then = f"trained again on the {left} left, about {seconds:.1f} s" if F.retrain and left else "dropped"
+        how = "moved to the optimum of" if F.exact else "trained again on"
+        then = (
+            f"{how} the {left} left, {'at most' if F.exact else 'about'} {seconds:.1f} s"
+            if again and left
+            else "dropped"
+        )
         of = f"{len(affected[name])} of its {len(origin.examples)} examples asked for; " if affected[name] else ""
         print(f"{name}: {of}{then}", file=sys.stderr)
         for identifier, image in origin.examples:

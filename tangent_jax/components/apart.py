@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
+from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Retrained, Store
-from tangent_jax.core import require, show_progress
+from tangent_jax.core import Tree, require, show_progress
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
@@ -27,7 +28,9 @@ Rows = Mapping[str, np.ndarray]
 
 
 def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Rows) -> dict[str, Fitted]:
-    """One fitted step for each shard, all trained as one program, each in its own order of examples."""
+    """One fitted step for each shard, all trained as one program, each in its own order of examples; optima in turn."""
+    if recipe.solver == "optimum":
+        return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
     runs = [
         features.batches(recipe.named(name).key, rows=rows, batch_size=recipe.batch_size)
         for name, rows in shards.items()
@@ -68,7 +71,8 @@ def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, s
         with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
             fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
         for name, one in fitted.items():
-            store.add(name, jax.tree.map(np.asarray, one.dw), origin(name, one.seconds))
+            made = dataclasses.replace(origin(name, one.seconds), certificate=one.certificate)
+            store.add(name, jax.tree.map(np.asarray, one.dw), made)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:
@@ -100,14 +104,24 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
 
 
 def retrain(
-    origin: Provenance, gone: set[str], name: str, cache: Cache | None = None, weights: str | None = None
+    origin: Provenance,
+    gone: set[str],
+    name: str,
+    cache: Cache | None = None,
+    weights: str | None = None,
+    start: Tree | None = None,
 ) -> Retrained | None:
     """The component trained again from its recipe without the examples `gone`; None where nothing is left.
 
-    Raises: InputError where the images that are left are no longer in the data set.
+    Args:   start: of a component that was solved to its optimum, its step: the optimum of what is left, Lambda as it
+            was, is sought from there, in fewer passes. None: from zero.
+    Raises: InputError where the images that are left are no longer in the data set, or a start is given for a component
+            that was not solved.
     """
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
+    solved, do = recipe.solver == "optimum" and origin.total_penalty, "Use --retrain"
+    require(solved or start is None, "retrain", "a component solved to its optimum, penalty > 0", name, do)
     cache_of_recipe = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
     train = open_dataset(recipe.dataset).train
     wanted = {pair for pair in origin.examples if pair[0] not in gone}
@@ -119,7 +133,24 @@ def retrain(
         return None
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(rows), cache_of_recipe)
+    if solved:
+        return solved_again(origin, predict, left, start, name)
     with show_progress(f"{name}: training again"):
         fitted = recipe.fit(predict, left)
     bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
     return Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
+
+
+def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
+    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there."""
+    recipe, total = origin.recipe, origin.total_penalty
+    assert recipe is not None
+    assert total is not None
+    same_total = dataclasses.replace(recipe, penalty=total / len(left.labels))
+    with show_progress(f"{name}: to the optimum of what is left"):
+        solved = same_total.solve(predict, left, start)
+    assert solved.certificate is not None
+    made = origin.trained(left, solved.seconds, total_penalty=total, certificate=solved.certificate)
+    before = solved.history[0]["certificate"]
+    optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
+    return Retrained(solved.dw, made, solved.certificate, optimum)

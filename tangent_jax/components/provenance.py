@@ -24,7 +24,9 @@ class Provenance:
     linearised (new head, resets and new class token included); `subset`: its leaves; `examples`: (content identifier,
     name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: epsilon, delta and
     neighbouring relation spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
-    run, None where no checkpoints were kept; `kept`: folders where caches and checkpoints of these examples lie.
+    run, None where no checkpoints were kept; `kept`: folders where caches and checkpoints of these examples lie;
+    `total_penalty`: of a step solved to its optimum Lambda, which stays what it was when examples leave; `certificate`:
+    how far at most that step is from it.
     """
 
     method: str
@@ -41,10 +43,14 @@ class Provenance:
     )
     run: str | None = None
     kept: tuple[str, ...] = ()
+    total_penalty: float | None = None
+    certificate: float | None = None
 
     def trained(self, features: Features, seconds: float, kept: tuple[str, ...] = (), **changes: Any) -> "Provenance":
         """This origin, of a step trained on these examples; `kept`: folders besides their cache."""
         kept = (*([features.folder] if features.folder else []), *kept)
+        if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
+            changes = {"total_penalty": self.recipe.penalty * len(features.labels), **changes}
         return dataclasses.replace(self, examples=features.examples, seconds=seconds, kept=kept, **changes)
 
     @property

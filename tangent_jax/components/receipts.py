@@ -19,7 +19,7 @@ STATEMENT = (
     "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
     "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
     "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "
-    "optimum on the data it retains."
+    "optimum on the data it retains; for one under optima Lambda is what it was before the examples left."
 )
 
 
@@ -31,11 +31,24 @@ class Traces(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Optimum:
+    """Of a step that was moved to the optimum of what is left of its data: Lambda, which stayed what it was; how far
+    at most it was from that optimum before, and is now, in L2; the passes over the data that this took; whether it is
+    as close as was asked for."""
+
+    total_penalty: float
+    certificate_before: float
+    certificate: float
+    passes: int
+    converged: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Receipt:
     """What a removal did, by the fingerprints of weights.
 
     `deleted`: what it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images
-    or what was trained on them, and could not or must not delete.
+    or what was trained on them, and could not or must not delete; `optima`: of retrained components that are optima.
     """
 
     removed: dict[str, str]
@@ -49,6 +62,7 @@ class Receipt:
     statement: str = STATEMENT
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
+    optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
     journal: str = ""
 

@@ -9,15 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import Tree, require
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.solve.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import HYPER_PARAMETERS
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam
+
+SOLVERS = ("adam", "optimum")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Recipe:
     `blocks` as `make_subset`; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
+    `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
+    or an order of examples.
     """
 
     weights: str = "builtin"
@@ -52,11 +58,17 @@ class Recipe:
     batch_size: int = 32
     seed: int = 0
     order: int = 1
+    solver: str = "adam"
+    certificate: float = 0.01
+    passes: int = 100
 
     def __post_init__(self) -> None:
         """What the objective or the optimiser refuses is told before any long work."""
         self.objective()
         self.optimizer()
+        require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
+        is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
+        require(is_convex, "Recipe", "a tangent model or the head alone for solver optimum", self.method, do)
 
     @property
     def key(self) -> Array:
@@ -102,6 +114,32 @@ class Recipe:
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
         """Trains a step from zero on the features, or those at `rows`; options are `fit`'s on_epoch and checkpoints."""
+        if self.solver == "optimum":
+            return as_fitted(self.solve(predict, features, rows=rows, **options), len(features.labels))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
         return fit(predict, predict.zeros(), data, self.objective(), **settings, **options)
+
+    def solve(
+        self,
+        predict: Predictor,
+        features: Features,
+        start: Tree | Solved | None = None,
+        *,
+        rows: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+        on_epoch: Any = None,
+        checkpoints: Any = None,
+    ) -> Solved:
+        """The optimum on the features, or those at `rows`, from zero or a start; options are `solve`'s."""
+        data = features if rows is None else features.take(rows)
+        bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
+        watched = {"on_pass": on_epoch, "checkpoints": checkpoints, "weights": weights}
+        return solve(predict, data, self.objective(), start, **bound, **watched)
+
+
+def as_fitted(solved: Solved, examples: int) -> Fitted:
+    """A solution as what training returns: a pass is an epoch of one step."""
+    history = [{"epoch": row["passes"], **row} for row in solved.history]
+    speed = examples / float(np.median([row["seconds"] for row in history]))
+    return Fitted(solved.dw, history, solved.seconds, solved.passes, speed, solved.run, solved.certificate)

@@ -17,7 +17,7 @@ import numpy as np
 from tangent_jax.components import sums
 from tangent_jax.components.disk import MARKS, Disk
 from tangent_jax.components.provenance import Provenance, check_same
-from tangent_jax.components.receipts import Receipt, Traces, check_spelling, read_receipt
+from tangent_jax.components.receipts import Optimum, Receipt, Traces, check_spelling, read_receipt
 from tangent_jax.components.state import hidden
 from tangent_jax.components.steps import read_metadata, read_step
 from tangent_jax.core import Tree, require, trees
@@ -26,11 +26,12 @@ from tangent_jax.privacy.mechanism import spent_together
 
 
 class Retrained(NamedTuple):
-    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda."""
+    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one."""
 
     dw: Tree
     provenance: Provenance
     distance_bound: float
+    optimum: Optimum | None = None
 
 
 class Store(Disk, Mapping[str, Tree]):
@@ -196,6 +197,7 @@ class Store(Disk, Mapping[str, Tree]):
                 distance_bounds={name: float(new.distance_bound) for name, new in retrained.items()},
                 deleted=tuple(traces.deleted),
                 not_reached=tuple(traces.not_reached),
+                optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},
                 store=self.identity,
                 journal=self.journal.last(),
             )

@@ -148,7 +148,7 @@ class Layout(NamedTuple):
         """A kernel as "h i o"."""
         return grouped(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
 
-    def kernel(self, blocks: Array, shape: tuple[int, ...]) -> Array:
+    def kernel(self, blocks: Any, shape: tuple[int, ...]) -> Any:
         """`blocks` undone: a kernel of `shape`."""
         order = self.heads + self.inputs + self.outputs
         sizes = dict(zip(self.axes[1], shape, strict=True))

@@ -2,10 +2,10 @@
 
     H = sum_i v_i J_i^T H_i J_i,    H_i the Hessian of the loss in the logits, v_i the example's weight
 
-    kernels         H ~ A (x) G / N     A = sum_i v_i sum_t x_t x_t^T,  G = sum_i v_i sum_k s_k s_k^T / T,  N = sum_i v_i
+    kernels         H ~ A (x) G / N     A = sum_i v_i sum_t x_t x_t^T,  G = sum_i v_i sum_(k,t) s_k s_k^T / T
     gains, biases   H = sum_i v_i sum_k g_k g_k^T, exact
 
-over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the cotangents
+N = sum_i v_i, over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the cotangents
 u_k with sum_k u_k u_k^T = H_i: one for each class, or a few random ones whose mean is the same. Source: Martens and
 Grosse 2015 (K-FAC); with weight sharing Eschenhagen et al. 2023 ("expand"). Exact where every example has one token
 and inputs are independent of signals. What the factors reveal of the data: second moments of its features.

@@ -60,7 +60,7 @@ class Jacobian(NamedTuple):
         return Jacobian(parts, np.einsum("nc,nc->n", directions, self.logits)[:, None])
 
     def transposed(self, a: np.ndarray, like: Tree) -> Tree:
-        """J^T a, a tree like `like`; a: "n c"."""
+        """J^T a on the host, a tree like `like`; a: "n c"."""
         leaves = {}
         for path, leaf in trees.leaves(like).items():
             part = self.parts.get(path)
@@ -71,9 +71,11 @@ class Jacobian(NamedTuple):
             else:
                 weighted = np.einsum("nc,nctho->ntho", a, part.s)
                 blocks = np.einsum("nthi,ntho->hio", part.x, weighted, optimize=True)
-                value = np.asarray(part.layout.kernel(jnp.asarray(blocks), leaf.shape))
+                value = part.layout.kernel(blocks, leaf.shape)
             leaves[path] = value
-        return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf, jnp.float64) for leaf in leaves.values()])
+        return jax.tree.unflatten(
+            jax.tree.structure(like), [jnp.asarray(leaf, jnp.float64) for leaf in leaves.values()]
+        )
 
 
 def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
@@ -86,9 +88,9 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
                 x = np.asarray(inputs[start : start + BATCH])
                 padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])
                 rows = _rows(exact, jnp.asarray(padded))
-                parts.append(jax.tree.map(lambda leaf, k=len(x): np.asarray(leaf)[:k], rows))
+                parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
-    logits, leaves = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    logits, leaves = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
     return Jacobian(leaves, logits)
 
 

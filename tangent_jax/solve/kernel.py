@@ -15,7 +15,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import scipy.linalg
 
@@ -62,7 +61,7 @@ class Kernel:
             bar.update()
             a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
             bar.update()
-            inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+            inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)  # pyright: ignore
             assert info == 0, info
             mirror(inverse)
             bar.update()
@@ -105,9 +104,8 @@ class KernelSolution:
     residual: float
 
     def step(self) -> Tree:
-        """dw = J^T a, in f64."""
-        with jax.enable_x64(True):
-            return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
+        """dw = J^T a, in f64, on the host."""
+        return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
 
     def outputs(self) -> np.ndarray:
         """The logits of the training examples, "n c": t - Lambda W^-1 a."""

@@ -34,8 +34,6 @@ from tangent_jax.train.objective import Objective, make_objective
 Row = dict[str, float]
 OnPass = Callable[[Row, Tree], Mapping[str, float] | None]
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
-import os as _os
-EXACT = None if _os.environ.get("EX") else jax.random.key(0)
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 
 
@@ -167,8 +165,7 @@ class Solver:
                 if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
                     self.saver.save(state, self.history)
                 bar.update(self.used - bar.n)
-                shown = row["certificate"] if self.target else row["gradient_norm"]
-                bar.set_postfix(**{"certificate" if self.target else "gradient": f"{shown:.3g}"})
+                bar.set_postfix(certificate=f"{row.get('certificate', float('inf')):.3g}")
         check_stop()
         return self.solved(state)
 
@@ -213,7 +210,7 @@ class Solver:
         if not isinstance(self.problem.predict, Predictor) or (self.given and self.inverse):
             return
         if not self.given and (self.inverse is None or not self.problem.is_quadratic):
-            self.curvature = self.problem.curvature(logits, EXACT)
+            self.curvature = self.problem.curvature(logits, jax.random.key(0))
         assert self.curvature is not None
         self.inverse = invert(self.curvature)
 
@@ -239,10 +236,8 @@ class Solver:
         line = self.problem.line(logits, self.problem.outputs(state.step), state.base, state.step)
         value, slope = jax.value_and_grad(line)(jnp.zeros(()))
         start = jnp.zeros(())
-        t, _ = LINE_SEARCH.update(
-            jnp.ones(()), LINE_SEARCH.init(start), start, value=value, grad=slope, value_fn=line
-        )
-        return float(t)
+        t, _ = LINE_SEARCH.update(jnp.ones(()), LINE_SEARCH.init(start), start, value=value, grad=slope, value_fn=line)
+        return float(jnp.asarray(t))
 
     def certified(self, row: Row) -> Row:
         """The row with the bound that its gradient gives, where there is one."""

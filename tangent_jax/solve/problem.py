@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import jaxprs_in_params
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.features import Features
@@ -25,7 +26,6 @@ from tangent_jax.train.labels import Predict
 from tangent_jax.train.losses import mean_squared, rescaled_square
 from tangent_jax.train.objective import Objective
 
-BATCH = 128
 SIGNALS = 4  # random cotangents an example, for factors that only precondition
 
 
@@ -56,7 +56,7 @@ class Problem:
         weights, _ = self.batches.padded(np.arange(len(self.batches)))
         weights, at = self.weights[weights] * present, 0
         for inputs, labels, rows, here in self.batches.chunks(order, present):
-            yield inputs, labels, rows, jnp.asarray(weights[at : at + len(here)], jnp.float32)
+            yield inputs, labels, spread(rows), spread(weights[at : at + len(here)].astype(np.float32))
             at += len(here)
 
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
@@ -106,7 +106,7 @@ def make_problem(
     Raises: InputError for a predictor that is not affine in dw, labels of no class, weights that are no weights.
     """
     predict = trees.as_pytree(predict)
-    batches = data if isinstance(data, Batches) else data.batches(batch_size=BATCH)
+    batches = data if isinstance(data, Batches) else data.batches(batch_size=pass_batch(predict, like, data.inputs))
     classes = check_labels(function, predict, like, batches)
     v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
     good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
@@ -115,15 +115,45 @@ def make_problem(
     return Problem(predict, batches, objective, v, like, classes)
 
 
+def spread(array: np.ndarray) -> Array:
+    """Steps of batches, "k b", each batch divided over all devices where it can be: the sums over it follow."""
+    devices = jax.devices()
+    if len(devices) == 1 or array.shape[1] % len(devices):
+        return jnp.asarray(array)
+    mesh = jax.sharding.Mesh(np.array(devices), ("examples",))
+    return jax.device_put(array, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "examples")))
+
+
+def pass_batch(predict: Predict, like: Tree, inputs: Any) -> int:
+    """A power of two: how many examples a pass works on at once, so that what it keeps of them takes a quarter of the
+    device's memory (on a CPU, where larger batches gain nothing, 256 MiB)."""
+    stats = jax.devices()[0].memory_stats() or {}
+    budget = stats.get("bytes_limit", 1 << 30) // 4 * jax.device_count()
+    one, two = (kept_bytes(predict, like, np.asarray(inputs[:1]).repeat(b, 0)) for b in (1, 2))
+    most = max(1, budget // max(1, two - one))
+    return min(1 << (most.bit_length() - 1), 4096)
+
+
+def kept_bytes(predict: Predict, dw: Tree, x: Any) -> int:
+    """The bytes of all intermediate values of predict(dw, x): no more than this is kept for the way back."""
+
+    def total(jaxpr: Any) -> int:
+        own = sum(v.aval.size * v.aval.dtype.itemsize for e in jaxpr.eqns for v in e.outvars if hasattr(v.aval, "size"))
+        return own + sum(total(inner) for e in jaxpr.eqns for inner in jaxprs_in_params(e.params))
+
+    return total(jax.make_jaxpr(predict)(dw, x).jaxpr)
+
+
 def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
     """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
     do = 'Use tj.tangent(..., method="taft") or tj.linearize'
-    is_tangent = getattr(predict, "method", "taft") == "taft"
-    require(is_tangent, function, "a model that is linear in dw", getattr(predict, "method", ""), do)
-    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(like)))
-    leaves = [0.1 * jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, jax.tree.leaves(like))]
-    v = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    zero, one, two = (_call(predict, jax.tree.map(lambda leaf: t * leaf, v), x) for t in (0.0, 1.0, 2.0))
+    if isinstance(predict, Predictor):
+        require(predict.method == "taft", function, "a model that is linear in dw", predict.method, do)
+        return
+    leaves, structure = jax.tree.flatten(like)
+    rng = np.random.default_rng(0)
+    v = [0.1 * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
+    zero, one, two = (_call(predict, structure.unflatten([t * leaf for leaf in v]), x) for t in (0, 1, 2))
     finite = bool(jnp.isfinite(two).all())
     require(finite, function, "finite logits", "NaN or infinity", "Look for inputs that are not finite")
     bend = float(jnp.max(jnp.abs(two - 2 * one + zero)))

@@ -38,7 +38,8 @@ class Fitted(NamedTuple):
     """A trained step with its history: per epoch loss, train accuracy, seconds, and what `on_epoch` returned.
 
     `seconds` is the training's wall time, compilation included, `on_epoch` not; `examples_per_second` is
-    the median epoch's; `run`: the identity of all that decided it, where checkpoints were kept.
+    the median epoch's; `run`: the identity of all that decided it, where checkpoints were kept; `certificate`: how far
+    at most, in L2, dw is from the optimum, where it was solved for (solve/), whose passes are then its steps.
     """
 
     dw: Tree
@@ -47,6 +48,7 @@ class Fitted(NamedTuple):
     steps: int
     examples_per_second: float
     run: str | None = None
+    certificate: float | None = None
 
 
 def train_step(
