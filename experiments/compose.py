@@ -5,6 +5,7 @@ greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "ful
 ...}}.
 """
 
+import copy
 import sys
 
 import numpy as np
@@ -14,10 +15,15 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
+from tangent_jax.components.merge import MERGES
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
-common.define(out="out/compose")
+flags.DEFINE_list("merge", ["mean"], "Of taft's components: mean, inputs (RegMean), fisher (diagonal), curvature.")
+flags.DEFINE_list(
+    "merge_penalties", ["1e-5", "1e-4", "1e-3", "1e-2", "0.1"], "Ridges, of which held-out images choose."
+)
+common.define(*common.OPTIMUM, out="out/compose")
 
 TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
 
@@ -25,14 +31,21 @@ TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
 def main() -> None:
     counts = common.numbers("shards", int)
     common.listed("methods", TRAINED)
+    common.listed("merge", MERGES)
     methods = {name: Method(TRAINED[name]) for name in F.methods}
     first = methods[F.methods[0]]
     table: dict[str, dict[str, float]] = {}
+    penalties: dict[str, float] = {}
     for count in counts:
         divided, row = first.divide(count), {}
         for name, method in methods.items():
-            store = method.store(divided, f"{count}")
+            merges = [how for how in F.merge if how != "mean"] if name == "taft" else []
+            store = method.store(divided, f"{count}" + "-factors" * bool(merges), bool(merges))
             row[name] = method.accuracy(tj.compose(store))
+            for how in merges:
+                penalty = chosen_penalty(method, count, store, how)
+                row[f"{name}_{how}"] = method.accuracy(tj.merge(store, tj.Factors(store), how, penalty))
+                penalties[f"{count}, {how}"] = penalty
             row[f"{name}_single"] = float(np.mean([method.accuracy(store[part]) for part in store]))
             if name == "soup":
                 row["greedy"] = greedy(method, store)
@@ -49,14 +62,38 @@ def main() -> None:
     panel = {"x": counts, "lines": series, "xlabel": "shards composed", "ylabel": "test accuracy"}
     pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
     print("\n".join(lines))
-    binary.finish({"shards": table, "full": full}, dataset=F.dataset)
+    binary.finish({"shards": table, "full": full}, dataset=F.dataset, merge_penalties=penalties)
+
+
+def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
+    """The ridge of a merge, of --merge_penalties, by accuracy on images that trained nothing; of equals the larger.
+
+    On validation images where there are some besides test; else components are trained on four fifths of the training
+    images, and the rest choose.
+    """
+    penalties, on = common.numbers("merge_penalties", float), validation(method)
+    if len(penalties) == 1:
+        return penalties[0]
+    if on is None:
+        method = copy.copy(method).hold_out()
+        store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
+    tried = {p: method.accuracy(tj.merge(store, tj.Factors(store), how, p), on) for p in sorted(penalties)}
+    print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
+    return max(tried, key=lambda p: (tried[p], p))
+
+
+def validation(method: Method) -> tj.Features | None:
+    """The features of the validation images, where there are some besides test."""
+    splits = method.dataset.splits
+    if F.held_out or not {"validation", "test"} <= {*splits}:
+        return None
+    return common.features(method.predict, splits["validation"], "validation inputs")
 
 
 def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
-    splits, on = method.dataset.splits, method.train
-    if {"validation", "test"} <= {*splits}:
-        on = common.features(method.predict, splits["validation"], "validation inputs")
+    found = validation(method)
+    on = method.train if found is None else found
     chosen = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: store[name] for name in chosen}))
 

@@ -6,12 +6,18 @@ In --out: result.json, curves.png, checkpoints, and dw.safetensors, the trained 
 import dataclasses
 import sys
 
+from absl import flags
+
 import tangent_jax as tj
 from experiments import binary, common, pictures
+from experiments.common import F
 from tangent_jax.core import trees
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "method", "subset")
 common.define("blocks", "lr", "reset", "new_class_token", "seed", *common.OPTIMUM, out="out/finetune")
+
+
+flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")
 
 
 def main() -> None:
@@ -34,6 +40,9 @@ def main() -> None:
     origin = tj.make_provenance(predict, recipe).trained(
         train, fitted.seconds, kept, run=fitted.run, certificate=fitted.certificate
     )
+    if F.factors:
+        found = tj.curvature(predict, train, recipe.objective(), fitted.dw, key=recipe.key)
+        tj.write_factors(out / "factors.safetensors", found)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {

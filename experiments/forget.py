@@ -15,17 +15,15 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
+from experiments import attacks, binary, common, pictures
 from experiments.common import F
-from experiments.sharded import Method
-from tangent_jax.core import Tree, trees
-from tangent_jax.privacy import membership
+from experiments.sharded import Method, steady
+from tangent_jax.core import trees
 
 common.define("shards", "orders", out="out/forget")
 flags.DEFINE_float(
     "fraction", 0.5, "Fraction of the images removed, over all shards, for retraining and membership.", 0.01, 0.99
 )
-flags.DEFINE_integer("shadows", 16, "Shadow models of the membership attack.", lower_bound=2)
 
 
 def main() -> None:
@@ -35,17 +33,17 @@ def main() -> None:
     curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
     removal = drop_in_a_store(store, binary.out_folder() / "store")
     retraining, models, gone = retrain(taft, divided, store)
-    attacks = infer(taft, models, gone)
+    found = attacks.areas(attacks.scores(taft, models, gone))
     names = {"TAFT": "taft", "SISA, mean": "sisa_mean", "SISA, vote": "sisa_vote"}
     lines = {name: (curve[k], spread[k]) for name, k in names.items()}
     axes = {"xlabel": f"shards removed, of {len(divided)}", "ylabel": "test accuracy"}
     panel = {"x": curve["removed"], "lines": lines, **axes}
     pictures.curves(binary.out_folder() / "forget.png", [panel], f"Removal on {taft.dataset.name}, {F.orders} orders")
-    groups = {model: [(attacks[attack][model], 0.0) for attack in attacks] for model in models}
+    groups = {model: [(found[attack][model], 0.0) for attack in found] for model in models}
     path = binary.out_folder() / "membership.png"
-    pictures.bars(path, list(attacks), groups, "Membership inference", "AUC of the attack")
+    pictures.bars(path, list(found), groups, "Membership inference", "AUC of the attack")
     passes = {"taft": 1, "sisa": len(divided)}
-    result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": attacks}
+    result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": found}
     binary.finish({**result, "removal": removal}, spread=spread)
 
 
@@ -113,37 +111,6 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
         "step_norm": float(np.median(sizes)),
     }
     return retraining, models, gone
-
-
-def steady(fitted: tj.Fitted) -> float:
-    """Training time with every epoch at the median's pace: without what was compiled in the first."""
-    return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)
-
-
-def infer(method: Method, models: dict[str, Tree], gone: np.ndarray) -> dict[str, dict[str, float]]:
-    """AUC of telling removed images from never-seen test images, by attack and model."""
-    train, test, rng = method.train, method.test, np.random.default_rng([F.seed, 3])
-    size = min(len(gone), len(test.labels))
-    members, others = rng.permutation(gone)[:size], rng.permutation(len(test.labels))[:size]
-    pool = np.concatenate([np.asarray(train.inputs[np.sort(members)]), np.asarray(test.inputs[np.sort(others)])])
-    labels = np.concatenate([train.labels[np.sort(members)], test.labels[np.sort(others)]])
-    half = -(-len(pool) // 2)
-    halves = [np.sort(rng.permutation(len(pool))[:half]) for _ in range(F.shadows)]
-    held = np.stack([np.isin(np.arange(len(pool)), rows) for rows in halves])
-    everyone = train._replace(inputs=pool, labels=labels)
-    shadow_models = method.fit({f"shadow {i}": rows for i, rows in enumerate(halves)}, "shadows", everyone)
-
-    def score(dw: Tree) -> np.ndarray:
-        return membership.confidence(tj.logits(method.predict, dw, pool), labels)
-
-    shadows = np.stack([score(one.dw) for one in shadow_models])
-    plain = {name: score(dw) for name, dw in models.items()}
-    ratio = {name: membership.calibrated(values, shadows, held) for name, values in plain.items()}
-    attacks = {"confidence": plain, "likelihood ratio": ratio}
-    return {
-        attack: {name: membership.auc(values[:size], values[size:]) for name, values in scores.items()}
-        for attack, scores in attacks.items()
-    }
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
-"""What each component does to the whole: accuracy without it, and how far its coming moves the mean.
+"""What each component does to the whole (--by=component), or each training image (--by=example, report.html).
 
-The last line of stdout: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components":
-counts, "movement": L2 distance by which the last component to come moves the mean, by count, "relative": over the
-mean's norm}.
+The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "residual", "loo_max_error",
+"flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}. By component: {"accuracy": of all,
+"without": {component: accuracy of the others' mean}, "components": counts, "movement": L2 distance by which the last
+component to come moves the mean, by count, "relative": over the mean's norm}.
 """
 
 import numpy as np
+from absl import flags
 from jax.flatten_util import ravel_pytree
 
-from experiments import binary, common, pictures
+from experiments import binary, by_example, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
 
 common.define("shards", "orders", out="out/influence")
+flags.DEFINE_enum("by", "component", ["component", "example"], "Whose influence.")
 
 
 def main() -> None:
+    by_example.run() if F.by == "example" else by_component()
+
+
+def by_component() -> None:
+    """Accuracy without each component, and how far its coming moves the mean."""
     method = Method("taft")
     store = method.store(method.divide(F.shards), f"{F.shards}")
     outputs, labels = method.outputs(store), method.test.labels

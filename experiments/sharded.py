@@ -26,9 +26,16 @@ class Method:
         self.predict = common.predictor(self.recipe, len(self.dataset.classes))
         self.train = common.features(self.predict, self.dataset.train, "train inputs")
         self.test = common.features(self.predict, self.dataset.test, "test inputs")
+        self.is_held_out = False
         if F.held_out:
-            self.train, self.test = self.train.hold_out()
-            require(len(self.test.labels), "sharded", "five images of a class for --held_out", "fewer")
+            self.hold_out()
+
+    def hold_out(self) -> "Method":
+        """From here on it trains on four fifths of the training images, and tests on the rest."""
+        self.train, self.test = self.train.hold_out()
+        require(len(self.test.labels), "sharded", "five images of a class for --held_out", "fewer")
+        self.is_held_out = True
+        return self
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, and said."""
@@ -50,11 +57,11 @@ class Method:
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return nonempty
 
-    def store(self, rows: dict[str, np.ndarray], title: str) -> tj.Store:
-        """The store of one component per shard, read or trained now."""
-        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * F.held_out]
+    def store(self, rows: dict[str, np.ndarray], title: str, factors: bool = False) -> tj.Store:
+        """The store of one component per shard, read or trained now, with its factors where they are asked for."""
+        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         store = tj.Store(expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
-        tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}")
+        tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}", factors)
         return store
 
     def full(self) -> Tree:
@@ -76,3 +83,8 @@ class Method:
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The logits of every component on the test images, "s n c"."""
         return np.stack([tj.logits(self.predict, store[name], self.test.inputs) for name in store])
+
+
+def steady(fitted: tj.Fitted) -> float:
+    """Training time with every epoch at the median's pace: without what was compiled in the first."""
+    return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

@@ -2,7 +2,7 @@
 
 add      a component from a folder that finetune wrote (--source, --name)
 list     the components: whose data, how much, when
-compose  the mean of all components, kept in the store
+compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
 remove   components by --names, or all that saw the --examples of a file; --retrain puts each back without them, --exact
          moves each that was solved (finetune --solver=optimum) to the optimum of what is left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
@@ -26,6 +26,7 @@ import tangent_jax as tj
 from experiments import binary, common
 from experiments.common import F
 from tangent_jax.components import version_0_1
+from tangent_jax.components.merge import MERGES
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
@@ -38,6 +39,8 @@ flags.DEFINE_list("names", [], "remove: components, separated by commas.")
 flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
 flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
 flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
+flags.DEFINE_enum("merge", "mean", MERGES, "compose: how the components weigh.")
+flags.DEFINE_float("merge_penalty", 1e-3, "compose: of --merge, the ridge of each example.", lower_bound=1e-12)
 flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
 flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
 flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
@@ -62,7 +65,9 @@ def add(store: tj.Store) -> dict[str, Any]:
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.read_step(path)
     require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
-    store.add(name, dw, tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}"))
+    origin = tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
+    own = folder / "factors.safetensors"
+    store.add(name, dw, origin, tj.read_factors(own) if own.exists() else None)
     return {"added": name, "weights": store.state.components[name]["weights"]}
 
 
@@ -101,11 +106,11 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 
 def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
-    dw, spent = store.compose(), store.spent([*store])
+    dw, spent = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
     if spent is not None:
         stated = f"epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g}"
         print(f"together: {stated if spent['private'] else 'NOT private: a seed drew the noise'}", file=sys.stderr)
-    return {"composed": len(store), "weights": trees.fingerprint(dw), "privacy": spent}
+    return {"composed": len(store), "merge": F.merge, "weights": trees.fingerprint(dw), "privacy": spent}
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
@@ -129,7 +134,9 @@ def remove(store: tj.Store) -> dict[str, Any]:
         do = "Drop it; train anew"
         require(origin.privacy is None, "store remove", "components without privacy to --retrain", name, do)
         start = jax.tree.map(np.array, store[name]) if F.exact else None
-        new = tj.retrain(origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights, start)
+        new = tj.retrain(
+            origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights, start, store.has_factors(name)
+        )
         retrained |= {} if new is None else {name: new}
     going = store.going(origins, asked)
     traces = tj.erase_traces(

@@ -12,10 +12,12 @@ from tangent_jax._version import __version__
 from tangent_jax.components.apart import fill, predictor_of, retrain
 from tangent_jax.components.erasure import erase_traces
 from tangent_jax.components.exports import export, load_export
+from tangent_jax.components.factors import read_factors, write_factors
+from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.steps import read_step, write_step
-from tangent_jax.components.store import Retrained, Store
+from tangent_jax.components.store import Factors, Retrained, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
@@ -38,6 +40,10 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
+from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solve.kernel import Kernel, KernelSolution, make_kernel
+from tangent_jax.solve.optimum import Solved, solve
+from tangent_jax.solve.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, accuracy, fit, logits
 from tangent_jax.train.fit_many import fit_many
@@ -46,14 +52,15 @@ from tangent_jax.train.objective import Objective, distance_bound, make_objectiv
 from tangent_jax.train.optimizers import adam, momentum
 
 __all__ = [
-    "Batches", "Cache", "ClippedSum", "Dual", "Features", "Fitted", "InputError", "Mechanism", "Model", "Objective",
-    "Predictor", "Preprocessing", "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Spent",
-    "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam",
-    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "distance_bound",
-    "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit", "fit_many", "fit_private",
-    "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits", "make_mechanism",
-    "make_objective", "make_provenance", "make_subset", "mean_squared", "momentum", "noise_multiplier_of",
-    "noise_scale", "open_dataset", "predictor_of", "read_step", "recovered_noise", "rescaled_square", "retrain",
-    "run_openly", "save", "shards", "show_progress", "spent_together", "tangent", "vit_config", "weighted_sum",
-    "write_step",
+    "Batches", "Cache", "ClippedSum", "Curvature", "Dual", "Factors", "Features", "Fitted", "InputError", "Kernel",
+    "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
+    "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Solved", "Spent", "Store", "Subset", "TangentViT",
+    "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "canary_scores", "clipped_sum",
+    "clipped_sum_closed_form", "compose", "cross_entropy", "curvature", "distance_bound", "epsilon_lower_bound",
+    "epsilon_of", "erase_traces", "export", "features", "fill", "fit", "fit_many", "fit_private",
+    "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits", "make_kernel",
+    "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared", "merge", "momentum",
+    "noise_multiplier_of", "noise_scale", "open_dataset", "predictor_of", "read_factors", "read_step",
+    "recovered_noise", "rescaled_square", "retrain", "run_openly", "save", "shards", "show_progress", "solve",
+    "spent_together", "tangent", "vit_config", "weighted_sum", "write_factors", "write_step",
 ]  # fmt: skip

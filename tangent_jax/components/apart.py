@@ -16,6 +16,8 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
+from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solve.problem import curvature
 from tangent_jax.train.fit import Fitted
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.objective import distance_bound
@@ -39,8 +41,16 @@ def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Ro
     return dict(zip(shards, fit_many(predict, predict.zeros(), runs, recipe.objective(), **settings), strict=True))
 
 
-def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, shards: Rows, title: str) -> None:
-    """Makes the store hold one component for each shard, and no other.
+def fill(
+    store: Store,
+    predict: Predictor,
+    features: Features,
+    recipe: Recipe,
+    shards: Rows,
+    title: str,
+    factors: bool = False,
+) -> None:
+    """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
 
     A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
     that were removed from the store are left out of their shards, and said.
@@ -59,6 +69,8 @@ def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, s
     def stale(name: str) -> bool:
         if name not in shards:
             return True
+        if factors and not store.has_factors(name):
+            return True
         was, now = store.provenance(name), origin(name, 0.0)
         return any(getattr(was, f) != getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
 
@@ -72,7 +84,13 @@ def fill(store: Store, predict: Predictor, features: Features, recipe: Recipe, s
             fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
         for name, one in fitted.items():
             made = dataclasses.replace(origin(name, one.seconds), certificate=one.certificate)
-            store.add(name, jax.tree.map(np.asarray, one.dw), made)
+            own = factors_of(predict, features.take(shards[name]), recipe, one.dw) if factors else None
+            store.add(name, jax.tree.map(np.asarray, one.dw), made, own)
+
+
+def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
+    """A component's factors, of a few random signals an example: their sum over components serves as well as all."""
+    return curvature(predict, features, recipe.objective(), dw, key=recipe.key)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:
@@ -110,11 +128,12 @@ def retrain(
     cache: Cache | None = None,
     weights: str | None = None,
     start: Tree | None = None,
+    factors: bool = False,
 ) -> Retrained | None:
     """The component trained again from its recipe without the examples `gone`; None where nothing is left.
 
     Args:   start: of a component that was solved to its optimum, its step: the optimum of what is left, Lambda as it
-            was, is sought from there, in fewer passes. None: from zero.
+            was, is sought from there, in fewer passes. None: from zero. factors: whether its factors are made, too.
     Raises: InputError where the images that are left are no longer in the data set, or a start is given for a component
             that was not solved.
     """
@@ -134,11 +153,13 @@ def retrain(
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(rows), cache_of_recipe)
     if solved:
-        return solved_again(origin, predict, left, start, name)
-    with show_progress(f"{name}: training again"):
-        fitted = recipe.fit(predict, left)
-    bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
-    return Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
+        new = solved_again(origin, predict, left, start, name)
+    else:
+        with show_progress(f"{name}: training again"):
+            fitted = recipe.fit(predict, left)
+        bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
+        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
+    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if factors else new
 
 
 def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:

@@ -4,6 +4,7 @@
     journal.jsonl               one line per add, compose, remove, discard, export (journal.py), and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (steps.py)
     composed/ID.safetensors     a sum of components
+    factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
     lock                        held while the store is used; names the process that changes it
 
@@ -21,21 +22,24 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from tangent_jax.components.factors import as_tree, from_tree, of_subset
 from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
-from tangent_jax.components.steps import encode_step, read_step
+from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.core import Tree, check_stop, require, trees
 from tangent_jax.core.files import Lock, digest, expanded, file_digest, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
+from tangent_jax.solve.curvature import Curvature
 
 FORMAT = 2
 OURS = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?(\.partial)?")  # the names of the files that a store writes
-KINDS = ("components", "composed", "receipts")
+KINDS = ("components", "composed", "factors", "receipts")
 MARKS = ("store.json", "journal.jsonl", "HEAD")
 
 
@@ -93,16 +97,49 @@ class Disk:
         require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
         return read_step(path, check=False)[0]
 
-    def write(self, kind: str, dw: Tree, provenance: Provenance | None = None) -> dict[str, str]:
+    def write(
+        self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
         dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
         weights = trees.fingerprint(dw)
-        content = encode_step(dw, weights, {"provenance": text} if text else {})
+        content = encode_step(dw, weights, {**({"provenance": text} if text else {}), **(metadata or {})})
         identity = digest(f"{weights}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = {"id": identity, "weights": weights, "file": digest(content), "origin": digest(text.encode())}
         entry["crc"] = f"{zlib.crc32(content):08x}"
         write_whole(self.file(kind, entry), content)
         return entry
+
+    def factors(self, name: str) -> Curvature:
+        """The Kronecker factors of a component.
+
+        Raises: InputError where none were kept.
+        """
+        entry = self.state.components.get(name, {}).get("factors")
+        do = "Add it with its factors, or merge by mean"
+        require(entry, "Store.factors", f"factors of {name}", "none", do)
+        assert entry is not None
+        path = self.file("factors", entry)
+        return from_tree(self.checked(path, entry), read_metadata(path), path)
+
+    def has_factors(self, name: str) -> bool:
+        """Whether the Kronecker factors of a component are kept."""
+        return bool(self.state.components.get(name, {}).get("factors"))
+
+    def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
+        """Writes a component's factors, if there are any, and returns what its line must say of them.
+
+        Raises: InputError for factors of another anchor or subset, or of a private component.
+        """
+        if factors is None:
+            return {}
+        here, do = provenance.anchor + provenance.head, "Make them by tj.curvature of the same predictor"
+        require(factors.anchor == here, "Store.add", "factors at the component's anchor", "those of another", do)
+        require(of_subset(factors, provenance.subset), "Store.add", "factors of the component's leaves", "others", do)
+        private = provenance.privacy is not None
+        require(not private, "Store.add", "no factors with a private component", "some: they are not private")
+        numbers, metadata = as_tree(factors)
+        return {"factors": self.write("factors", numbers, None, metadata)}
 
     def commit(self, entry: dict) -> None:
         """Journals the operation: from here on it has happened."""
@@ -116,7 +153,9 @@ class Disk:
     def leftovers(self) -> list[Path]:
         """Files of the store's that no line names: removed weights, and what a killed writer left."""
         state = self.state
-        live = {entry["id"] for entry in [*state.components.values(), *state.composed.values()]} | {*state.receipts}
+        entries = [*state.components.values(), *state.composed.values()]
+        entries += [entry["factors"] for entry in entries if entry.get("factors")]
+        live = {entry["id"] for entry in entries} | {*state.receipts}
         ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
         partial = [self.root / f"{name}.partial" for name in MARKS]
         dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
@@ -151,6 +190,22 @@ class Disk:
             self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
+
+
+class Factors(Mapping[str, Curvature]):
+    """The factors of a store's components by name, of those that have some; read as they are asked for."""
+
+    def __init__(self, store: Disk) -> None:
+        self.store = store
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(filter(self.store.has_factors, self.store.state.components)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Curvature:
+        return self.store.factors(name)
 
 
 def delete(path: Path) -> None:

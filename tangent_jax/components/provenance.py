@@ -6,8 +6,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.core import require, trees
+from tangent_jax.core import require
 from tangent_jax.core.records import parse_json, typed
+from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
@@ -74,9 +75,7 @@ class Provenance:
 
 def make_provenance(predict: Predictor, recipe: Recipe | None = None) -> Provenance:
     """The provenance of steps of this predictor; `trained` adds what each saw. The anchor is hashed here, once."""
-    w = predict.w
-    head = trees.fingerprint(w["head"])
-    anchor = trees.fingerprint({name: leaf for name, leaf in w.items() if name != "head"})
+    anchor, head = fingerprints(predict.w)
     return Provenance(predict.method, predict.model.settings, head, anchor, predict.subset.paths, recipe=recipe)
 
 

@@ -9,7 +9,7 @@ from tangent_jax.core import refusal, require
 from tangent_jax.core.files import digest
 from tangent_jax.privacy.mechanism import Spent
 
-FIELDS = ("id", "weights", "file", "files", "origin", "crc")
+FIELDS = ("id", "weights", "file", "files", "origin", "crc", "factors")
 
 
 def hidden(identifiers: Iterable[str]) -> set[str]:
@@ -47,6 +47,8 @@ class State:
             self.components, self.composed = dict(line["components"]), {}
         elif operation == "compose":
             names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
+            if line.get("merge", "mean") != "mean":
+                names = [*names, f"merged by {line['merge']}"]
             self.composed[entry["id"]] = {**entry, "names": names}
             self.shown |= {self.components[name]["id"] for name in line["names"]}
         elif operation == "export":
@@ -91,6 +93,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 def well_formed(state: State) -> bool:
     """Whether every file that the lines name is one that a store writes, with its hashes."""
     entries = [*state.components.values(), *state.composed.values()]
+    entries += [entry["factors"] for entry in entries if entry.get("factors")]
     named = [entry.get("file", entry.get("files")) for entry in entries] + [entry.get("weights") for entry in entries]
     identities = [*(entry.get("id") for entry in entries), *state.receipts]
     are_ours = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{16}", one) for one in identities)

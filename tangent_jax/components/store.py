@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tangent_jax.components import sums
-from tangent_jax.components.disk import MARKS, Disk
+from tangent_jax.components.disk import MARKS, Disk, Factors
+from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, check_same
 from tangent_jax.components.receipts import Optimum, Receipt, Traces, check_spelling, read_receipt
 from tangent_jax.components.state import hidden
@@ -23,15 +24,18 @@ from tangent_jax.components.steps import read_metadata, read_step
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import digest, file_digest, write_whole
 from tangent_jax.privacy.mechanism import spent_together
+from tangent_jax.solve.curvature import Curvature
 
 
 class Retrained(NamedTuple):
-    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one."""
+    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one;
+    `factors`: its curvature, where the removed had one."""
 
     dw: Tree
     provenance: Provenance
     distance_bound: float
     optimum: Optimum | None = None
+    factors: Curvature | None = None
 
 
 class Store(Disk, Mapping[str, Tree]):
@@ -98,8 +102,8 @@ class Store(Disk, Mapping[str, Tree]):
 
     # What changes it
 
-    def add(self, name: str, dw: Tree, provenance: Provenance) -> None:
-        """Adds a component.
+    def add(self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None) -> None:
+        """Adds a component; with its Kronecker factors it can be merged by curvature.
 
         Raises: InputError if the name is taken, its weights are here under another name, a leaf is missing, not finite
                 or of another shape, it could not be summed with those here, or it saw an example that was removed.
@@ -119,7 +123,7 @@ class Store(Disk, Mapping[str, Tree]):
             if same:
                 self.sweep()  # of what was just written
             require(not same, "Store.add", "weights that no other component has", f"those of {same[:1]}")
-            self.commit({"op": "add", "name": name, **new})
+            self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
@@ -127,20 +131,23 @@ class Store(Disk, Mapping[str, Tree]):
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
-    def compose(self, weights: Mapping[str, float] | None = None) -> Tree:
+    def compose(self, weights: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
 
+        Args:       how, penalty: as `merge`; every component must have its factors then.
         Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
         """
         with self.using(change=True):
-            return self.composing(weights)
+            return self.composing(weights, how, penalty)
 
-    def composing(self, weights: Mapping[str, float] | None = None) -> Tree:
+    def composing(self, weights: Mapping[str, float] | None, how: str = "mean", penalty: float = 1e-3) -> Tree:
         for name in weights or {}:
             self.path(name)
-        dw = sums.compose(self, weights or None)
+        require(how == "mean" or not weights, "Store.compose", "weights, or another merge than mean", "both")
         names = sorted(weights or self.state.components)
+        dw = sums.compose(self, weights or None) if how == "mean" else merge(self, Factors(self), how, penalty)
         line = {"op": "compose", "names": names, "weighted": weights, "privacy": self.spent(names)}
+        line |= {} if how == "mean" else {"merge": how, "penalty": penalty}
         self.commit({**line, **self.write("composed", dw)})
         return dw
 
@@ -150,7 +157,7 @@ class Store(Disk, Mapping[str, Tree]):
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            names, dw = sorted(self.state.components), self.composing()
+            names, dw = sorted(self.state.components), self.composing(None)
             self.commit({"op": "export", "names": names, "path": str(path), "result": trees.fingerprint(dw)})
         return dw
 
@@ -181,7 +188,10 @@ class Store(Disk, Mapping[str, Tree]):
         with self.using(change=True):
             before, traces = self.check_removal(names, asked, retrained), traces or Traces([], [])
             removed = {name: self.state.components[name] for name in names}
-            added = {name: self.write("components", new.dw, new.provenance) for name, new in retrained.items()}
+            added: dict[str, Any] = {}
+            for name, new in retrained.items():
+                added[name] = self.write("components", new.dw, new.provenance)
+                added[name] |= self.write_factors(new.factors, new.provenance)
             now = {n: e for n, e in self.state.components.items() if n not in removed} | added
             steps = (self.checked(self.file("components", now[name]), now[name]) for name in sorted(now))
             composed = self.write("composed", sums.mean(steps, len(now))) if now else {}
@@ -250,6 +260,8 @@ class Store(Disk, Mapping[str, Tree]):
             state = self.state
             expected = {self.file("components", e): e["file"] for e in state.components.values()}
             expected |= {self.file("composed", e): e["file"] for e in state.composed.values()}
+            kept = [e["factors"] for e in state.components.values() if e.get("factors")]
+            expected |= {self.file("factors", e): e["file"] for e in kept}
             expected |= {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
             wrong = [f"{path}: missing" for path in expected if not path.exists()]
             wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_digest(p) != whole]

@@ -68,6 +68,11 @@ def plus(a: Tree, b: Tree) -> Tree:
     return jax.tree.map(jnp.add, a, b)
 
 
+def scaled(t: Any, tree: Tree) -> Tree:
+    """t times every leaf."""
+    return jax.tree.map(lambda leaf: t * leaf, tree)
+
+
 def pair(w: Tree, dw: Tree) -> Tree:
     """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen."""
     tangent = leaves(dw)

@@ -43,3 +43,8 @@ class Pretrained:
         kind = type(self.model).__name__
         require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind)
         return getattr(self.model, method)
+
+
+def fingerprints(w: Tree) -> tuple[str, str]:
+    """Of an anchor without its head, and of its head."""
+    return trees.fingerprint({name: leaf for name, leaf in w.items() if name != "head"}), trees.fingerprint(w["head"])

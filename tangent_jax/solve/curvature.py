@@ -5,10 +5,10 @@
     kernels         H ~ A (x) G / N     A = sum_i v_i sum_t x_t x_t^T,  G = sum_i v_i sum_(k,t) s_k s_k^T / T
     gains, biases   H = sum_i v_i sum_k g_k g_k^T, exact
 
-N = sum_i v_i, over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the cotangents
-u_k with sum_k u_k u_k^T = H_i: one for each class, or a few random ones whose mean is the same. Source: Martens and
-Grosse 2015 (K-FAC); with weight sharing Eschenhagen et al. 2023 ("expand"). Exact where every example has one token
-and inputs are independent of signals. What the factors reveal of the data: second moments of its features.
+N = sum_i v_i, over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the
+cotangents u_k with sum_k u_k u_k^T = H_i: one for each class, or a few random ones whose mean is the same. Source:
+Martens and Grosse 2015 (K-FAC); with weight sharing Eschenhagen et al. 2023 ("expand"). Exact where every example has
+one token and inputs are independent of signals. What they reveal of the data: second moments of its features.
 """
 
 import dataclasses
@@ -28,23 +28,28 @@ from tangent_jax.train.losses import Loss, cross_entropy, mean_squared, rescaled
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["kernels", "blocks", "weight"], meta_fields=["layouts"])
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["kernels", "blocks", "weight"], meta_fields=["layouts", "anchor"]
+)
 @dataclasses.dataclass(frozen=True)
 class Curvature:
     """Sums over examples: `kernels` {path: (A "h i i", G "h o o")}, `blocks` {path: "h p p"}, N = `weight`.
 
-    `layouts`: (path, how the axes of that kernel meet its input and output).
+    `layouts`: (path, how the axes of that kernel meet its input and output); `anchor`: the fingerprint of w, "" where
+    none was taken.
     """
 
-    kernels: dict[str, tuple[Array, Array]]
-    blocks: dict[str, Array]
-    weight: Array
+    kernels: dict[str, tuple[Any, Any]]
+    blocks: dict[str, Any]
+    weight: Any
     layouts: tuple[tuple[str, Layout], ...]
+    anchor: str = ""
 
     def __add__(self, other: "Curvature") -> "Curvature":
         """That of both sets of examples."""
         alike = self.layouts == other.layouts and trees.leaves(self).keys() == trees.leaves(other).keys()
         require(alike, "Curvature", "factors of one model and subset", "others")
+        require(self.anchor == other.anchor, "Curvature", "factors at one anchor", "two")
         return jax.tree.map(jnp.add, self, other)
 
     @property
@@ -52,13 +57,13 @@ class Curvature:
         """Bytes."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
-    def split(self, path: str, leaf: Array) -> Array:
+    def split(self, path: str, leaf: Any) -> Any:
         """A leaf of dw as blocks: a kernel "h i o", any other "h p"; one that reaches no logit as it is."""
         if path in self.kernels:
             return dict(self.layouts)[path].blocks(leaf)
         return leaf.reshape(self.blocks[path].shape[:2]) if path in self.blocks else leaf
 
-    def join(self, path: str, blocks: Array, shape: tuple[int, ...]) -> Array:
+    def join(self, path: str, blocks: Any, shape: tuple[int, ...]) -> Any:
         """`split` undone."""
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
 

@@ -18,13 +18,14 @@ from jax import Array
 from jax.extend.core import jaxprs_in_params
 
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solve.curvature import Curvature, batch_curvature
 from tangent_jax.train.batches import Batches, check_labels
 from tangent_jax.train.labels import Predict
 from tangent_jax.train.losses import mean_squared, rescaled_square
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.objective import Objective, make_objective
 
 SIGNALS = 4  # random cotangents an example, for factors that only precondition
 
@@ -115,6 +116,28 @@ def make_problem(
     return Problem(predict, batches, objective, v, like, classes)
 
 
+def curvature(
+    predict: Predictor,
+    data: Batches | Features,
+    objective: Objective | None = None,
+    dw: Tree | None = None,
+    *,
+    weights: Any = None,
+    key: Array | None = None,
+) -> Curvature:
+    """The Kronecker factors of the objective on all of `data`, at a step dw (None: zero): one pass.
+
+    Args:       weights: of each example, None for 1; key: None for the signals of all classes; else a few random ones
+                an example, whose mean is the same, at a fraction of the cost.
+    Returns:    Curvature, which adds up over data sets, and names its anchor.
+    Raises:     InputError as `solve`.
+    """
+    objective, dw = objective or make_objective(), predict.zeros() if dw is None else dw
+    problem = make_problem("curvature", predict, data, objective, weights, dw)
+    found = problem.curvature([_plain(predict, dw, x, rows) for x, _, rows, _ in problem.chunks()], key)
+    return dataclasses.replace(found, anchor="".join(fingerprints(predict.w)))
+
+
 def spread(array: np.ndarray) -> Array:
     """Steps of batches, "k b", each batch divided over all devices where it can be: the sums over it follow."""
     devices = jax.devices()
@@ -200,6 +223,11 @@ def _product(
         return jax.tree.map(jnp.add, total, jax.linear_transpose(forward, v)(bent)[0]), None
 
     return jax.lax.scan(add, zero, (order, weights, logits))[0]
+
+
+@jax.jit
+def _plain(predict: Predict, dw: Tree, inputs: Array, order: Array) -> Array:
+    return jax.lax.map(lambda rows: predict(dw, inputs[rows]), order)
 
 
 @jax.jit

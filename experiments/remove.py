@@ -1,0 +1,86 @@
+"""Exact removal of single images: a model at its optimum forgets them by a warm start, to a certificate.
+
+For each of --removed (a count, or a fraction of the images below 1): the passes from the old optimum to that of what is
+left, Lambda as it was; the distance to an independent cold solve; accuracies; a membership attack on the removed
+images, on the warm model against the cold. Beside it Adam's model, trained anew without one image. The operator's tool
+for the same is `store remove --exact`.
+
+The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds"}, "removed": {"1": {"passes",
+"certificate_before", "certificate", "gap", "bound", "accuracy", "accuracy_cold", "passes_cold", "seconds"}, ...},
+"membership": {fraction: {attack: [AUC warm - cold, low, high]}}, "adam_seconds", "speedup"}.
+"""
+
+import dataclasses
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments import attacks, binary, common, pictures
+from experiments.common import F
+from experiments.sharded import Method, steady
+from tangent_jax.core import trees
+
+common.define("certificate", passes=200, out="out/remove")
+flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "How many images leave; below 1 a fraction of them.")
+flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
+F.set_default("penalty", 0.1)
+
+
+def main() -> None:
+    method = Method("taft")
+    method.recipe = dataclasses.replace(method.recipe, solver="optimum")
+    n, rng = len(method.train.labels), np.random.default_rng([F.seed, 2])
+    order, table, shown, curves = rng.permutation(n), {}, {}, {}
+    with tj.show_progress("cold, of all images"):
+        whole = method.recipe.solve(method.predict, method.train)
+    curves["cold, of all"] = [row["certificate"] for row in whole.history]
+    for count in common.numbers("removed", float):
+        size = round(count if count >= 1 else count * n)
+        row, warm, cold = without(method, whole, order[:size])
+        table[f"{size}"], curves[f"{size} removed"] = row, [r["certificate"] for r in warm.history]
+        print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
+        if F.attack and size >= 10:
+            models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
+            found = attacks.scores(method, models, order[:size])
+            shown[f"{size}"] = {"auc": attacks.areas(found), "advantage": attacks.advantage(found, "warm", "cold")}
+    lines = {
+        name: values + [float("nan")] * (max(map(len, curves.values())) - len(values))
+        for name, values in curves.items()
+    }
+    panel = {"x": range(1, len(next(iter(lines.values()))) + 1), "lines": lines, "xlabel": "pass over the data"}
+    panel |= {"ylabel": "distance from the optimum, at most", "log": "y"}
+    pictures.curves(binary.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
+    accuracy = method.accuracy(whole.dw)
+    cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
+    result = {"cold": cold, "removed": table, "membership": shown}
+    if F.attack:
+        adam = dataclasses.replace(method.recipe, solver="adam", penalty=1e-5)
+        with tj.show_progress("Adam, one image less"):
+            seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
+        result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
+    binary.finish(result)
+
+
+def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:
+    """(what the removal took and gave, the warm solution, the cold one)."""
+    weights = np.ones(len(method.train.labels))
+    weights[gone] = 0
+    with tj.show_progress(f"warm, without {len(gone)}"):
+        warm = method.recipe.solve(method.predict, method.train, whole, weights=weights)
+    with tj.show_progress(f"cold, without {len(gone)}"):
+        cold = method.recipe.solve(method.predict, method.train, weights=weights)
+    assert warm.certificate is not None
+    assert cold.certificate is not None
+    gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))
+    row = {"passes": warm.passes, "passes_cold": cold.passes, "certificate_before": warm.history[0]["certificate"]}
+    row |= {"certificate": warm.certificate, "gap": float(gap), "bound": warm.certificate + cold.certificate}
+    row |= {"accuracy": method.accuracy(warm.dw), "accuracy_cold": method.accuracy(cold.dw), "seconds": warm.seconds}
+    return row, warm, cold
+
+
+if __name__ == "__main__":
+    binary.run(main)
