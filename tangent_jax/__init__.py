@@ -43,6 +43,7 @@ from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solve.curvature import Curvature
 from tangent_jax.solve.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solve.optimum import Solved, solve
+from tangent_jax.solve.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
 from tangent_jax.solve.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, accuracy, fit, logits
@@ -53,14 +54,15 @@ from tangent_jax.train.optimizers import adam, momentum
 
 __all__ = [
     "Batches", "Cache", "ClippedSum", "Curvature", "Dual", "Factors", "Features", "Fitted", "InputError", "Kernel",
-    "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
-    "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Solved", "Spent", "Store", "Subset", "TangentViT",
-    "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "canary_scores", "clipped_sum",
-    "clipped_sum_closed_form", "compose", "cross_entropy", "curvature", "distance_bound", "epsilon_lower_bound",
-    "epsilon_of", "erase_traces", "export", "features", "fill", "fit", "fit_many", "fit_private",
-    "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits", "make_kernel",
-    "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared", "merge", "momentum",
-    "noise_multiplier_of", "noise_scale", "open_dataset", "predictor_of", "read_factors", "read_step",
-    "recovered_noise", "rescaled_square", "retrain", "run_openly", "save", "shards", "show_progress", "solve",
-    "spent_together", "tangent", "vit_config", "weighted_sum", "write_factors", "write_step",
+    "KernelPosterior", "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing",
+    "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Solved", "SolverPosterior", "Spent",
+    "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam",
+    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "curvature",
+    "distance_bound", "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit",
+    "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
+    "logits", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared",
+    "merge", "momentum", "noise_multiplier_of", "noise_scale", "open_dataset", "posterior", "predictor_of",
+    "probabilities", "read_factors", "read_step", "recovered_noise", "rescaled_square", "retrain", "run_openly",
+    "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config", "weighted_sum",
+    "write_factors", "write_step",
 ]  # fmt: skip

@@ -260,6 +260,21 @@ class Solver:
         )
 
 
+def solve_linear(
+    problem: Problem, right: Tree, logits: list[Array], inverse: Inverse, tolerance: float, passes: int
+) -> Tree:
+    """(H + Lambda)^-1 right at a step of these logits, until the residual is `tolerance` of |right|."""
+    zeros, p = jax.tree.map(jnp.zeros_like, right), _precondition(inverse, right, problem.total_penalty)
+    target, none = tolerance * jnp.sqrt(trees.squared_norm(right)), jnp.zeros(())
+    state = State(zeros, zeros, right, p, trees.vdot(right, p), target, none)
+    state = jax.tree.map(jnp.array, state)  # copies: `_advance` gives its state up
+    for _ in range(passes):
+        state, norm = _advance(state, problem.product(state.p, logits), inverse, problem.total_penalty)
+        if norm <= target:
+            break
+    return state.step
+
+
 @jax.jit
 def _precondition(inverse: Inverse, r: Tree, total_penalty: Any) -> Tree:
     return inverse.times(r, jnp.maximum(total_penalty, SMALLEST))

@@ -21,7 +21,7 @@ from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.curvature import Curvature, batch_curvature
+from tangent_jax.solve.curvature import Curvature, Inverse, batch_curvature, invert
 from tangent_jax.train.batches import Batches, check_labels
 from tangent_jax.train.labels import Predict
 from tangent_jax.train.losses import mean_squared, rescaled_square
@@ -76,6 +76,11 @@ class Problem:
             part = _product(self.predict, v, inputs, labels, rows, weights, z, self.objective)
             total = jax.tree.map(jnp.add, total, part)
         return total
+
+    def expanded(self, dw: Tree, known: Curvature | None = None) -> tuple[list[Array], Inverse]:
+        """The logits at dw, and the inverse of the factors there, made now or known."""
+        logits = [_plain(self.predict, dw, inputs, rows) for inputs, _, rows, _ in self.chunks()]
+        return logits, invert(self.curvature(logits, jax.random.key(0)) if known is None else known)
 
     def outputs(self, v: Tree) -> list[Array]:
         """J v chunk by chunk, "k b c"."""

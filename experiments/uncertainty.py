@@ -1,0 +1,99 @@
+"""How well probabilities say what is not known: the linearised Laplace posterior against softmax, a temperature, an
+ensemble of five; on test images, and in telling them from images of another data set.
+
+The temperatures and the noise are chosen on the leave-one-out predictions of the training images, which are exact.
+The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece", "brier", "auroc"}}}.
+"""
+
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments import binary, common, pictures
+from experiments.common import F
+from experiments.runs import markdown
+from experiments.sharded import Method
+from tangent_jax.core import Tree
+from tangent_jax.privacy.membership import auc
+from tangent_jax.solve.posterior import fitted_beta, posterior, probabilities
+
+common.define(*common.OPTIMUM, out="out/uncertainty")
+flags.DEFINE_string("other", None, "A data set of other things, as --dataset; unset: none.")
+flags.DEFINE_integer("other_images", 400, "How many of its test images, at most.", 1)
+flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out accuracy chooses.")
+flags.DEFINE_integer("members", 5, "Models of the ensemble: heads drawn by other seeds.", 2)
+flags.DEFINE_integer("samples", 200, "Draws of the sampled probabilities.", 1)
+
+
+def main() -> None:
+    method = Method("taft")
+    with tj.show_progress("kernel"):
+        kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
+    with tj.show_progress("penalties, by leave-one-out"):
+        solution, _ = kernel.choose(common.numbers("penalties", float))
+    found, train, test = posterior(solution), method.train.labels, method.test.labels
+    left_out, left_out_covariance = found.left_out()
+    beta, beta_laplace = fitted_beta(left_out, None, train), fitted_beta(left_out, left_out_covariance, train)
+    penalty = solution.total_penalty / len(train)
+    sets = {"test": method.test}
+    if F.other:
+        images = common.open_dataset(F.other).test
+        chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[: F.other_images])
+        sets["other"] = common.features(method.predict, images.take(chosen), "other inputs")
+    p: dict[str, dict[str, np.ndarray]] = {}
+    members = [*ensemble(penalty, kernel.targets.shape[1])]
+    for name, data in sets.items():
+        with tj.show_progress(f"posterior of {name} images"):
+            logits, covariance = found(data.inputs)
+        p.setdefault("softmax", {})[name] = probabilities(logits, None, 1.0)
+        p.setdefault("temperature", {})[name] = probabilities(logits, None, beta)
+        several = [probabilities(tj.logits(predict, dw, data.inputs), None, beta) for predict, dw in members]
+        p.setdefault(f"ensemble of {F.members}", {})[name] = np.mean(several, 0)
+        p.setdefault("Laplace, probit", {})[name] = probabilities(logits, covariance, beta_laplace)
+        sampled = probabilities(logits, covariance, beta_laplace, F.samples, F.seed)
+        p.setdefault("Laplace, sampled", {})[name] = sampled
+    table = {name: measures(of["test"], test, of.get("other")) for name, of in p.items()}
+    columns = list(next(iter(table.values())))
+    print(markdown(["probabilities", *columns], [[n, *(f"{r[c]:.3f}" for c in columns)] for n, r in table.items()]))
+    series = {name: [(row[c], 0.0) for c in columns] for name, row in table.items()}
+    path, title = binary.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
+    pictures.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
+    accuracy = float(np.mean(p["softmax"]["test"].argmax(-1) == test))
+    scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": found.scale}
+    binary.finish({"penalty": penalty, "accuracy": accuracy, "methods": table, **scales})
+
+
+def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
+    """Models at their optima, of heads that other seeds drew, each with its predictor."""
+    members = []
+    for seed in range(F.members):
+        recipe = common.recipe(seed=seed, solver="optimum", penalty=penalty)
+        predict = common.predictor(recipe, classes)
+        train = common.features(predict, common.open_dataset(F.dataset).train, "train inputs")
+        with tj.show_progress(f"member {seed}"):
+            members.append((predict, recipe.fit(predict, train).dw))
+    return members
+
+
+def measures(p: np.ndarray, labels: np.ndarray, other: np.ndarray | None) -> dict[str, float]:
+    """Mean -log p, expected calibration error over 15 bins, Brier score, and AUROC of the entropy on other images."""
+    rows = np.arange(len(labels))
+    found = {"nll": float(-np.log(np.maximum(p[rows, labels], 1e-300)).mean()), "ece": calibration_error(p, labels)}
+    found["brier"] = float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
+    return found | ({} if other is None else {"auroc": auc(entropy(other), entropy(p))})
+
+
+def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    """sum over bins of confidence: |accuracy - confidence|, weighted by their images."""
+    confidence, right = p.max(1), p.argmax(1) == labels
+    at = np.minimum((confidence * bins).astype(int), bins - 1)
+    return float(sum(abs((right - confidence)[at == b].sum()) for b in range(bins)) / len(labels))
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    """-sum p log p of each row."""
+    return -np.sum(p * np.log(np.maximum(p, 1e-300)), 1)
+
+
+if __name__ == "__main__":
+    binary.run(main)

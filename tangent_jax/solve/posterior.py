@@ -1,0 +1,133 @@
+"""The linearised Laplace posterior: what the data leave open, as a covariance of the logits.
+
+    p(dw | data) = N(dw*, tau H^-1),   H = J^T W J + Lambda
+    Cov f(x)     = tau J(x) H^-1 J(x)^T = tau / Lambda (k(x,x) - k(x,X) M^-1 k(X,x))
+
+With a square loss it is the exact posterior (Gaussian process regression on the tangent kernel), with another the
+Gaussian at the optimum. tau is the scale of the noise. Probabilities are softmax(beta f), averaged over the posterior.
+With a square loss tau and beta come of the leave-one-out predictions, whose covariance is
+tau / Lambda ([M^-1]_ii)^-1 - tau W_i^-1. Source: Immer et al. 2021 (the linearised model); MacKay 1992 (probit).
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from tangent_jax.core import progress_bar, require
+from tangent_jax.models.features import Features
+from tangent_jax.models.predict import Predictor
+from tangent_jax.solve.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solve.kernel import KernelSolution
+from tangent_jax.solve.optimum import Solved, solve_linear
+from tangent_jax.solve.problem import make_problem
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import Objective
+
+
+class Posterior(Protocol):
+    """Logits of inputs and their covariance, "m c" and "m c c"."""
+
+    def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelPosterior:
+    """The posterior of a fit by the kernel; `scale`: tau, of the best leave-one-out likelihood."""
+
+    solution: KernelSolution
+    scale: float
+
+    def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Logits "m c" and their covariance "m c c" of inputs; f64."""
+        solution, kernel = self.solution, self.solution.kernel
+        rows = jacobian_rows(kernel.predict, inputs)
+        cross, (m, c) = gram(rows, kernel.rows), rows.shape
+        explained = (cross @ solution.inverse).reshape(m, c, -1) @ cross.reshape(m, c, -1).swapaxes(1, 2)
+        covariance = self.scale / solution.total_penalty * (own_gram(rows) - explained)
+        return solution.predict(rows, cross), covariance
+
+    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of each training example, by the fit without it."""
+        solution = self.solution
+        noise = np.einsum("nc,ck->nck", 1 / solution.kernel.precision, np.eye(solution.a.shape[1]))
+        whole = np.linalg.inv(solution.own_inverse()) / solution.total_penalty
+        return solution.left_out(), self.scale * (whole - noise)
+
+
+def posterior(solution: KernelSolution) -> KernelPosterior:
+    """The posterior of a fit by the kernel.
+
+    tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
+    """
+    r = solution.residuals()
+    squared = np.einsum("nc,nck,nk->", r, solution.own_inverse(), r)
+    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size))
+
+
+@dataclasses.dataclass(frozen=True)
+class SolverPosterior:
+    """The posterior at an optimum of any size, by one linear solve for each input and class; no row of J is kept."""
+
+    predict: Predictor
+    data: Batches | Features
+    objective: Objective
+    solved: Solved
+    scale: float = 1.0
+    tolerance: float = 1e-4
+    passes: int = 200
+
+    def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Logits "m c" and their covariance "m c c" of inputs; each solve to `tolerance` of its right-hand side."""
+        require(self.objective.penalty > 0, "posterior", "penalty > 0", float(self.objective.penalty))
+        problem = make_problem("posterior", self.predict, self.data, self.objective, None, self.solved.dw)
+        at, inverse = problem.expanded(self.solved.dw, self.solved.curvature)
+        logits, covariances = [], []
+        with progress_bar(len(inputs) * problem.classes, "solve") as bar:
+            for i in range(len(inputs)):
+                f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], self.solved.dw)
+                rows = [back(unit)[0] for unit in jnp.eye(problem.classes, dtype=f.dtype)]
+                found = np.empty((problem.classes, problem.classes))
+                for c, row in enumerate(rows):
+                    solution = solve_linear(problem, row, at, inverse, self.tolerance, self.passes)
+                    found[c] = [float(sum(map(jnp.vdot, *map(jax.tree.leaves, (other, solution))))) for other in rows]
+                    bar.update()
+                logits.append(np.asarray(f))
+                covariances.append(self.scale * (found + found.T) / 2)
+        return np.stack(logits), np.stack(covariances)
+
+
+def probabilities(
+    logits: np.ndarray, covariance: np.ndarray | None, beta: float, samples: int = 0, seed: int = 0
+) -> np.ndarray:
+    """softmax(beta f) averaged over f ~ N(logits, covariance), "m c".
+
+    Args:   covariance: None for none; samples: 0 for the probit approximation, which scales each logit by
+            1 / sqrt(1 + pi/8 beta^2 variance); else that many draws.
+    """
+    if covariance is None:
+        return softmax(beta * logits, -1)
+    if samples == 0:
+        variance = np.maximum(np.einsum("mcc->mc", covariance), 0)
+        return softmax(beta * logits / np.sqrt(1 + np.pi / 8 * beta**2 * variance), -1)
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0))[:, None]
+    draws = np.random.default_rng(seed).standard_normal((samples, *logits.shape))
+    return softmax(beta * (logits + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
+
+
+def fitted_beta(logits: np.ndarray, covariance: np.ndarray | None, labels: np.ndarray) -> float:
+    """The beta of the least mean -log p of the labels, between 1e-3 and 1e3."""
+
+    def loss(log_beta: float) -> float:
+        if covariance is None:
+            return float(-log_softmax(np.exp(log_beta) * logits, -1)[np.arange(len(labels)), labels].mean())
+        p = probabilities(logits, covariance, float(np.exp(log_beta)))
+        return float(-np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-300)).mean())
+
+    found: Any = minimize_scalar(loss, bounds=(np.log(1e-3), np.log(1e3)), method="bounded")
+    return float(np.exp(found.x))
