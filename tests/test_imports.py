@@ -7,7 +7,19 @@ from pathlib import Path
 import tangent_jax
 
 ROOT = Path(tangent_jax.__file__).parent
-ORDER = ["_version", "core", "rules", "linearize", "data", "train", "models", "solve", "privacy", "components", "__init__"]
+ORDER = [
+    "_version",
+    "core",
+    "rules",
+    "linearize",
+    "data",
+    "train",
+    "models",
+    "solve",
+    "privacy",
+    "components",
+    "__init__",
+]
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
 
 

@@ -114,7 +114,7 @@ def batch_curvature(
 ) -> Curvature:  # fmt: skip
     """The factors of one batch; `logits`: those at which the loss is expanded; weights "b", 0 where padded."""
     recorded = record(predict, dw, x, at_zero=True)
-    roots = cotangents(loss, logits, y, key, count) * jnp.sqrt(weights)[:, None]
+    roots = cotangents(loss, logits, y, key, count) * jnp.sqrt(weights.astype(logits.dtype))[:, None]
     signals = jax.vmap(recorded.back)(roots)
     kernels, layouts, vectors = {}, [], {}
     for use, s in zip(recorded.uses, signals, strict=True):

@@ -33,7 +33,7 @@ from tangent_jax.train.objective import Objective, make_objective
 
 Row = dict[str, float]
 OnPass = Callable[[Row, Tree], Mapping[str, float] | None]
-LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
+LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 
 
@@ -181,11 +181,12 @@ class Solver:
 
     def is_done(self) -> bool:
         """Whether the last pass was a gradient that meets the target, moved no closer, or left no pass to use."""
-        norms = [row["gradient_norm"] for row in self.history if row["exact"]]
-        if not norms or not self.history[-1]["exact"]:
+        points = [(row["gradient_norm"], row["loss"]) for row in self.history if row["exact"]]
+        if not points or not self.history[-1]["exact"]:
             return False
-        stuck = len(norms) > 1 and norms[-1] > 0.5 * norms[-2] and self.problem.is_quadratic
-        return norms[-1] <= self.target or stuck or self.passes - self.used <= self.reserve
+        (before, loss), (now, lower) = points[-2:] if len(points) > 1 else [(np.inf, np.inf), *points]
+        stuck = now > 0.5 * before and (lower >= loss or self.problem.is_quadratic)  # rounding allows no more
+        return now <= self.target or stuck or self.passes - self.used <= self.reserve
 
     def begin(self, state: State) -> tuple[State, list[Array], Row]:
         """The gradient at a new point, and from it the first direction."""
@@ -215,7 +216,9 @@ class Solver:
         self.inverse = invert(self.curvature)
 
     def precondition(self, r: Tree) -> Tree:
-        return r if self.inverse is None else _precondition(self.inverse, r, self.problem.total_penalty)
+        if self.inverse is None:
+            return jax.tree.map(jnp.array, r)  # a copy: `_advance` gives both up
+        return _precondition(self.inverse, r, self.problem.total_penalty)
 
     def advance(self, state: State, logits: list[Array]) -> tuple[State, Row]:
         """One step of conjugate gradients; the last of them ends at a new point."""

@@ -1,0 +1,99 @@
+"""Kronecker factors against dense Gauss-Newton blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense import private_case
+from helpers import assert_rel_close, private_task, tree_normal
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.solve import curvature as of_curvature
+from tangent_jax.solve.curvature import cotangents, invert, outer
+from tangent_jax.solve.problem import curvature
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.objective import make_objective
+
+OBJECTIVES = {
+    "rsl": make_objective("rsl", 0.1, alpha=3.0),
+    "ce": make_objective("ce", 0.1),
+    "another": make_objective(lambda logits, labels: 2 * cross_entropy(0.5 * logits, labels), 0.1),
+}
+
+
+def product_by_blocks(case, logits, weights, loss, v, head_axes):
+    """J^T H J v, each leaf by itself, and where `head_axes` says so each head by itself, from the definition."""
+    _, _, _, y, jacobian, _ = case
+    hessians = jax.vmap(jax.hessian(lambda z, y: loss(z[None], y[None])[0]))(logits, y) * weights[:, None, None]
+    products, at = {}, 0
+    for path, leaf in trees.leaves(v).items():
+        j, leaf = jacobian[:, :, at : at + leaf.size], np.asarray(leaf)
+        heads = np.moveaxis(np.zeros(leaf.shape, int), head_axes.get(path, 0), -1)
+        heads[...] = np.arange(heads.shape[-1]) if path in head_axes else 0
+        heads = np.moveaxis(heads, -1, head_axes.get(path, 0))
+        product = 0
+        for h in np.unique(heads):
+            here = (heads == h).ravel()
+            product += here * np.einsum("ncp,nck,nkq,q->p", j, hessians, j, here * leaf.ravel(), optimize=True)
+        products[path], at = jnp.asarray(product.reshape(leaf.shape)), at + leaf.size
+    return trees.nest(products)
+
+
+HEADS = {"block_1/attention/key/kernel": 1, "block_1/attention/value/kernel": 1}
+
+
+@pytest.mark.parametrize("loss", OBJECTIVES)
+def test_the_factors_of_one_example_are_its_gauss_newton_blocks(x64, loss):
+    predict, dw, x, y, *_ = case = private_case("blocks", 1)
+    v, objective, weights = tree_normal(60, dw), OBJECTIVES[loss], np.array([0, 0, 2.25, 0, 0, 0])
+    found = curvature(predict, Batches(x, y), objective, dw, weights=weights)
+    assert_rel_close(found.times(v), product_by_blocks(case, predict(dw, x), weights, objective.loss, v, HEADS))
+    assert float(found.weight) == 2.25
+
+
+def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(x64, monkeypatch):
+    predict, dw, x, y, *_ = case = private_case("blocks", 1)
+    v, objective = tree_normal(61, dw), OBJECTIVES["rsl"]
+    expected = trees.leaves(product_by_blocks(case, predict(dw, x), np.ones(6), objective.loss, v, {}))
+    found = curvature(predict, Batches(x, y), objective, dw)
+    for path in found.blocks:
+        assert_rel_close(trees.leaves(found.times(v))[path], expected[path])
+    large = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 5)))
+    assert outer(large).shape == (1, 10, 10)
+    monkeypatch.setattr(of_curvature, "LARGEST_BLOCK", 9)
+    assert_rel_close(outer(large), jnp.einsum("nhp,nhq->hpq", large, large))
+
+
+def test_factors_add_up_over_examples_and_by_weight(x64):
+    predict, dw, x, y = private_task("blocks", 1)
+    objective = OBJECTIVES["ce"]
+
+    def of(rows, weights=None):
+        return curvature(predict, Batches(x, y, rows=np.array(rows)), objective, dw, weights=weights)
+
+    assert_rel_close(of([0, 1, 2]) + of([3, 4, 5]), of(range(6)))
+    assert_rel_close(of([1, 2], [2.0, 0.0]), of([1, 1]))
+    with pytest.raises(InputError, match="factors of one model and subset"):
+        of([0]) + curvature(private_task("bitfit", 1)[0], Batches(x, y), objective)
+
+
+def test_random_signals_have_the_mean_of_all_classes(x64):
+    logits, y = jnp.asarray(np.random.default_rng(0).standard_normal((2, 7))), jnp.array([3, 5])
+    for objective in OBJECTIVES.values():
+        hessian = jax.vmap(jax.hessian(lambda z, y, loss=objective.loss: loss(z[None], y[None])[0]))(logits, y)
+        exact = cotangents(objective.loss, logits, y, None, 0)
+        assert_rel_close(jnp.einsum("kbc,kbd->bcd", exact, exact), hessian)
+        random = cotangents(objective.loss, logits, y, jax.random.key(3), 20_000)
+        mean = jnp.einsum("kbc,kbd->bcd", random, random)
+        assert jnp.linalg.norm(mean - hessian) < 0.03 * jnp.linalg.norm(hessian)
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), ("bitfit", 1)])
+def test_the_inverse_undoes_the_damped_product(x64, kind, blocks):
+    predict, dw, x, y = private_task(kind, blocks)
+    found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw, key=jax.random.key(0))
+    v = tree_normal(62, dw)
+    damped = jax.tree.map(lambda h, v: h + 0.3 * v, found.times(v), v)
+    assert_rel_close(invert(found).times(damped, 0.3), v, 1e-9)
+    assert found.size == sum(leaf.nbytes for leaf in jax.tree.leaves(found))

@@ -1,0 +1,190 @@
+"""The kernel and all that follows from it, against dense linear algebra and solving again."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from dense import flat, private_case, ridge
+from helpers import private_task
+
+from tangent_jax.core import InputError
+from tangent_jax.solve import influence
+from tangent_jax.solve import jacobian as of_jacobian
+from tangent_jax.solve.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solve.kernel import make_kernel
+from tangent_jax.solve.optimum import solve
+from tangent_jax.solve.posterior import SolverPosterior, fitted_beta, posterior, probabilities
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import make_objective
+
+OBJECTIVE = make_objective("rsl", 0.4, alpha=2.0, kappa=3.0)
+CLOSE = 1e-9  # relative, of solutions of systems with a condition number of about 1e4
+
+
+def close(got, want, tolerance=CLOSE):
+    assert np.linalg.norm(np.asarray(got) - want) <= tolerance * np.linalg.norm(want)
+
+
+def task(kind="blocks", blocks=1, **options):
+    predict, dw, x, y = private_task(kind, blocks, **options)
+    return predict, dw, x, np.asarray(y)
+
+
+@pytest.fixture
+def fitted(x64):
+    """(predictor, inputs, labels, J, f_0, the solution on the first five of six examples)."""
+    predict, _, x, y, j, f = private_case("blocks", 1)
+    solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve()
+    return predict, x, y, j, f, solution
+
+
+SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), ("everything", 0, "token"), ("blocks", 1, "avg")]
+
+
+@pytest.mark.parametrize(("kind", "blocks", "pool"), SUBSETS)
+def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks, pool):
+    monkeypatch.setattr(of_jacobian, "CHUNK", 500)  # several chunks
+    monkeypatch.setattr(of_jacobian, "BATCH", 4)
+    predict, dw, x, _, j, f = private_case(kind, blocks, pool)
+    j = j.reshape(-1, j.shape[-1])
+    rows = jacobian_rows(predict, x)
+    close(rows.logits, f)
+    close(gram(rows), j @ j.T)
+    close(gram(rows.take(slice(1, 3)), rows), j[7:21] @ j.T)
+    close(own_gram(rows)[4], j[28:35] @ j[28:35].T)
+    u = np.random.default_rng(0).standard_normal(f.shape)
+    close(flat(rows.transposed(u, dw)), u.ravel() @ j)
+    along = np.einsum("nc,ncp->np", u, j.reshape(6, 7, -1))
+    close(gram(rows.along(u)), along @ along.T)
+
+
+def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
+    predict, x, y, j, f, solution = fitted
+    expected = ridge(j[:5], f[:5], y[:5], total=5 * 0.4, alpha=2.0, kappa=3.0)
+    close(flat(solution.step()), expected)
+    assert solution.residual < 1e-10
+    close(solution.outputs(), f[:5] + j[:5] @ expected)
+    rows = solution.kernel.rows.take(slice(0, 2))
+    close(solution.predict(rows, solution.kernel.k[:14]), f[:2] + j[:2] @ expected)
+    solved = solve(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE, certificate=1e-8, passes=300)
+    assert np.linalg.norm(flat(solved.dw) - flat(solution.step())) <= solved.certificate
+
+
+def test_leaving_out_is_solving_again_without(fitted):
+    predict, x, y, j, f, solution = fitted
+    rows = jacobian_rows(predict, x)
+    cross = gram(rows, solution.kernel.rows)
+    for gone in ([0], [3], [1, 4], [0, 2, 3]):
+        kept = np.setdiff1d(np.arange(5), gone)
+        dw = ridge(j[kept], f[kept], y[kept], total=5 * 0.4, alpha=2.0, kappa=3.0)
+        close(solution.without(np.array(gone), rows, cross), f + j @ dw)
+        close(solution.refit(kept, rows, cross), f + j @ dw)
+        if len(gone) == 1:
+            close(solution.left_out()[gone], (f + j @ dw)[gone])
+            exact = influence.changes(solution, cross)[:, :, gone[0]]
+            close(exact, f + j @ dw - solution.predict(rows, cross), 1e-8)
+
+
+def test_first_order_influence_is_the_derivative_in_an_examples_weight(fitted):
+    predict, x, *_, solution = fitted
+    rows = jacobian_rows(predict, x)
+    cross, step, moved = gram(rows, solution.kernel.rows), 1e-5, []
+    for sign in (1, -1):
+        precision = solution.kernel.precision.copy()
+        precision[2] *= 1 + sign * step
+        there = dataclasses.replace(solution.kernel, precision=precision).solve()
+        moved.append(there.predict(rows, cross))
+    derivative = (moved[0] - moved[1]) / (2 * step)
+    close(-influence.changes(solution, cross, "first_order")[:, :, 2], derivative, 1e-7)
+    corrected = influence.changes(solution, cross, "leverage")[:, :, 2]
+    ratio = corrected / influence.changes(solution, cross, "first_order")[:, :, 2]
+    noise = solution.total_penalty / solution.kernel.precision[2]
+    close(ratio, np.full(ratio.shape, 1 / np.mean(noise * np.diag(solution.own_inverse()[2]))))
+
+
+def test_weights_above_zero_are_those_of_the_solver_and_a_penalty_is_chosen_by_what_is_left_out(fitted):
+    predict, x, y, j, f, _ = fitted
+    weights = np.array([1, 2, 0.5, 1, 1, 3])
+    kernel = make_kernel(predict, Batches(x, y), OBJECTIVE, weights)
+    close(flat(kernel.solve(0.2).step()), ridge(j, f, y, total=6 * 0.2, alpha=2.0, kappa=3.0, weights=weights))
+    best, rows = kernel.choose([1.0, 0.01, 100.0])
+    assert [row["penalty"] for row in rows] == [0.01, 1.0, 100.0]
+    accuracies = {row["penalty"]: row["accuracy"] for row in rows}
+    assert best.accuracy_left_out() == max(accuracies.values())
+    largest = max(penalty for penalty, value in accuracies.items() if value == max(accuracies.values()))
+    assert best.total_penalty == pytest.approx(6 * largest)
+
+
+def test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves(fitted):
+    predict, x, y, j, _, solution = fitted
+    found = posterior(solution)
+    truth = np.eye(7)[y[:5]]
+    w = (2 / 7 * (1 + truth)).ravel()
+    rows = j[:5].reshape(35, -1)
+    inverse = np.linalg.inv(rows.T @ (w[:, None] * rows) + 2.0 * np.eye(rows.shape[1]))
+    logits, covariance = found(x[4:])
+    close(covariance[1], found.scale * j[5] @ inverse @ j[5].T, 1e-8)
+    data = Batches(x, y, rows=np.arange(5))
+    solved = solve(predict, data, OBJECTIVE, certificate=1e-9, passes=300)
+    by_solves = SolverPosterior(predict, data, OBJECTIVE, solved, found.scale, tolerance=1e-9)(x[4:])
+    close(by_solves[0], logits, 1e-7)
+    close(by_solves[1], covariance, 1e-6)
+    means, spread = found.left_out()
+    without = np.delete(np.arange(5), 3)
+    kept, w_kept = j[without].reshape(28, -1), w.reshape(5, 7)[without].ravel()
+    alone = np.linalg.inv(kept.T @ (w_kept[:, None] * kept) + 2.0 * np.eye(kept.shape[1]))
+    close(spread[3], found.scale * j[3] @ alone @ j[3].T, 1e-8)
+    close(means, solution.left_out())
+
+
+def test_probabilities_sum_to_one_and_grow_less_sure_with_the_variance():
+    logits, wide = np.array([[3.0, 0.0, -1.0]]), np.eye(3)[None] * 50.0
+    plain = probabilities(logits, None, 1.0)
+    close(plain, np.exp(logits) / np.exp(logits).sum())
+    for samples in (0, 4000):
+        unsure, same = probabilities(logits, wide, 1.0, samples), probabilities(logits, 0 * wide, 1.0, samples)
+        close(unsure.sum(1), np.ones(1))
+        close(same, plain)
+        assert unsure[0, 0] < plain[0, 0]
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((4000, 3))
+    labels = (np.cumsum(probabilities(logits, None, 2.5), 1) < rng.random((4000, 1))).sum(1)
+    assert abs(fitted_beta(logits, None, labels) - 2.5) < 0.2
+
+
+def test_scores_rank_subsets():
+    truth = np.random.default_rng(0).standard_normal((20, 3))
+    assert influence.datamodeling_score(2 * truth + 1, truth) == pytest.approx(1.0)
+    assert influence.datamodeling_score(-truth, truth) == pytest.approx(-1.0)
+
+
+def test_projected_effects_come_near_the_exact_ones_with_many_numbers(x64):
+    predict, _, x, y = task("blocks", 1)
+    solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve(1e-4)
+    rows = jacobian_rows(predict, x[5:])
+    effect = np.mean([influence.projected_effects(solution, rows, y[5:], 4, seed) for seed in range(200)], 0)
+    assert effect.shape == (1, 5)
+    assert np.isfinite(effect).all()
+
+
+REFUSED = {
+    "examples x classes at most": lambda p, x, y: {
+        "data": Batches(np.zeros((3000, *x.shape[1:])), np.zeros(3000, int))
+    },
+    "a square loss": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
+    "weights > 0": lambda p, x, y: {"weights": [1, 1, 1, 1, 1, 0]},
+    "a model that is linear in dw": lambda p, x, y: {"predict": dataclasses.replace(p, method="nlft")},
+    "a Predictor": lambda p, x, y: {"predict": lambda dw, x: p(dw, x)},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_has_no_kernel_is_refused_in_one_line(message):
+    predict, _, x, y = task("blocks", 0)
+    given = {"predict": predict, "data": Batches(x, y), "objective": OBJECTIVE, **REFUSED[message](predict, x, y)}
+    with pytest.raises(InputError, match=f"^make_kernel: expected .*{message}") as caught:
+        make_kernel(**given)
+    if "at most" in message:
+        assert "GB" in str(caught.value)
+    with pytest.raises(InputError, match="penalty > 0"):
+        make_kernel(predict, Batches(x, y), make_objective("rsl", 0.0)).solve()
