@@ -16,12 +16,13 @@ from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
 from tangent_jax.components.merge import MERGES
+from tangent_jax.solve.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
 flags.DEFINE_list("merge", ["mean"], "Of taft's components: mean, inputs (RegMean), fisher (diagonal), curvature.")
 flags.DEFINE_list(
-    "merge_penalties", ["1e-5", "1e-4", "1e-3", "1e-2", "0.1"], "Ridges, of which held-out images choose."
+    "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
 common.define(*common.OPTIMUM, out="out/compose")
 
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
-    """The ridge of a merge, of --merge_penalties, by accuracy on images that trained nothing; of equals the larger.
+    """The ridge of a merge, of --merge_penalties, by the likelihood (at its best temperature) of held-out labels.
 
     On validation images where there are some besides test; else components are trained on four fifths of the training
     images, and the rest choose.
@@ -77,9 +78,12 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     if on is None:
         method = copy.copy(method).hold_out()
         store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
-    tried = {p: method.accuracy(tj.merge(store, tj.Factors(store), how, p), on) for p in sorted(penalties)}
+    tried = {}
+    for penalty in penalties:
+        logits = tj.logits(method.predict, tj.merge(store, tj.Factors(store), how, penalty), on.inputs)
+        tried[penalty] = fitted_beta(logits, None, on.labels)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
-    return max(tried, key=lambda p: (tried[p], p))
+    return min(tried, key=lambda p: (tried[p], -p))
 
 
 def validation(method: Method) -> tj.Features | None:

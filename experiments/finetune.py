@@ -41,7 +41,7 @@ def main() -> None:
         train, fitted.seconds, kept, run=fitted.run, certificate=fitted.certificate
     )
     if F.factors:
-        found = tj.curvature(predict, train, recipe.objective(), fitted.dw, key=recipe.key)
+        found = tj.curvature(predict, train, recipe.objective(), fitted.dw)
         tj.write_factors(out / "factors.safetensors", found)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")

@@ -33,7 +33,8 @@ def main() -> None:
         solution, _ = kernel.choose(common.numbers("penalties", float))
     found, train, test = posterior(solution), method.train.labels, method.test.labels
     left_out, left_out_covariance = found.left_out()
-    beta, beta_laplace = fitted_beta(left_out, None, train), fitted_beta(left_out, left_out_covariance, train)
+    beta, _ = fitted_beta(left_out, None, train)
+    beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
     penalty = solution.total_penalty / len(train)
     sets = {"test": method.test}
     if F.other:

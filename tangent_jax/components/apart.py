@@ -89,8 +89,8 @@ def fill(
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
-    """A component's factors, of a few random signals an example: their sum over components serves as well as all."""
-    return curvature(predict, features, recipe.objective(), dw, key=recipe.key)
+    """A component's factors, of the signals of all classes."""
+    return curvature(predict, features, recipe.objective(), dw)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:

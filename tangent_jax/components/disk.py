@@ -204,6 +204,9 @@ class Factors(Mapping[str, Curvature]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.store.has_factors(name)
+
     def __getitem__(self, name: str) -> Curvature:
         return self.store.factors(name)
 

@@ -61,8 +61,9 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
 
 
 def host(factors: Curvature) -> Curvature:
-    """On the host, in f64."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), factors)
+    """On the host, in f64, and symmetric to the last bit."""
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), factors)
+    return jax.tree.map(lambda leaf: (leaf + leaf.swapaxes(-1, -2)) / 2 if leaf.ndim else leaf, wide)
 
 
 def check_factors(function: str, dw: Tree, factors: Curvature) -> None:

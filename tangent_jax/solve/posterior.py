@@ -120,8 +120,8 @@ def probabilities(
     return softmax(beta * (logits + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
 
 
-def fitted_beta(logits: np.ndarray, covariance: np.ndarray | None, labels: np.ndarray) -> float:
-    """The beta of the least mean -log p of the labels, between 1e-3 and 1e3."""
+def fitted_beta(logits: np.ndarray, covariance: np.ndarray | None, labels: np.ndarray) -> tuple[float, float]:
+    """The beta of the least mean -log p of the labels, between 1e-3 and 1e3, and that mean."""
 
     def loss(log_beta: float) -> float:
         if covariance is None:
@@ -130,4 +130,4 @@ def fitted_beta(logits: np.ndarray, covariance: np.ndarray | None, labels: np.nd
         return float(-np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-300)).mean())
 
     found: Any = minimize_scalar(loss, bounds=(np.log(1e-3), np.log(1e3)), method="bounded")
-    return float(np.exp(found.x))
+    return float(np.exp(found.x)), float(found.fun)

@@ -149,7 +149,9 @@ def test_probabilities_sum_to_one_and_grow_less_sure_with_the_variance():
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4000, 3))
     labels = (np.cumsum(probabilities(logits, None, 2.5), 1) < rng.random((4000, 1))).sum(1)
-    assert abs(fitted_beta(logits, None, labels) - 2.5) < 0.2
+    beta, loss = fitted_beta(logits, None, labels)
+    assert abs(beta - 2.5) < 0.2
+    close(loss, -np.log(probabilities(logits, None, beta)[np.arange(4000), labels]).mean())
 
 
 def test_scores_rank_subsets():
