@@ -16,6 +16,7 @@ from experiments import binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method
 from tangent_jax.components.merge import MERGES
+from tangent_jax.core import Tree
 from tangent_jax.solve.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
@@ -24,6 +25,7 @@ flags.DEFINE_list("merge", ["mean"], "Of taft's components: mean, inputs (RegMea
 flags.DEFINE_list(
     "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
+flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
 common.define(*common.OPTIMUM, out="out/compose")
 
 TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
@@ -42,10 +44,10 @@ def main() -> None:
         for name, method in methods.items():
             merges = [how for how in F.merge if how != "mean"] if name == "taft" else []
             store = method.store(divided, f"{count}" + "-factors" * bool(merges), bool(merges))
-            row[name] = method.accuracy(tj.compose(store))
+            row[name] = method.accuracy(tj.compose(left(store)))
             for how in merges:
                 penalty = chosen_penalty(method, count, store, how)
-                row[f"{name}_{how}"] = method.accuracy(tj.merge(store, tj.Factors(store), how, penalty))
+                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(store), tj.Factors(store), how, penalty))
                 penalties[f"{count}, {how}"] = penalty
             row[f"{name}_single"] = float(np.mean([method.accuracy(store[part]) for part in store]))
             if name == "soup":
@@ -66,6 +68,12 @@ def main() -> None:
     binary.finish({"shards": table, "full": full}, dataset=F.dataset, merge_penalties=penalties)
 
 
+def left(store: tj.Store) -> dict[str, Tree]:
+    """The components that --left leaves, in a seeded order; all by default."""
+    order = np.random.default_rng([F.seed, 9]).permutation(len(store))[: max(1, round(F.left * len(store)))]
+    return {name: store[name] for i, name in enumerate(store) if i in order}
+
+
 def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
     """The ridge of a merge, of --merge_penalties, by the likelihood (at its best temperature) of held-out labels.
 
@@ -80,7 +88,7 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
     tried = {}
     for penalty in penalties:
-        logits = tj.logits(method.predict, tj.merge(store, tj.Factors(store), how, penalty), on.inputs)
+        logits = tj.logits(method.predict, tj.merge(left(store), tj.Factors(store), how, penalty), on.inputs)
         tried[penalty] = fitted_beta(logits, None, on.labels)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
     return min(tried, key=lambda p: (tried[p], -p))

@@ -109,6 +109,7 @@ def probabilities(
     Args:   covariance: None for none; samples: 0 for the probit approximation, which scales each logit by
             1 / sqrt(1 + pi/8 beta^2 variance); else that many draws.
     """
+    logits = np.asarray(logits, np.float64)
     if covariance is None:
         return softmax(beta * logits, -1)
     if samples == 0:

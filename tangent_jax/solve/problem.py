@@ -258,14 +258,14 @@ def _along(
     return losses + 0.5 * total_penalty * (norms[0] + 2 * t * norms[1] + t * t * norms[2])
 
 
-@partial(jax.jit, static_argnames="count")
+@jax.jit
 def _curvature(
     predict: Predictor, like: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
-    objective: Objective, key: Array | None, count: int = SIGNALS,
+    objective: Objective, key: Array | None,
 ) -> Curvature:  # fmt: skip
     def one(rows: Array, w: Array, z: Array, at: Array) -> Curvature:
         here = None if key is None else jax.random.fold_in(key, at)
-        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, here, count)
+        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, here, SIGNALS)
 
     def add(total: Curvature, batch: tuple[Array, Array, Array, Array]) -> tuple[Curvature, None]:
         return total + one(*batch), None

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from photos import photographs
 from PIL import Image
 from run_binary import run
 
@@ -21,17 +22,6 @@ from tangent_jax.models.load import load, save
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
-
-
-def photographs(root, count=6, classes=("cat", "dog")):
-    rng = np.random.default_rng(0)
-    for split in ("train", "test"):
-        for label, name in enumerate(classes):
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                image = np.clip(rng.normal(80 + 90 * label, 40, (20, 24, 3)), 0, 255).astype(np.uint8)
-                Image.fromarray(image).save(root / split / name / f"{i}.png")
-    return root
 
 
 @pytest.mark.slow

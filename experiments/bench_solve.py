@@ -1,0 +1,62 @@
+"""The optimum against Adam on one task, in one process: passes and time to Adam's accuracy, and a pass over an epoch.
+
+Both are run once for their compilation first. The last line of stdout: {"adam": {"accuracy", "seconds": without what
+was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
+"certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch"}.
+"""
+
+import dataclasses
+import time
+
+import jax
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments import binary, common
+from experiments.common import F
+from experiments.sharded import steady
+from tangent_jax.core import Tree
+
+F.set_default("penalty", 1e-3)
+common.define("certificate", passes=12, out="out/bench_solve")
+flags.DEFINE_integer("images", 0, "How many training images, the first of a seeded shuffle; 0: all.", 0)
+
+
+def main() -> None:
+    recipe = common.recipe(solver="optimum")
+    adam = dataclasses.replace(recipe, solver="adam", penalty=1e-5, learning_rate=1e-3)
+    dataset = common.open_dataset(recipe.dataset)
+    predict = common.predictor(recipe, len(dataset.classes))
+    order = np.random.default_rng(F.seed).permutation(len(dataset.train))
+    train = common.features(predict, dataset.train.take(np.sort(order[: F.images or None])), "train inputs")
+    test = common.features(predict, dataset.test, "test inputs") if not F.images else train
+    objective = recipe.objective()
+
+    def accuracy(dw: Tree) -> float:
+        return tj.accuracy(predict, dw, test.inputs, test.labels)
+
+    with tj.show_progress("Adam"):
+        fitted = adam.fit(predict, train)
+    with tj.show_progress("once, to compile"):
+        dataclasses.replace(recipe, passes=3).solve(predict, train)
+    with tj.show_progress("optimum"):
+        solved = recipe.solve(predict, train, on_epoch=lambda _, dw: {"test_accuracy": accuracy(dw)})
+    began = time.perf_counter()
+    jax.block_until_ready(tj.curvature(predict, train, objective, key=jax.random.key(0)))
+    factor_seconds = time.perf_counter() - began
+    wanted, seconds = accuracy(fitted.dw), [row["seconds"] for row in solved.history]
+    accuracies = [row["test_accuracy"] for row in solved.history]
+    reached = next((i for i, value in enumerate(accuracies) if value >= wanted), None)
+    epoch = float(np.median([row["seconds"] for row in fitted.history]))
+    taken = None if reached is None else sum(seconds[: reached + 1])
+    optimum = {"passes_to_adam": None if reached is None else reached + 1, "seconds_to_adam": taken}
+    optimum |= {"pass_seconds": float(np.median(seconds)), "factor_seconds": factor_seconds}
+    optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
+    result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
+    result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train.labels)}
+    binary.finish({**result, "pass_over_epoch": optimum["pass_seconds"] / epoch, "trained": predict.subset.size})
+
+
+if __name__ == "__main__":
+    binary.run(main)

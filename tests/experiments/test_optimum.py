@@ -1,0 +1,142 @@
+"""The optimum from the command line: solved, forgotten, explained, merged, and unsure where it should be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from photos import photographs
+from run_binary import run
+
+from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.steps import read_step
+from tangent_jax.components.store import Store
+
+SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return photographs(tmp_path_factory.mktemp("photos") / "set", count=24)
+
+
+@pytest.fixture(scope="module")
+def places(photos, tmp_path_factory):
+    """The flags that name the data and the cache."""
+    return (f"--dataset=folder:{photos}", f"--cache_dir={tmp_path_factory.mktemp('cache')}")
+
+
+def result_of(*arguments):
+    line, _ = run(*arguments)
+    return json.loads(line.splitlines()[-1])
+
+
+def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places, tmp_path):
+    out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
+    result = result_of("finetune", *places, *SOLVED, "--factors", f"--out={out}")
+    assert result["certificate"] <= 1e-3
+    assert result["accuracy"] > 0.9
+    assert result["passes"] >= 3
+    assert min(result["step_norm"], result["seconds"]) > 0
+    assert (out / "curves.png").stat().st_size > 1000
+    origin = Provenance.from_json(read_step(out / "dw.safetensors")[1]["provenance"])
+    assert origin.total_penalty == pytest.approx(48 * 0.1)
+    run("store", "add", store, f"--source={out}", "--name=all")
+    gone = [identifier for identifier, _ in origin.examples[:5]]
+    (tmp_path / "gone.txt").write_text("\n".join(gone))
+    removal = ("store", "remove", store, places[1], f"--examples={tmp_path / 'gone.txt'}", "--exact")
+    _, err = run(*removal, "--dry_run")
+    assert "moved to the optimum of the 43 left" in err
+    removed = result_of(*removal)
+    assert removed["certificate"] <= 1e-3 < removed["certificate_before"]
+    assert removed["passes"] < result["passes"] + 2
+    receipt = json.loads(Path(removed["receipt"]).read_text())
+    assert receipt["optima"]["all"]["total_penalty"] == pytest.approx(4.8)
+    assert receipt["optima"]["all"]["converged"]
+    assert receipt["retrained"]["all"] == removed["composed_after"]
+    left = Store(tmp_path / "store").provenance("all")
+    assert left.total_penalty == pytest.approx(4.8)
+    assert not left.identifiers & {*gone}
+    assert Store(tmp_path / "store").has_factors("all")
+    merged = result_of("store", "compose", store, "--merge=curvature")
+    assert merged["merge"] == "curvature"
+    assert result_of("store", "verify", store, f"--receipt={removed['receipt']}")["verified"]
+
+
+def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):
+    settings = ("--by=example", "--blocks=0", "--flip=0.1", "--subsets=6", "--resolved=3", "--penalties=0.1,1")
+    result = result_of("influence", *places, *settings, f"--out={tmp_path}")
+    assert result["accuracy"] > 0.9
+    assert result["penalty"] in (0.1, 1)
+    assert result["loo_max_error"] < 1e-8
+    assert result["residual"] < 1e-10
+    assert result["flipped_auc"] > 0.9
+    assert result["lds_exact"] > 0.99
+    assert {"lds_first_order", "lds_leverage", "lds_projection"} <= {*result}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/jpeg;base64,") > 20
+    assert "http" not in page
+    assert {"lds.png", "penalties.png"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
+    settings = ("--blocks=0", "--removed=1,0.25", "--certificate=0.01", "--shadows=2", "--epochs=1")
+    result = result_of("remove", *places, *settings, f"--out={tmp_path}")
+    assert {*result["removed"]} == {"1", "12"}
+    for row in result["removed"].values():
+        assert row["gap"] <= row["bound"]
+        assert row["certificate"] <= 0.01
+        assert row["passes"] <= row["passes_cold"]
+    assert {*result["membership"]["12"]["advantage"]} == {"confidence", "likelihood ratio"}
+    assert result["speedup"] > 0
+
+
+def test_merges_stand_beside_the_mean(places, tmp_path):
+    settings = ("--shards=3", "--methods=taft", "--merge=mean,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
+    folders = (f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}", "--merge_penalties=1e-3,0.1")
+    row = result_of("compose", *places, *settings, *folders)["shards"]["3"]
+    assert {"taft", "taft_inputs", "taft_fisher", "taft_curvature", "taft_single"} == {*row}
+    half = result_of("compose", *places, *settings, *folders, "--left=0.4")["shards"]["3"]
+    assert half["taft"] == pytest.approx(half["taft_curvature"], abs=0.05)  # of one component
+
+
+def test_probabilities_are_measured_on_both_sets(places, photos, tmp_path):
+    other = photographs(tmp_path / "other", count=3, classes=("a", "b"))
+    settings = ("--blocks=0", "--penalties=0.1", "--members=2", "--samples=20", f"--other=folder:{other}")
+    result = result_of("uncertainty", *places, *settings, f"--out={tmp_path / 'out'}")
+    names = {"softmax", "temperature", "ensemble of 2", "Laplace, probit", "Laplace, sampled"}
+    assert {*result["methods"]} == names
+    for row in result["methods"].values():
+        assert 0 <= row["ece"] <= 1
+        assert 0 <= row["auroc"] <= 1
+        assert row["nll"] >= 0
+        assert 0 <= row["brier"] <= 2
+
+
+@pytest.mark.long
+def test_the_table_splits_the_gap(places, tmp_path):
+    data = places[0].replace("--dataset", "--datasets")
+    settings = ("--blocks=1", "--lrs=1e-3", "--nosearch_anchor", "--seeds=1", "--epochs=1", "--solvers=adam,optimum")
+    result = result_of("table1", data, places[1], *settings, "--penalties=0.1", "--passes=5", f"--out={tmp_path}")
+    cells = result["set"]
+    gap = result["gaps"]["set"]["1"]
+    assert gap["optimisation"] == cells["TAFT-1"]["mean"] - cells["OPTIMUM-1"]["mean"]
+    assert gap["linearisation"] == cells["OPTIMUM-1"]["mean"] - cells["NLFT-1"]["mean"]
+
+
+WRONG = [
+    (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
+    (("compose", "--methods=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
+    (("influence", "--by=example", "--penalties=x"), "--penalties as numbers"),
+    (("store", "remove", "--names=a", "--exact"), "--examples with --retrain or --exact"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_commands_end_with_one_line(arguments, message, tmp_path):
+    if arguments[0] == "store":
+        Store(tmp_path / "store")
+        arguments = (*arguments, f"--store={tmp_path / 'store'}")
+    elif arguments[0] != "finetune":
+        arguments = (*arguments, f"--stores={tmp_path}", "--blocks=0")
+    _, err = run(*arguments, *([] if arguments[0] == "store" else [f"--out={tmp_path / 'out'}"]), code=1)
+    assert message in err.splitlines()[-1]
