@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from photos import photographs
 from run_binary import run
@@ -10,6 +11,11 @@ from run_binary import run
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
+from tangent_jax.core import trees
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.features import Cache
+from tangent_jax.solve.optimum import solve
+from tangent_jax.train.objective import make_objective
 
 SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")
 
@@ -54,6 +60,14 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert receipt["optima"]["all"]["converged"]
     assert receipt["retrained"]["all"] == removed["composed_after"]
     left = Store(tmp_path / "store").provenance("all")
+    assert left.recipe is not None
+    predict = left.recipe.predictor(2)
+    images = open_dataset(left.recipe.dataset).train
+    rows = [i for i, identifier in enumerate(images.identifiers()) if identifier not in gone]
+    features = predict.features(images.take(np.array(rows)), Cache(tmp_path / "again"))
+    cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
+    gap = trees.plus(Store(tmp_path / "store")["all"], trees.scaled(-1.0, cold.dw))
+    assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.certificate
     assert left.total_penalty == pytest.approx(4.8)
     assert not left.identifiers & {*gone}
     assert Store(tmp_path / "store").has_factors("all")

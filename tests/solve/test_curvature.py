@@ -10,6 +10,7 @@ from helpers import assert_rel_close, private_task, tree_normal
 from tangent_jax.core import InputError, trees
 from tangent_jax.solve import curvature as of_curvature
 from tangent_jax.solve.curvature import cotangents, invert, outer
+from tangent_jax.solve.jacobian import jacobian_rows
 from tangent_jax.solve.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import cross_entropy
@@ -63,6 +64,18 @@ def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(
     assert outer(large).shape == (1, 10, 10)
     monkeypatch.setattr(of_curvature, "LARGEST_BLOCK", 9)
     assert_rel_close(outer(large), jnp.einsum("nhp,nhq->hpq", large, large))
+
+
+def test_tokens_share_their_kernels_factors(x64):
+    predict, dw, x, y, *_ = private_case("blocks", 2)
+    found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw)
+    parts = jacobian_rows(predict, x).parts
+    halves = np.sqrt(2 / 7 * (1 + 2 * np.eye(7)[y]))  # the root of the loss's Hessian, alpha = 3
+    for path in ("block_0/mlp_in/kernel", "block_0/attention/key/kernel"):
+        rows, s = parts[path].x, parts[path].s * halves[:, :, None, None, None]
+        assert rows.shape[1] == 5
+        assert_rel_close(found.kernels[path][0], np.einsum("nthi,nthj->hij", rows, rows))
+        assert_rel_close(found.kernels[path][1], np.einsum("nctho,ncthp->hop", s, s) / 5)
 
 
 def test_factors_add_up_over_examples_and_by_weight(x64):
