@@ -208,6 +208,26 @@ MUTATIONS = [
       "    names = list(components if weights is None else weights)\n",
       "tests/components/test_sums.py::test_removal_is_bitwise_what_had_never_been_there"),
     M("tangent_jax/components/disk.py", "if OURS.fullmatch(p.name)]", "]", f"{REMOVAL}::test_only_files_of_its_own_are_swept"),
+    # the optimum
+    M("tangent_jax/solve/problem.py", "return float(self.objective.penalty) * len(self.batches)", "return float(self.objective.penalty) * float(self.weights.sum())", OPTIMUM),
+    M("tangent_jax/solve/problem.py", "total = jax.tree.map(lambda leaf: leaf * self.total_penalty, v)", "total = jax.tree.map(lambda leaf: leaf * 0.9 * self.total_penalty, v)", OPTIMUM),
+    M("tangent_jax/solve/optimum.py", "p = jax.tree.map(lambda z, p: z + rz / state.rz * p, z, state.p)", "p = z", OPTIMUM),
+    M("tangent_jax/solve/optimum.py", "base = jax.tree.map(lambda w, d: w + t * d, state.base, state.step)", "base = jax.tree.map(lambda w, d: w + 1.01 * t * d, state.base, state.step)", OPTIMUM),
+    M("tangent_jax/solve/optimum.py", "logits = self.problem.gradient(state.base)[2]", "logits = self.problem.gradient(trees.plus(state.base, state.step))[2]", OPTIMUM),
+    M("tangent_jax/solve/curvature.py", "return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)", "return jnp.sqrt(p) * v", CURVATURE),
+    M("tangent_jax/solve/curvature.py", ' / rows.shape[1]', '', CURVATURE),
+    M("tangent_jax/solve/curvature.py", 'a = jnp.einsum("b,bthi,bthj->hij", weights, rows, rows)', 'a = jnp.einsum("bthi,bthj->hij", rows, rows)', CURVATURE),
+    M("tangent_jax/solve/kernel.py", "            mirror(inverse)\n", "", KERNEL),
+    M("tangent_jax/solve/kernel.py", "total = penalty * len(self.labels)", "total = penalty", KERNEL),
+    M("tangent_jax/solve/kernel.py", "precision = 2 / classes * alpha * problem.weights[:, None]", "precision = 2 / classes * problem.weights[:, None] + 0 * alpha", KERNEL),
+    M("tangent_jax/solve/jacobian.py", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass", KERNEL),
+    M("tangent_jax/solve/influence.py", 'return -np.einsum("mknc,nc->mkn"', 'return np.einsum("mknc,nc->mkn"', KERNEL),
+    M("tangent_jax/solve/posterior.py", "self.scale * (whole - noise)", "self.scale * whole", KERNEL),
+    M("tangent_jax/components/merge.py", 'ridge = own.weight * penalty * v', 'ridge = penalty * v', MERGE),
+    M("tangent_jax/components/merge.py", '    names = sorted(components)\n', '    names = list(components)\n', MERGE),
+    M("tangent_jax/components/disk.py", 'entries += [entry["factors"] for entry in entries if entry.get("factors")]', 'entries += []', MERGE),
+    M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", MERGE),
+    M("tangent_jax/components/apart.py", "penalty=total / len(left.labels)", "penalty=recipe.penalty", SOLVED),
 ]  # fmt: skip
 
 
@@ -249,27 +269,7 @@ def main() -> int:
             for number, (mutation, why) in enumerate(zip(chosen, pool.map(attempt, chosen), strict=True), 1):
                 survivors += why is not None
                 what = f"{mutation.file}: {mutation.new.strip().splitlines()[0] if mutation.new.strip() else 'deleted'}"
-                print(f"{number}/{len(chosen)} {'SURVIVED, ' + why if why else 'caught'}: {what[:110    # the optimum
-    M("tangent_jax/solve/problem.py", "return float(self.objective.penalty) * len(self.batches)", "return float(self.objective.penalty) * float(self.weights.sum())", OPTIMUM),
-    M("tangent_jax/solve/problem.py", "total = jax.tree.map(lambda leaf: leaf * self.total_penalty, v)", "total = jax.tree.map(lambda leaf: leaf * 0.9 * self.total_penalty, v)", OPTIMUM),
-    M("tangent_jax/solve/optimum.py", "p = jax.tree.map(lambda z, p: z + rz / state.rz * p, z, state.p)", "p = z", OPTIMUM),
-    M("tangent_jax/solve/optimum.py", "base = jax.tree.map(lambda w, d: w + t * d, state.base, state.step)", "base = jax.tree.map(lambda w, d: w + 1.01 * t * d, state.base, state.step)", OPTIMUM),
-    M("tangent_jax/solve/optimum.py", "logits = self.problem.gradient(state.base)[2]", "logits = self.problem.gradient(trees.plus(state.base, state.step))[2]", OPTIMUM),
-    M("tangent_jax/solve/curvature.py", "return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)", "return jnp.sqrt(p) * v", CURVATURE),
-    M("tangent_jax/solve/curvature.py", ' / rows.shape[1]', '', CURVATURE),
-    M("tangent_jax/solve/curvature.py", 'a = jnp.einsum("b,bthi,bthj->hij", weights, rows, rows)', 'a = jnp.einsum("bthi,bthj->hij", rows, rows)', CURVATURE),
-    M("tangent_jax/solve/kernel.py", "            mirror(inverse)\n", "", KERNEL),
-    M("tangent_jax/solve/kernel.py", "total = penalty * len(self.labels)", "total = penalty", KERNEL),
-    M("tangent_jax/solve/kernel.py", "precision = 2 / classes * alpha * problem.weights[:, None]", "precision = 2 / classes * problem.weights[:, None] + 0 * alpha", KERNEL),
-    M("tangent_jax/solve/jacobian.py", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass", KERNEL),
-    M("tangent_jax/solve/influence.py", 'return -np.einsum("mknc,nc->mkn"', 'return np.einsum("mknc,nc->mkn"', KERNEL),
-    M("tangent_jax/solve/posterior.py", "self.scale * (whole - noise)", "self.scale * whole", KERNEL),
-    M("tangent_jax/components/merge.py", 'ridge = own.weight * penalty * v', 'ridge = penalty * v', MERGE),
-    M("tangent_jax/components/merge.py", '    names = sorted(components)\n', '    names = list(components)\n', MERGE),
-    M("tangent_jax/components/disk.py", 'entries += [entry["factors"] for entry in entries if entry.get("factors")]', 'entries += []', MERGE),
-    M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", MERGE),
-    M("tangent_jax/components/apart.py", "penalty=total / len(left.labels)", "penalty=recipe.penalty", SOLVED),
-]}", flush=True)
+                print(f"{number}/{len(chosen)} {'SURVIVED, ' + why if why else 'caught'}: {what[:110]}", flush=True)
     print(f"{len(chosen)} mutations, {survivors} survived")
     return int(survivors > 0)
 
