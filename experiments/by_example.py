@@ -12,6 +12,7 @@ from experiments import binary, common, pictures, report
 from experiments.common import F
 from experiments.sharded import Method
 from tangent_jax.core import progress_bar, require
+from tangent_jax.data.sources import Examples
 from tangent_jax.privacy.membership import auc
 from tangent_jax.solve import influence
 from tangent_jax.solve.jacobian import Jacobian, gram, jacobian_rows
@@ -45,18 +46,24 @@ def run() -> None:
     moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
     margins = margin(logits, test.labels)
     effect = np.stack([margin(logits + one, test.labels) - margins for one in moved])  # n m
-    loss = np.array([mean_loss(logits + one, test.labels, kernel) for one in moved]) - mean_loss(
-        logits, test.labels, kernel
-    )
+    before = mean_loss(logits, test.labels, kernel)
+    loss = np.array([mean_loss(logits + one, test.labels, kernel) for one in moved]) - before
     own = margin(solution.left_out(), train.labels)
-    images = {"train": method.dataset.train, "test": method.dataset.test}
-    page = report.Findings(
-        method.dataset.classes, own, margin(solution.outputs(), train.labels) - own, loss, effect, margins
-    )
+    tested = method.dataset.train if method.is_held_out else method.dataset.test
+    images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
     predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
-    report.write(binary.out_folder() / "report.html", page, images, predicted, {**result, "tried": tried})
+    found = report.Findings(method.dataset.classes, own, loss, effect, margins)
+    report.write(binary.out_folder() / "report.html", report.Page(found, images, predicted), result)
     draw(result, tried, method.dataset.name)
-    binary.finish(result, tried=tried)
+    changed = (own - margin(solution.outputs(), train.labels)).tolist()
+    each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
+    binary.finish(result, tried=tried, examples={**each, "test_loss_change": loss.tolist()})
+
+
+def seen(examples: Examples, features: tj.Features) -> Examples:
+    """The images that features are of, in their order."""
+    at = {name: i for i, name in enumerate(examples.names)}
+    return examples.take(np.array([at[name] for _, name in features.examples]))
 
 
 def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -129,5 +136,5 @@ def draw(result: dict[str, Any], tried: list[dict[str, float]], name: str) -> No
     panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
     pictures.curves(binary.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")
     bars = {how.replace("_", " "): [(result[f"lds_{how}"], 0.0)] for how in ESTIMATES}
-    title = f"Predicting the loss of half of {name}"
+    title = f"Predicted without half of {name}"
     pictures.bars(binary.out_folder() / "lds.png", [""], bars, title, "linear datamodeling score")

@@ -25,85 +25,76 @@ figure img { width: 116px; height: 116px; object-fit: cover; border-radius: 4px;
 .pair { border-top: 1px solid #ddd }
 table { border-collapse: collapse } td { padding: 2px 14px 2px 0 } b { font-weight: 600 }
 """
+ABOUT = (
+    "Every number is exact for the linearised model: the prediction of the model that was never trained on the image, "
+    "in closed form. A margin is the logit of the label less the largest of the others; below 0 the model is wrong."
+)
+ERRORS = "Training images that the model without them contradicts most."
+HARMFUL = "The test loss falls most when one of these leaves."
+HELPFUL = "The test loss rises most when one of these leaves."
+PAIRS = (
+    "The test images with the lowest margins; beside each the training images that raised and lowered its margin most."
+)
 
 
 class Findings(NamedTuple):
-    """`margins`: of each training image by the fit without it, "n"; `own`: what it adds to its own margin, "n"; `loss`:
-    how the test loss changes when it leaves, "n"; `effect`: how each test image's margin does, "n m"; `test_margins`.
+    """`margins`: of each training image by the fit without it, "n"; `loss`: how the test loss changes when it leaves,
+    "n"; `effect`: how each test image's margin does, "n m"; `test_margins`, "m".
     """
 
     classes: Sequence[str]
     margins: np.ndarray
-    own: np.ndarray
     loss: np.ndarray
     effect: np.ndarray
     test_margins: np.ndarray
 
 
-def write(
-    path: Path,
-    found: Findings,
-    images: Mapping[str, Examples],
-    predicted: Mapping[str, np.ndarray],
-    numbers: Mapping[str, Any],
-) -> None:
-    """The page: label errors, harmful and helpful images, and test images with what helped and hurt them."""
+class Page:
+    """The page of one model: its findings, and the images they are of."""
 
-    def figure(split: str, i: int, note: str) -> str:
-        source, label = images[split], int(images[split].labels[i])
-        guess = found.classes[int(predicted[split][i])]
-        lines: list[str] = [f"<b>{html.escape(found.classes[label])}</b>"]
-        lines += [f"seen as {html.escape(guess)}"] if guess != found.classes[label] else []
-        caption = "<br>".join([*lines, html.escape(note)])
+    def __init__(self, found: Findings, images: Mapping[str, Examples], predicted: Mapping[str, np.ndarray]) -> None:
+        self.found, self.images, self.predicted = found, images, predicted
+
+    def figure(self, split: str, i: int, note: str) -> str:
+        """A thumbnail under its label, what the model sees in it, and a note."""
+        source, names = self.images[split], self.found.classes
+        label, guess = names[int(source.labels[i])], names[int(self.predicted[split][i])]
+        lines = [f"<b>{html.escape(label)}</b>", *[f"seen as {html.escape(guess)}"] * (guess != label)]
         name = html.escape(source.names[i], quote=True)
-        return f'<figure title="{name}"><img alt="{name}" src="{thumbnail(source, i)}">{caption}</figure>'
+        image = f'<img alt="{name}" src="{thumbnail(source, i)}">'
+        return f'<figure title="{name}">{image}{"<br>".join([*lines, html.escape(note)])}</figure>'
 
-    def gallery(title: str, text: str, order: Sequence[int], note: Any) -> str:
-        shown = "".join(figure("train", int(i), note(i)) for i in order[:SHOWN])
+    def gallery(self, title: str, text: str, order: Sequence[int], values: np.ndarray, unit: str) -> str:
+        """Training images in an order, each with its value."""
+        shown = "".join(self.figure("train", int(i), f"{unit} {values[i]:+.2g}") for i in order[:SHOWN])
         return f'<h2>{title}</h2><p>{text}</p><div class="gallery">{shown}</div>'
 
-    doubtful = [i for i in np.argsort(found.margins) if found.margins[i] < 0]
-    harmful, helpful = np.argsort(found.loss), np.argsort(-found.loss)
-    pairs = []
-    for z in np.argsort(found.test_margins)[:6]:
-        effect = found.effect[:, z]
-        helped = "".join(figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in np.argsort(effect)[:4])
-        hurt = "".join(figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in np.argsort(-effect)[:4])
-        one = figure("test", int(z), f"margin {found.test_margins[z]:+.2f}")
-        pairs.append(
-            f'<div class="pair">{one}<div><b>helped most</b><div class="gallery">{helped}</div></div>'
-            f'<div><b>hurt most</b><div class="gallery">{hurt}</div></div></div>'
-        )
+    def pair(self, z: int) -> str:
+        """A test image with the training images that raised and lowered its margin most."""
+        effect, parts = self.found.effect[:, z], []
+        for title, order in (("helped most", np.argsort(effect)), ("hurt most", np.argsort(-effect))):
+            shown = "".join(self.figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in order[:4])
+            parts.append(f'<div><b>{title}</b><div class="gallery">{shown}</div></div>')
+        one = self.figure("test", z, f"margin {self.found.test_margins[z]:+.2f}")
+        return f'<div class="pair">{one}{"".join(parts)}</div>'
+
+
+def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:
+    """The page: label errors, harmful and helpful images, and test images with what helped and hurt them."""
+    found = page.found
+    harmful, doubtful = np.argsort(found.loss), np.argsort(found.margins)
     shown = [(name, value) for name, value in numbers.items() if isinstance(value, (int, float))]
     table = "".join(f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.4g}</td></tr>" for name, value in shown)
+    errors = [i for i in doubtful if found.margins[i] < 0]
+    harm, help = [i for i in harmful if found.loss[i] < 0], [i for i in harmful[::-1] if found.loss[i] > 0]
     body = [
         "<h1>What each image does</h1>",
-        "<p>Every number is exact for the linearised model: the prediction of the model that was never trained on the "
-        "image, in closed form. A margin is the logit of the label less the largest of the others; below 0 the model "
-        "is wrong.</p>",
-        f"<table>{table}</table>",
-        gallery(
-            "Probable label errors",
-            "Training images that the model without them contradicts most.",
-            doubtful,
-            lambda i: f"margin {found.margins[i]:.2f}",
-        ),
-        gallery(
-            "Most harmful",
-            "The test loss falls most when one of these leaves.",
-            [i for i in harmful if found.loss[i] < 0],
-            lambda i: f"test loss {found.loss[i]:+.2g}",
-        ),
-        gallery(
-            "Most helpful",
-            "The test loss rises most when one of these leaves.",
-            [i for i in helpful if found.loss[i] > 0],
-            lambda i: f"test loss {found.loss[i]:+.2g}",
-        ),
-        "<h2>Test images, and what they owe to training images</h2>",
-        "<p>The test images with the lowest margins; beside each the training images that raised and lowered its "
-        "margin most.</p>",
-        *pairs,
+        f"<p>{ABOUT}</p><table>{table}</table>",
+        page.gallery("Probable label errors", ERRORS, errors, found.margins, "margin"),
+        page.gallery("Most harmful", HARMFUL, harm, found.loss, "test loss"),
+        page.gallery("Most helpful", HELPFUL, help, found.loss, "test loss"),
+        f"<h2>Test images, and what they owe to training images</h2><p>{PAIRS}</p>",
+        *(page.pair(int(z)) for z in np.argsort(found.test_margins)[:6]),
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Influence</title><style>{STYLE}</style>'
     write_whole(path, head + "\n".join(body) + "</html>\n")

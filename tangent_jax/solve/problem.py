@@ -94,12 +94,12 @@ class Problem:
 
     def curvature(self, logits: list[Array], key: Array | None = None) -> Curvature:
         """The Kronecker factors at a step of these logits; key: None for all classes, else `SIGNALS` random ones."""
-        predict, total = self.predict, None
+        predict, total, first = self.predict, None, 0
         assert isinstance(predict, Predictor)
-        for at, ((inputs, labels, rows, weights), z) in enumerate(zip(self.chunks(), logits, strict=True)):
-            here = None if key is None else jax.random.fold_in(key, at)
-            part = _curvature(predict, self.like, inputs, labels, rows, weights, z, self.objective, here)
-            total = part if total is None else total + part
+        for (inputs, labels, rows, weights), z in zip(self.chunks(), logits, strict=True):
+            keys = None if key is None else jax.vmap(partial(jax.random.fold_in, key))(first + jnp.arange(len(rows)))
+            part = _curvature(predict, self.like, inputs, labels, rows, weights, z, self.objective, keys)
+            total, first = part if total is None else total + part, first + len(rows)
         assert total is not None
         return total
 
@@ -261,16 +261,15 @@ def _along(
 @jax.jit
 def _curvature(
     predict: Predictor, like: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
-    objective: Objective, key: Array | None,
+    objective: Objective, keys: Array | None,
 ) -> Curvature:  # fmt: skip
-    def one(rows: Array, w: Array, z: Array, at: Array) -> Curvature:
-        here = None if key is None else jax.random.fold_in(key, at)
-        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, here, SIGNALS)
+    def one(rows: Array, w: Array, z: Array, key: Array | None) -> Curvature:
+        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, key, SIGNALS)
 
-    def add(total: Curvature, batch: tuple[Array, Array, Array, Array]) -> tuple[Curvature, None]:
+    def add(total: Curvature, batch: tuple[Array, Array, Array, Array | None]) -> tuple[Curvature, None]:
         return total + one(*batch), None
 
-    batches = order, weights, logits, jnp.arange(len(order))
-    shapes = jax.eval_shape(one, *(part[0] for part in batches))
+    batches = order, weights, logits, keys
+    shapes = jax.eval_shape(one, *jax.tree.map(lambda part: part[0], batches))
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return jax.lax.scan(add, zero, batches)[0]

@@ -1,6 +1,9 @@
 """The solver against dense linear algebra, and its certificate against the true distance."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -160,3 +163,39 @@ def test_what_cannot_be_solved_is_refused_in_one_line(message):
     given = {"predict": predict, "data": data, "objective": RSL, **REFUSED[message](predict, data)}
     with pytest.raises(InputError, match=f"^solve: expected .*{message}"):
         solve(**given)
+
+
+def test_streamed_inputs_give_the_solution_of_resident_ones():
+    predict, _, x, y, _ = task("blocks", 0)
+    whole = solve(predict, Batches(x, y, batch_size=2), RSL, passes=12)
+    streamed = solve(predict, Batches(np.asarray(x), y, batch_size=2, resident_bytes=64), RSL, passes=12)
+    assert_rel_close(streamed.dw, whole.dw, 1e-4)  # sums of f32 in another order, over 12 passes
+    assert streamed.passes == whole.passes
+
+
+DEVICES = """
+import jax, numpy as np, sys
+sys.path.insert(0, "tests")
+from helpers import private_task
+from tangent_jax.solve.optimum import solve
+from tangent_jax.solve.problem import spread
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import make_objective
+predict, _, x, y = private_task("blocks", 0)
+solved = solve(predict, Batches(x, y, batch_size=4), make_objective("rsl", 0.5), passes=12)
+held = {len(shard.data[0]) for shard in spread(np.zeros((3, 4))).addressable_shards}
+print(len(jax.devices()), held, *np.asarray(solved.dw["head"]["bias"]).tolist())
+"""
+
+
+@pytest.mark.long
+def test_two_devices_share_each_batch_and_find_the_same_optimum():
+    found = {}
+    for count in (1, 2):
+        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-c", DEVICES]
+        run = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=True)
+        devices, held, *numbers = run.stdout.split()
+        assert (devices, held) == (f"{count}", f"{{{4 // count}}}")
+        found[count] = np.array(numbers, float)
+    np.testing.assert_allclose(found[2], found[1], rtol=1e-5)
