@@ -92,6 +92,7 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
     assert {"lds.png", "penalties.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.long
 def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
     settings = ("--blocks=0", "--removed=1,0.25", "--certificate=0.01", "--shadows=2", "--epochs=1")
     result = result_of("remove", *places, *settings, f"--out={tmp_path}")
@@ -104,6 +105,7 @@ def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
     assert result["speedup"] > 0
 
 
+@pytest.mark.long
 def test_merges_stand_beside_the_mean(places, tmp_path):
     settings = ("--shards=3", "--methods=taft", "--merge=mean,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
     folders = (f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}", "--merge_penalties=1e-3,0.1")

@@ -38,7 +38,8 @@ def fitted(x64):
     return predict, x, y, j, f, solution
 
 
-SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), ("everything", 0, "token"), ("blocks", 1, "avg")]
+EVERYTHING = pytest.param("everything", 0, "token", marks=pytest.mark.long)
+SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), EVERYTHING, ("blocks", 1, "avg")]
 
 
 @pytest.mark.parametrize(("kind", "blocks", "pool"), SUBSETS)

@@ -29,7 +29,9 @@ def task(*arguments, **options):
     return predict, dw, x, y, Batches(x, y, batch_size=4)
 
 
-@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), ("blocks", 2), ("everything", 0)])
+@pytest.mark.parametrize(
+    ("kind", "blocks"), [("blocks", 1), ("blocks", 2), pytest.param("everything", 0, marks=pytest.mark.long)]
+)
 def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     predict, _, x, y, j, f = private_case(kind, blocks)
     data = Batches(x, y, batch_size=4)
@@ -70,7 +72,11 @@ def test_the_certificate_bounds_the_distance_at_every_pass_and_is_the_distance_b
     assert solved.certificate == pytest.approx(distance_bound(predict, solved.dw, data, RSL), rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["ce", lambda logits, labels: cross_entropy(2 * logits, labels)])
+def doubled(logits, labels):
+    return cross_entropy(2 * logits, labels)
+
+
+@pytest.mark.parametrize("loss", ["ce", pytest.param(doubled, marks=pytest.mark.long)])
 def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, loss):
     predict, dw, _, _, data = task("blocks", 1)
     objective = make_objective(loss, 0.02)
