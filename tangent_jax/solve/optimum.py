@@ -42,7 +42,7 @@ class Solved(NamedTuple):
 
     `certificate` bounds |dw - dw*| in L2 over the tree, from `gradient_norm` = |grad F(dw)|, computed afresh at the
     end (None where Lambda is 0); `converged`: whether it is what was asked for; `passes` over the data, all counted;
-    `history`: a row for each pass, whose gradient is `exact` or the recurrence's estimate; `curvature`: the factors that
+    `history`: a row for each pass, whose gradient is `exact` or an estimate; `curvature`: the factors that
     preconditioned, None for none; `run`: the identity of all that decided it, where checkpoints were kept.
     """
 
