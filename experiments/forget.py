@@ -21,6 +21,7 @@ from experiments.sharded import Method, steady
 from tangent_jax.core import trees
 
 common.define("shards", "orders", out="out/forget")
+flags.adopt_module_key_flags(attacks)
 flags.DEFINE_float(
     "fraction", 0.5, "Fraction of the images removed, over all shards, for retraining and membership.", 0.01, 0.99
 )

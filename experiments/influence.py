@@ -15,6 +15,7 @@ from experiments.common import F
 from experiments.sharded import Method
 
 common.define("shards", "orders", out="out/influence")
+flags.adopt_module_key_flags(by_example)
 flags.DEFINE_enum("by", "component", ["component", "example"], "Whose influence.")
 
 

@@ -25,6 +25,7 @@ from experiments.sharded import Method, steady
 from tangent_jax.core import trees
 
 common.define("certificate", passes=200, out="out/remove")
+flags.adopt_module_key_flags(attacks)
 flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "How many images leave; below 1 a fraction of them.")
 flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
 F.set_default("penalty", 0.1)

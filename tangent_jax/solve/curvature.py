@@ -12,6 +12,7 @@ one token and inputs are independent of signals. What they reveal of the data: s
 """
 
 import dataclasses
+import operator
 from functools import partial
 from typing import Any
 
@@ -50,7 +51,7 @@ class Curvature:
         alike = self.layouts == other.layouts and trees.leaves(self).keys() == trees.leaves(other).keys()
         require(alike, "Curvature", "factors of one model and subset", "others")
         require(self.anchor == other.anchor, "Curvature", "factors at one anchor", "two")
-        return jax.tree.map(jnp.add, self, other)
+        return jax.tree.map(operator.add, self, other)  # NumPy's stay NumPy's: f64 without x64
 
     @property
     def size(self) -> int:

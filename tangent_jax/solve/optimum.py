@@ -238,6 +238,8 @@ class Solver:
         """How far to go along the Newton step: optax's backtracking, on logits that are linear along it."""
         line = self.problem.line(logits, self.problem.outputs(state.step), state.base, state.step)
         value, slope = jax.value_and_grad(line)(jnp.zeros(()))
+        if abs(slope) <= 100 * jnp.finfo(value.dtype).eps * abs(value):
+            return 1.0  # so near the optimum that rounding hides any fall: Newton's own step is right
         start = jnp.zeros(())
         t, _ = LINE_SEARCH.update(jnp.ones(()), LINE_SEARCH.init(start), start, value=value, grad=slope, value_fn=line)
         return float(jnp.asarray(t))

@@ -93,7 +93,7 @@ def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, 
 
 
 def test_a_warm_start_without_an_example_takes_fewer_passes_to_the_same_optimum(x64):
-    predict, _, _, _, data = task("blocks", 2)
+    predict, _, _, _, data = task()
     whole = solve(predict, data, RSL, certificate=1e-6)
     weights = np.array([1, 1, 1, 1, 1, 0.5])
     warm = solve(predict, data, RSL, whole, weights=weights, certificate=1e-6)
@@ -104,9 +104,9 @@ def test_a_warm_start_without_an_example_takes_fewer_passes_to_the_same_optimum(
     assert np.linalg.norm(flat(warm.dw) - flat(whole.dw)) > 1e-3
 
 
-@pytest.mark.parametrize("loss", ["rsl", "ce"])
+@pytest.mark.parametrize("loss", ["rsl", pytest.param("ce", marks=pytest.mark.long)])
 def test_a_stopped_run_goes_on_to_the_same_bits(x64, tmp_path, monkeypatch, loss):
-    predict, _, _, _, data = task("bitfit", 1)
+    predict, _, _, _, data = task()
     settings = {"objective": make_objective(loss, 0.05), "certificate": 1e-6, "passes": 100}
     whole = solve(predict, data, **settings)
     calls, is_due = [], Saver.is_due
@@ -134,7 +134,7 @@ def without_time(row):
 
 
 def test_passes_end_a_run_that_has_not_converged(x64):
-    predict, _, _, _, data = task("bitfit", 1)
+    predict, _, _, _, data = task()
     solved = solve(predict, data, RSL, certificate=1e-12, passes=5)
     assert solved.passes == 5
     assert not solved.converged
