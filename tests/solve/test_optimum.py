@@ -29,9 +29,10 @@ def task(*arguments, **options):
     return predict, dw, x, y, Batches(x, y, batch_size=4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "blocks"), [("blocks", 1), ("blocks", 2), pytest.param("everything", 0, marks=pytest.mark.long)]
-)
+LONG = [pytest.param(*case, marks=pytest.mark.long) for case in (("blocks", 2), ("everything", 0))]
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), *LONG])
 def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     predict, _, x, y, j, f = private_case(kind, blocks)
     data = Batches(x, y, batch_size=4)
