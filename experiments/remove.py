@@ -22,7 +22,7 @@ import tangent_jax as tj
 from experiments import attacks, binary, common, pictures
 from experiments.common import F
 from experiments.sharded import Method, steady
-from tangent_jax.core import trees
+from tangent_jax.core import require, trees
 
 common.define("certificate", passes=200, out="out/remove")
 flags.adopt_module_key_flags(attacks)
@@ -35,12 +35,14 @@ def main() -> None:
     method = Method("taft")
     method.recipe = dataclasses.replace(method.recipe, solver="optimum")
     n, rng = len(method.train.labels), np.random.default_rng([F.seed, 2])
+    sizes = [round(count if count >= 1 else count * n) for count in common.numbers("removed", float)]
+    good = all(1 <= size < n for size in sizes)
+    require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
     order, table, shown, curves = rng.permutation(n), {}, {}, {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
     curves["cold, of all"] = [row["certificate"] for row in whole.history]
-    for count in common.numbers("removed", float):
-        size = round(count if count >= 1 else count * n)
+    for size in sizes:
         row, warm, cold = without(method, whole, order[:size])
         table[f"{size}"], curves[f"{size} removed"] = row, [r["certificate"] for r in warm.history]
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
@@ -48,11 +50,9 @@ def main() -> None:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
             found = attacks.scores(method, models, order[:size])
             shown[f"{size}"] = {"auc": attacks.areas(found), "advantage": attacks.advantage(found, "warm", "cold")}
-    lines = {
-        name: values + [float("nan")] * (max(map(len, curves.values())) - len(values))
-        for name, values in curves.items()
-    }
-    panel = {"x": range(1, len(next(iter(lines.values()))) + 1), "lines": lines, "xlabel": "pass over the data"}
+    longest = max(map(len, curves.values()))
+    lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
+    panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}
     panel |= {"ylabel": "distance from the optimum, at most", "log": "y"}
     pictures.curves(binary.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
     accuracy = method.accuracy(whole.dw)

@@ -227,6 +227,7 @@ MUTATIONS = [
     M("tangent_jax/components/merge.py", '    names = sorted(components)\n', '    names = list(components)\n', f"{MERGE}::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit"),
     M("tangent_jax/components/disk.py", 'entries += [entry["factors"] for entry in entries if entry.get("factors")]', 'entries += []', f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
+    M("tangent_jax/components/erasure.py", "if factors.exists():", "if not factors.exists():", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
     M("tangent_jax/components/apart.py", "penalty=total / len(left.labels)", "penalty=recipe.penalty", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
 ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """What a removal finds outside its store: caches and run folders of the removed images, and what it must leave alone.
 
 A component's provenance names the folders where this library wrote what it made of the component's images. There the
-rows of removed images are overwritten, and the step and checkpoints of the removed run deleted. Named, but left alone:
-other stores beside this one, the data set itself, what is missing or cannot be written.
+rows of removed images are overwritten, and the step, factors and checkpoints of the removed run deleted. Named, but
+left alone: other stores beside this one, the data set itself, what is missing or cannot be written.
 """
 
 import shutil
@@ -45,12 +45,16 @@ def erase_traces(store: Store, gone: Mapping[str, Iterable[str]], caches: Iterab
 
 
 def erase_run(folder: Path, origin: Provenance, weights: str, found: Traces) -> None:
-    """Deletes the step and the checkpoints of a removed component's run from the folder where it was trained."""
+    """Deletes a removed component's step, its factors and checkpoints from the folder where it was trained."""
     step = folder / "dw.safetensors"
     try:
         if step.exists() and trees.fingerprint(read_step(step, check=False)[0]) == weights:
             step.unlink()
             found.deleted.append(f"{step}: the removed step")
+            factors = folder / "factors.safetensors"  # second moments of the removed images
+            if factors.exists():
+                factors.unlink()
+                found.deleted.append(f"{factors}: the removed step's factors")
         for checkpoints in (folder / "checkpoints", folder):
             if origin.run and (checkpoints / origin.run).is_dir():
                 shutil.rmtree(checkpoints / origin.run)

@@ -10,7 +10,7 @@ tau / Lambda ([M^-1]_ii)^-1 - tau W_i^-1. Source: Immer et al. 2021 (the lineari
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,6 @@ from tangent_jax.solve.optimum import Solved, solve_linear
 from tangent_jax.solve.problem import make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import Objective
-
-
-class Posterior(Protocol):
-    """Logits of inputs and their covariance, "m c" and "m c c"."""
-
-    def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclasses.dataclass(frozen=True)

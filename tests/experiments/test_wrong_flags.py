@@ -30,6 +30,7 @@ CASES = [
     ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
     ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
     ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
+    ("remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
     ("private", ["--epsilon=1e9", "--sampling=poisson"], "expected epsilon in 0.001..100; got 1000000000.0"),
     ("private", ["--epsilon=nan"], "expected epsilon > 0, finite; got nan"),
     ("private", ["--clip_norm=1e-40"], "expected clip_norm in 1e-12..1e+12; got 1e-40"),
