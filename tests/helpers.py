@@ -10,6 +10,7 @@ import numpy as np
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import trees
+from tangent_jax.data.sources import Examples
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig
@@ -64,6 +65,14 @@ def small(depth=2, **changes):
 
 def images(count=2, size=8, dtype=None):
     return normal(3, (count, size, size, 3), dtype)
+
+
+def pictures(count=60):
+    """Images of 4 x 4 pixels in three classes, each of one bright channel."""
+    rng, labels = np.random.default_rng(0), np.arange(count, dtype=np.int32) % 3
+    bright = 150 * np.eye(3)[labels][:, None, None]  # one channel
+    images = np.clip(rng.normal(50 + bright, 30, (count, 4, 4, 3)), 0, 255).astype(np.uint8)
+    return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: images[i])
 
 
 def predictor(

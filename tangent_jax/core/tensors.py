@@ -21,6 +21,7 @@ from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.records import parse_json, typed
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+COUNTER = "num_batches_tracked"  # torch's, beside a batch norm: a whole number that no network reads
 MOST_HEADER = 100_000_000  # bytes: safetensors' own bound
 
 
@@ -52,10 +53,16 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
     metadata = typed(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
     entries = {name: typed(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
     for name, entry in entries.items():
-        known = entry.dtype in DTYPES
-        require(known, function, f"{name} in {', '.join(DTYPES)}", f"{entry.dtype} in {path}", "Convert it first")
+        kinds = {**DTYPES, "I64": np.int64} if name.endswith(COUNTER) else DTYPES
+        require(
+            entry.dtype in kinds,
+            function,
+            f"{name} in {', '.join(DTYPES)}",
+            f"{entry.dtype} in {path}",
+            "Convert it first",
+        )
         begin, end = entry.data_offsets
-        nbytes = math.prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
+        nbytes = math.prod(entry.shape) * np.dtype(kinds[entry.dtype]).itemsize
         good = min(entry.shape, default=0) >= 0 and begin >= 0 and begin + nbytes == end <= size - 8 - length
         got = f"{path} of {size} bytes, with {name} of {nbytes} bytes at {begin} to {end}"
         require(good, function, "a whole safetensors file", got, "Fetch or make it again")
@@ -66,7 +73,7 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
 
 
 def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(tensors by name, metadata); the tensors are read-only memory maps.
+    """(tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
 
     Raises: InputError for a file that is missing, cut short, or holds other numbers than floats.
     """
@@ -79,4 +86,5 @@ def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict
     return {
         name: data[slice(*entry.data_offsets)].view(DTYPES[entry.dtype]).reshape(entry.shape)
         for name, entry in entries.items()
+        if not name.endswith(COUNTER)
     }, metadata

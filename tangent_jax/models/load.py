@@ -18,38 +18,47 @@ from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.files import Tensors
 from tangent_jax.models.protocol import Model, initial_weights
+from tangent_jax.models.resnet import config as resnet_config
+from tangent_jax.models.resnet import weights as resnet
+from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.resnet.names import is_resnet
+from tangent_jax.models.vit import weights as vit
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.weights import Tensors, check_architecture, from_google, from_ours, from_torch
+
+BUILTIN = {"builtin": "vit_builtin.safetensors", "builtin-resnet": "resnet_builtin.safetensors"}
 
 
 def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
-    """Reads a pre-trained Vision Transformer.
+    """Reads a pre-trained Vision Transformer or ResNet.
 
-    Args:       source: "builtin", "random:SIZE/PATCH" (f32, key 0), hf-hub:OWNER/NAME, a .npz or .safetensors file, or
-                a folder with model.safetensors;
-                expected: the architecture the caller asks for, such as "L/16", or None for any.
+    Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
+                .safetensors file, or a folder with model.safetensors;
+                expected: the architecture the caller asks for, such as "L/16" or "resnet50", or None for any.
     Returns:    Pretrained; its model has classes = 0 where the file holds no head.
     Raises:     InputError naming the file, and the tensor with its expected and found shape.
     """
-    if source != "builtin" and not str(source).startswith(("random:", "hf-hub:")):
+    if source not in BUILTIN and not str(source).startswith(("random:", "hf-hub:")):
         source = os.fspath(expanded("load", source))
     source = os.fspath(source)
-    if source == "builtin":
-        with resources.as_file(resources.files("tangent_jax") / "assets/vit_builtin.safetensors") as path:
+    if source in BUILTIN:
+        with resources.as_file(resources.files("tangent_jax") / "assets" / BUILTIN[str(source)]) as path:
             pretrained = read(path)
     elif source.startswith("random:"):
-        model = VisionTransformer(vit_config(source.removeprefix("random:")))
+        name = source.removeprefix("random:")
+        is_ours = name in resnet_config.SIZES
+        model = ResNet(resnet_config.resnet_config(name)) if is_ours else VisionTransformer(vit_config(name))
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
         pretrained = read(download(source.removeprefix("hf-hub:")))
     else:
-        kinds = "weights: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
+        kinds = "weights: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
         require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
         pretrained = read(Path(source))
     if expected is not None:
-        check_architecture(expected, pretrained.model.config, source)  # pyright: ignore[reportAttributeAccessIssue]
+        check_architecture(expected, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
 
 
@@ -59,11 +68,25 @@ def read(path: Path) -> Pretrained:
         path = path / "model.safetensors"
         require(path.exists(), "load", f"model.safetensors in {path.parent}", "none")
     if path.suffix == ".npz":
-        return from_google(read_npz(path))
+        return vit.from_google(read_npz(path))
     do = "Convert it first; pickled checkpoints are never loaded"
     require(path.suffix == ".safetensors", "load", "a .npz or .safetensors file", path.name, do)
     file = read_safetensors(path)
-    return from_ours(file) if "config" in file.metadata else from_torch(file)
+    if "config" not in file.metadata:
+        return (resnet if is_resnet(file.tensors) else vit).from_torch(file)
+    config = file.metadata["config"]
+    return (resnet if isinstance(config, dict) and "bottleneck" in config else vit).from_ours(file)
+
+
+def check_architecture(expected: str, model: Model, source: str) -> None:
+    """Raises InputError unless the model is the architecture asked for, such as L/16 or resnet50."""
+    kinds = {True: "a ResNet", False: "a Vision Transformer"}
+    asked, found = expected in resnet_config.SIZES, isinstance(model, ResNet)
+    require(asked == found, "load", f"{expected}, {kinds[asked]}", f"{kinds[found]} in {source}")
+    if isinstance(model, ResNet):
+        resnet.check_architecture(expected, model.config, source)
+    elif isinstance(model, VisionTransformer):
+        vit.check_architecture(expected, model.config, source)
 
 
 def read_safetensors(path: Path) -> Tensors:

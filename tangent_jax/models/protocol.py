@@ -38,7 +38,8 @@ class Model(Protocol):
         from_world(tensors)     `to_world` undone
 
     Names of leaves say what they are: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a
-    norm; a leaf `new_...` is one that no pre-training knows, trained with every subset but the head alone.
+    norm; a leaf `new_...` is one that no pre-training knows, trained with every subset but the head alone;
+    `.../mean` and `.../var` are the statistics of a batch norm, which no subset trains.
     """
 
     @property

@@ -15,6 +15,8 @@ from tangent_jax.core import Tree, require, trees, whole_number
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "head", "everything")
+STATISTICS = ("mean", "var")
+"""Leaves of a batch norm that are fixed: no subset trains them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,8 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
+        if path.rpartition("/")[2] in STATISTICS:
+            return False
         if kind == "everything" or path.startswith("head/"):
             return True
         if kind == "head" or (kind == "blocks" and blocks == 0):

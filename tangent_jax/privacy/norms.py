@@ -1,4 +1,4 @@
-"""Per-example gradient norms of a model and its tangent in closed form, no per-example gradient ever formed.
+"""Per-example gradient norms of a model and its tangent in closed form, from inputs and signals.
 
 The tangent is linear in every leaf, so an example's gradient of a kernel is its input times the signal that flows back:
 
@@ -18,7 +18,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, letters, product, record, vector, widened
+from tangent_jax.models.signals import Use, layout, letters, product, record, vector, widened
 from tangent_jax.privacy.clipping import ClippedSum, clip_factors
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
@@ -64,19 +64,16 @@ def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -
 
 
 def kernel_norm(use: Use, s: Array) -> Array:
-    """|sum_t x_t (x) s_t|^2 of each example, "b", from Gram matrices over the tokens t."""
-    xs, ws, ss = letters(use)
-    batch, tokens = xs[0], [a for a in xs[1:] if a in ss and a not in ws]
-    shared = [a for a in xs if a in ss and a in ws]
-    primed = {a: a.upper() for a in tokens}
-    output_axes = batch + "".join([*tokens, *primed.values(), *shared])
-
-    def gram(axes: str, value: Array) -> Array:
-        other = "".join(primed.get(a, a) for a in axes)
-        return product(f"{axes},{other}->{output_axes}", value, value)
-
-    grams = gram(xs, jnp.asarray(use.x)) * gram(ss, s)
-    return grams.reshape(len(grams), -1).sum(-1)
+    """|sum_t x_t (x) s_t|^2 of each example, "b": from Gram matrices over the tokens t, or where the kernel is smaller
+    than those, as a convolution's at many pixels, from the sum itself (Bu et al. 2022, "mixed ghost clipping").
+    """
+    axes, x = layout(use), jnp.asarray(use.x)
+    rows, flowing = axes.rows(x), axes.signals(s)
+    inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
+    if inputs * outputs < tokens**2:
+        return jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
+    grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
+    return jnp.sum(grams, (1, 2, 3))
 
 
 def weighted(dw: Tree, uses: list[Use], signals: list[Array], factors: Array) -> Tree:

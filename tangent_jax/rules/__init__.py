@@ -4,14 +4,15 @@
 `(x, dx)`; the result is always `(y, dy)`.
 """
 
-from tangent_jax.rules.activations import ACTIVATIONS
+from tangent_jax.rules.activations import ACTIVATIONS, relu
 from tangent_jax.rules.attention import attention
 from tangent_jax.rules.class_attention import class_attention
+from tangent_jax.rules.conv import batch_norm, conv, max_pool, mean_pool
 from tangent_jax.rules.dense import contract, dense, scale, shift, total
 from tangent_jax.rules.norms import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax
 
 __all__ = [
-    "ACTIVATIONS", "attention", "class_attention", "contract", "dense", "layer_norm", "scale", "shift", "softmax",
-    "standardize", "total",
+    "ACTIVATIONS", "attention", "batch_norm", "class_attention", "contract", "conv", "dense", "layer_norm", "max_pool",
+    "mean_pool", "relu", "scale", "shift", "softmax", "standardize", "total",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""GELU, exact, tanh and quick, and their tangents.
+"""GELU, exact, tanh and quick, ReLU, and their tangents.
 
     y = x CDF(x),   dy = (CDF(x) + x PDF(x)) dx
 
@@ -51,6 +51,15 @@ def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     """
     s = jax.nn.sigmoid(1.702 * x)
     return x * s, None if dx is None else (s + 1.702 * x * s * (1 - s)) * dx
+
+
+def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
+    """max(x, slope x): ReLU, leaky for a slope in (0, 1), as linearised ResNets use it (LQF, Achille et al. 2021).
+
+    y = x where x > 0, else slope x;   dy = dx where x > 0, else slope dx
+    """
+    gate = jnp.where(x > 0, 1, slope).astype(x.dtype)
+    return gate * x, None if dx is None else gate * dx
 
 
 ACTIVATIONS: dict[str, Callable[[Array, Tangent], tuple[Array, Tangent]]] = {

@@ -4,6 +4,7 @@
     clip   pre-norm, quick GELU                           CLIPVisionModel, and a linear head
     beit   average pooling, LayerScale, no key bias       BeitForImageClassification
     grid   positions resampled: bicubic, antialiased      torch.nn.functional.interpolate
+    resnet bottlenecks; basic: pairs of 3 x 3             ResNetForImageClassification, under its own names
 
 So CI holds our model against another's without PyTorch. The weights are drawn here, and set in both.
 """
@@ -115,6 +116,23 @@ def clip_names(path, i):
     return f"{f'encoder.layers.{i}.{CLIP_INSIDE.get(name)}' if i else CLIP_OUTSIDE[name]}.{KIND[kind]}"
 
 
+def resnets():
+    """Answers of small ResNets of random weights and statistics, and those by Hugging Face's names."""
+    x = RNG.standard_normal((3, 21, 21, 3)).astype(np.float32)
+    out = {"resnet images": x}
+    for name, kind, widths in (("resnet", "bottleneck", [16, 32]), ("basic", "basic", [4, 8])):
+        shared = {"embedding_size": 4, "hidden_sizes": widths, "depths": [2, 1], "num_labels": CLASSES}
+        model = transformers.ResNetForImageClassification(transformers.ResNetConfig(layer_type=kind, **shared)).eval()
+        state = {key: value for key, value in model.state_dict().items() if value.ndim}
+        for key, value in state.items():
+            drawn = draw(*value.shape, centre=float("running_var" in key or key.endswith("normalization.weight")))
+            value.copy_(torch.from_numpy(np.abs(drawn) + 0.1 if "running_var" in key else drawn))
+        with torch.no_grad():
+            logits = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).logits.numpy()
+        out |= {f"{name}/{key}": value.numpy() for key, value in state.items()} | {f"{name} logits": logits}
+    return out
+
+
 def main():
     x = RNG.standard_normal((3, SIZE, SIZE, 3)).astype(np.float32)
     images = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
@@ -151,6 +169,7 @@ def main():
             align_corners=False,
         )  # fmt: skip
         out |= {"grid": grid, f"grid {size}": resized[0].numpy().transpose(1, 2, 0)}
+    out |= resnets()
     eps = {"vit": 1e-12, "beit": 1e-12, "clip": 1e-5}
     out |= {f"{name} eps": np.array(value) for name, value in eps.items()}
     np.savez_compressed(PATH, **out)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, tree_normal
+from helpers import assert_rel_close, pictures, tree_normal
 
 from tangent_jax import rules
 from tangent_jax.components.exports import export, load_export
@@ -15,7 +15,6 @@ from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import Dual, trees
 from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.data.sources import Examples
 from tangent_jax.linearize import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -88,13 +87,6 @@ class Perceptron:
 def pretrained(dtype=jnp.float32):
     model = Perceptron()
     return Pretrained(model, trees.cast(initial_weights(model, jax.random.key(0)), dtype), "here")
-
-
-def pictures(count=60):
-    rng, labels = np.random.default_rng(0), np.arange(count, dtype=np.int32) % 3
-    bright = 150 * np.eye(3)[labels][:, None, None]  # one channel
-    images = np.clip(rng.normal(50 + bright, 30, (count, 4, 4, 3)), 0, 255).astype(np.uint8)
-    return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: images[i])
 
 
 KINDS = [("blocks", 1), ("blocks", 0), ("bitfit", 1), ("layernorm", 1), ("everything", 0)]

@@ -5,16 +5,15 @@ The architecture is inferred from the tensors; a missing, extra or misshapen one
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import require, trees
+from tangent_jax.core import require
 from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.vit.config import SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
@@ -30,16 +29,6 @@ class Beside:
     hidden_act: str = "gelu"
     num_attention_heads: int | None = None
     architecture: str | None = None
-    pretrained_cfg: dict[str, Any] | None = None
-
-
-class Tensors(NamedTuple):
-    """A file as it lies: tensors by name, the file's own metadata, and the JSON files beside it, by name."""
-
-    tensors: dict[str, np.ndarray]
-    metadata: dict[str, Any]
-    beside: Mapping[str, dict[str, Any]]
-    path: str
 
 
 def from_ours(file: Tensors) -> Pretrained:
@@ -50,17 +39,14 @@ def from_ours(file: Tensors) -> Pretrained:
     flat = translate(file.tensors, TIMM, file.path) if "cls_token" in file.tensors else file.tensors
     config = typed(ViTConfig, fields, "load", f"config of {where}")
     preprocessing = typed(Preprocessing, file.metadata.get("preprocessing"), "load", f"preprocessing of {where}")
-    return assemble(flat, file.path, config, preprocessing)
+    return built(flat, file.path, config, preprocessing)
 
 
 def from_torch(file: Tensors) -> Pretrained:
     """timm's or Hugging Face's names, told apart by the tensors."""
     hugging_face = any("encoder.layer." in name for name in file.tensors)
     flat = translate(file.tensors, HUGGING_FACE if hugging_face else TIMM, file.path)
-    where = f"config.json beside {file.path}"
-    known = {field.name for field in dataclasses.fields(Beside)}
-    beside = {name: value for name, value in file.beside.get("config", {}).items() if name in known}
-    config: Beside = typed(Beside, beside, "load", where)
+    config: Beside = file.config(Beside)
     fields: dict[str, Any] = {}
     if "fc_norm.weight" in file.tensors:
         fields["pool"] = "avg"
@@ -75,8 +61,8 @@ def from_torch(file: Tensors) -> Pretrained:
         fields["eps"] = 1e-5  # timm's CLIP towers use torch's default
     if "quickgelu" in name:
         fields["activation"] = "quick_gelu"
-    preprocessing = guess_preprocessing(flat, name, config, file)
-    return assemble(flat, file.path, infer(flat, file.path, **fields), preprocessing)
+    preprocessing = guess_preprocessing(flat, name, file)
+    return built(flat, file.path, infer(flat, file.path, **fields), preprocessing)
 
 
 def from_google(file: Tensors) -> Pretrained:
@@ -87,7 +73,7 @@ def from_google(file: Tensors) -> Pretrained:
     if position is not None and int(np.sqrt(np.prod(position.shape[:-1]))) ** 2 == np.prod(position.shape[:-1]):
         # big_vision adds positions to the patches alone: the class token's is zero
         flat["position_embedding"] = np.pad(position.reshape(-1, position.shape[-1]), ((1, 0), (0, 0)))
-    return assemble(flat, file.path, infer(flat, file.path, activation="gelu_tanh"), Preprocessing())
+    return built(flat, file.path, infer(flat, file.path, activation="gelu_tanh"), Preprocessing())
 
 
 def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
@@ -122,39 +108,16 @@ def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
     )
 
 
-def assemble(flat: Mapping[str, Any], path: str, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
-    """The model and its tree, every tensor checked for presence, shape and finiteness."""
-    model = VisionTransformer(config, preprocessing)
-    expected, w = model.shapes(), {}
-    for name in flat:
-        got = f"{name} {flat[name].shape} in {path}"
-        require(name in expected, "load", f"no tensor {name} in this architecture", got)
-    for name, shape in expected.items():
-        given = flat.get(name, np.zeros(shape, np.float32) if name.endswith(OPTIONAL_BIASES) else None)
-        require(given is not None, "load", f"the tensor of {name} {shape}", f"none in {path}")
-        value = np.asarray(given, np.float32)
-        reshapes = "/attention/" in name or name in ("class_token", "position_embedding")
-        fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
-        require(fits, "load", f"{name} of shape {shape}", f"shape {value.shape} in {path}")
-        require(np.isfinite(value).all(), "load", f"{name} finite", f"NaN or infinity in {path}", "Fetch it again")
-        w[name] = jnp.asarray(value.reshape(shape))
-    return Pretrained(model, trees.nest(w), path)
+def built(flat: Flat, path: str, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
+    reshaped = ("/attention/", "class_token", "position_embedding")
+    return assemble(VisionTransformer(config, preprocessing), flat, path, OPTIONAL_BIASES, reshaped)
 
 
-def guess_preprocessing(flat: Flat, name: str, config: Beside, file: Tensors) -> Preprocessing:
+def guess_preprocessing(flat: Flat, name: str, file: Tensors) -> Preprocessing:
     """What the JSON beside the weights says; else by family: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
-    timm: dict[str, Any] = config.pretrained_cfg or {}
-    hugging_face: dict[str, Any] = file.beside.get("preprocessor_config", {})
-    fields: dict[str, Any] = {}
-    if "mean" in timm:
-        names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
-        fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
-    elif "image_mean" in hugging_face:
-        interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
-        fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std"), "crop": 1.0}
-        fields["interpolation"] = interpolation
-    if fields:
-        return typed(Preprocessing, fields, "load", f"the preprocessing beside {file.path}")
+    beside = file.preprocessing()
+    if beside is not None:
+        return beside
     if "pre_norm/scale" in flat:
         return Preprocessing(*CLIP)
     return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", name) else INCEPTION))

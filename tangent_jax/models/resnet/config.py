@@ -1,0 +1,124 @@
+"""What a residual network is, its weights apart, and the shapes of its leaves."""
+
+import dataclasses
+from typing import Literal
+
+from tangent_jax.core import require, whole_number
+
+Shapes = dict[str, tuple[int, ...]]
+EXPANSION = 4  # of a bottleneck's channels
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetConfig:
+    """What a residual network v1.5 is, its weights apart.
+
+    `blocks`: how many in each layer; `width`: the channels of the first layer, twice as many in every next (inside a
+    bottleneck; four times that outside); `stem`: large, 7 x 7 of stride 2 and a max pool, or small, 3 x 3, for small
+    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky one); `eps`: the batch norms'.
+    """
+
+    blocks: tuple[int, ...]
+    bottleneck: bool = True
+    width: int = 64
+    stem: Literal["large", "small"] = "large"
+    image_size: int = 224
+    classes: int = 1000
+    slope: float = 0.0
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require(1 <= len(self.blocks) <= 8, "ResNetConfig", "blocks of 1..8 layers", self.blocks)
+        for field, low, most in (("width", 1, 1 << 14), ("image_size", 1, 4096), ("classes", 0, 1 << 20)):
+            whole_number("ResNetConfig", field, getattr(self, field), low, most)
+        for count in self.blocks:
+            whole_number("ResNetConfig", "blocks of a layer", count, 1, 1024)
+        require(self.stem in ("large", "small"), "ResNetConfig", "stem large or small", self.stem)
+        require(0 <= self.slope < 1, "ResNetConfig", "slope in [0, 1)", self.slope)
+
+    @property
+    def depth(self) -> int:
+        """Blocks in all."""
+        return sum(self.blocks)
+
+    def layer_of(self, block: int) -> tuple[int, int]:
+        """(layer, place in it) of a block, both from 0."""
+        layer = 0
+        while block >= self.blocks[layer]:
+            block, layer = block - self.blocks[layer], layer + 1
+        return layer, block
+
+    def name(self, block: int) -> str:
+        """Where a block's leaves are."""
+        layer, place = self.layer_of(block)
+        return f"layer{layer + 1}/block_{place}"
+
+    def stride(self, block: int) -> int:
+        """2 in the first block of every layer but the first."""
+        layer, place = self.layer_of(block)
+        return 2 if layer > 0 and place == 0 else 1
+
+    def channels(self, block: int) -> tuple[int, int, int]:
+        """The channels that a block reads, has inside, and gives."""
+        layer, place = self.layer_of(block)
+        factor = EXPANSION if self.bottleneck else 1
+        before = self.width if layer == 0 else self.width * 2 ** (layer - 1) * factor
+        inside = self.width * 2**layer
+        return inside * factor if place else before, inside, inside * factor
+
+    def side(self, block: int) -> int:
+        """Pixels along a side of what a block reads; of `depth`, of what the last gives."""
+        halvings = 2 * (self.stem == "large") + sum(self.stride(i) == 2 for i in range(block))
+        return -(-self.image_size // 2**halvings)
+
+    def has_shortcut(self, block: int) -> bool:
+        """Whether the shortcut is a convolution of its own: where stride or channels change."""
+        before, _, after = self.channels(block)
+        return self.stride(block) > 1 or before != after
+
+    def windows(self, block: int) -> tuple[int, ...]:
+        """The sizes of a block's convolutions."""
+        return (1, 3, 1) if self.bottleneck else (3, 3)
+
+    def shapes(self) -> Shapes:
+        """The shape of every leaf; of a norm mean and var are its fixed statistics."""
+        size = 7 if self.stem == "large" else 3
+        leaves = {"stem_conv/kernel": (size, size, 3, self.width), **norm("stem_norm", self.width)}
+        for i in range(self.depth):
+            name, (before, inside, after), sizes = self.name(i), self.channels(i), self.windows(i)
+            widths = (before, *[inside] * (len(sizes) - 1), after)
+            for j, size in enumerate(sizes):
+                leaves[f"{name}/conv{j + 1}/kernel"] = (size, size, widths[j], widths[j + 1])
+                leaves |= norm(f"{name}/norm{j + 1}", widths[j + 1])
+            if self.has_shortcut(i):
+                leaves[f"{name}/shortcut_conv/kernel"] = (1, 1, before, after)
+                leaves |= norm(f"{name}/shortcut_norm", after)
+        if self.classes:
+            leaves |= {"head/kernel": (self.channels(self.depth - 1)[2], self.classes), "head/bias": (self.classes,)}
+        return leaves
+
+    def replace(self, **changes: object) -> "ResNetConfig":
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def norm(path: str, channels: int) -> Shapes:
+    return {f"{path}/{name}": (channels,) for name in ("scale", "bias", "mean", "var")}
+
+
+SIZES = {  # blocks, bottleneck (He et al. 2016)
+    "resnet18": ((2, 2, 2, 2), False),
+    "resnet34": ((3, 4, 6, 3), False),
+    "resnet50": ((3, 4, 6, 3), True),
+    "resnet101": ((3, 4, 23, 3), True),
+    "resnet152": ((3, 8, 36, 3), True),
+}
+
+
+def resnet_config(name: str, **changes: object) -> ResNetConfig:
+    """The configuration of a named model, such as "resnet50".
+
+    >>> resnet_config("resnet50").channels(15)
+    (2048, 512, 2048)
+    """
+    require(name in SIZES, "resnet_config", f"one of {', '.join(SIZES)}", name)
+    return ResNetConfig(*SIZES[name]).replace(**changes)

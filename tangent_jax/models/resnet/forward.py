@@ -1,0 +1,87 @@
+"""One pass through the residual network, stage by stage, over pairs (x, dx) and leaves Dual(w, dw).
+
+    stage 0          x = pool(relu(BN(conv x)))
+    stages 1..depth  x = relu(shortcut x + BN(conv(relu(BN(conv ... x)))))
+    stage depth+1    logits = W mean x + b
+
+Source: He et al. 2016, v1.5: the stride is in a bottleneck's 3 x 3 convolution. The tangents are the closed forms of
+`rules`; where every tangent is None this is the plain network, at plain cost. Batch norm's statistics are fixed leaves
+(linearised ResNets freeze them: LQF, Achille et al. 2021); only pre-training reads those of the batch.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Dual, Tangent, Tree, require
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
+
+Pair = tuple[Array, Tangent]
+Statistics = dict[str, tuple[Array, Array]]
+
+
+def forward(
+    config: ResNetConfig, p: Tree, x: Array, start: int = 0, stop: int | None = None, seen: Statistics | None = None
+) -> Dual:
+    """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: logits, "b c").
+
+    `seen`: None, or a dict that receives the batch's own mean and variance for each norm, which are then used.
+    A model without a head gives mean features, "b d".
+    """
+    last = config.depth + 1
+    stop = last + 1 if stop is None else stop
+    require(0 <= start <= stop <= last + 1, "ResNet", f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
+    shape, do = ("b", *input_shape(config, start)), "Resize images, or compute features of this stage"
+    good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
+    require(good, "ResNet", f"the input of stage {start}, of shape {shape}", x.shape, do)
+    dx: Tangent = None
+    for stage in range(start, stop):
+        if stage == 0:
+            x, dx = convolved(config, p, "stem_conv", "stem_norm", x, dx, 2 if config.stem == "large" else 1, seen)
+            x, dx = relu(x, dx, config.slope)
+            x, dx = max_pool(x, dx) if config.stem == "large" else (x, dx)
+        elif stage < last:
+            x, dx = block(config, p, stage - 1, x, dx, seen)
+            x, dx = mean_pool(x, dx) if stage == config.depth else (x, dx)
+        elif config.classes:
+            x, dx = dense(x, dx, p["head"])
+    return Dual(x, dx)
+
+
+def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: Statistics | None) -> Pair:
+    """One residual block, "b y x c"."""
+    layer, place = config.name(i).split("/")
+    leaves, prefix = p[layer][place], f"{layer}/{place}/"
+    sizes, y, dy = config.windows(i), x, dx
+    for j, size in enumerate(sizes):
+        stride = config.stride(i) if size == 3 and (config.bottleneck or j == 0) else 1
+        y, dy = convolved(config, leaves, f"conv{j + 1}", f"norm{j + 1}", y, dy, stride, seen, prefix)
+        y, dy = relu(y, dy, config.slope) if j + 1 < len(sizes) else (y, dy)
+    if config.has_shortcut(i):
+        names = "shortcut_conv", "shortcut_norm"
+        x, dx = convolved(config, leaves, *names, x, dx, config.stride(i), seen, prefix)
+    return relu(x + y, total(dx, dy), config.slope)
+
+
+def convolved(
+    config: ResNetConfig, p: Tree, kernel: str, norm: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None,
+    prefix: str = "",
+) -> Pair:  # fmt: skip
+    """BN(conv x)."""
+    x, dx = conv(x, dx, p[kernel]["kernel"], stride)
+    leaf = p[norm]
+    if seen is not None:
+        mean, var = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
+        seen[prefix + norm] = mean, var
+        leaf = {**leaf, "mean": Dual(mean, None), "var": Dual(var, None)}
+    return batch_norm(x, dx, leaf, config.eps)
+
+
+def input_shape(config: ResNetConfig, stage: int) -> tuple[int, ...]:
+    """The shape of one example of the input of `stage`: images; "y x c"; for the head the mean, "d"."""
+    if stage == 0:
+        return (config.image_size, config.image_size, 3)
+    if stage == config.depth + 1:
+        return (config.channels(config.depth - 1)[2],)
+    side = config.side(stage - 1)
+    return (side, side, config.width if stage == 1 else config.channels(stage - 1)[0])

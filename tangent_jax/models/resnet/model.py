@@ -1,0 +1,97 @@
+"""The residual network as the rest of the library knows a model: see models/protocol.py."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
+from tangent_jax.models.resnet import names
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.models.resnet.forward import Statistics, forward, input_shape
+
+DEFAULT = Preprocessing(*IMAGENET)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNet:
+    """A ResNet v1.5 without its weights: stage 0 the stem, 1 to depth the blocks, depth + 1 the head."""
+
+    config: ResNetConfig
+    preprocessing: Preprocessing = DEFAULT
+
+    @property
+    def stages(self) -> int:
+        return self.config.depth + 2
+
+    @property
+    def image_size(self) -> int:
+        return self.config.image_size
+
+    @property
+    def classes(self) -> int:
+        return self.config.classes
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self.config), "blocks": [*self.config.blocks]}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.config.shapes()
+
+    def stage_of(self, path: str) -> int:
+        if path.startswith("layer"):
+            layer, place, *_ = path.split("/")
+            before = sum(self.config.blocks[: int(layer.removeprefix("layer")) - 1])
+            return before + int(place.removeprefix("block_")) + 1
+        return self.config.depth + 1 if path.startswith("head/") else 0
+
+    def input_shape(self, stage: int) -> tuple[int, ...]:
+        return input_shape(self.config, stage)
+
+    def trunk_settings(self, stage: int) -> Any:
+        c = self.config
+        return c.image_size, c.blocks, c.bottleneck, c.stem, c.slope, c.eps
+
+    def initial(self, path: str, key: Array) -> Array:
+        """He et al. 2015 over the outputs for convolutions, N(0, 0.01^2) for the head; gains and variances 1."""
+        shape, name = self.shapes()[path], path.rpartition("/")[2]
+        if name == "kernel":
+            deviation = 0.01 if path.startswith("head/") else (2 / (shape[0] * shape[1] * shape[3])) ** 0.5
+            return deviation * jax.random.normal(key, shape, jnp.float32)
+        return jnp.full(shape, 1.0 if name in ("scale", "var") else 0.0, jnp.float32)
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        return forward(self.config, trees.pair(w, {}), x, start, stop).primal
+
+    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        return forward(self.config, pairs, x, start)
+
+    def with_classes(self, classes: int) -> "ResNet":
+        return self.replace(classes=classes)
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """timm's names, which are torchvision's."""
+        return names.to_timm(flat)
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """timm's names undone."""
+        return names.to_ours(tensors, "these tensors")
+
+    # What only a residual network can
+
+    def replace(self, **changes: Any) -> "ResNet":
+        """The model with other fields of its configuration."""
+        return dataclasses.replace(self, config=self.config.replace(**changes))
+
+    def resized(self, w: Tree, image_size: int) -> tuple["ResNet", Tree]:
+        """The model at another image size; its weights are those of any."""
+        return self.replace(image_size=image_size), w
+
+    def in_training(self, w: Tree, x: Array) -> tuple[Array, Statistics]:
+        """Logits by the batch's own statistics, as pre-training needs them; and those: {norm: (mean, var)}."""
+        seen: Statistics = {}
+        return forward(self.config, trees.pair(w, {}), x, seen=seen).primal, seen

@@ -1,0 +1,74 @@
+"""A residual network from the tensors of a file: timm's, torchvision's and Hugging Face's names, or ours.
+
+The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
+"""
+
+import dataclasses
+import re
+
+from tangent_jax.core import require
+from tangent_jax.core.records import typed
+from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.files import Tensors, assemble
+from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
+from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.resnet.names import Flat, is_resnet, to_ours
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What is read of a config.json: Hugging Face's fields."""
+
+    downsample_in_bottleneck: bool = False
+    downsample_in_first_stage: bool = False
+    hidden_act: str = "relu"
+
+
+def from_ours(file: Tensors) -> Pretrained:
+    """What `save` wrote, or an export of ours: our names or timm's, the configuration in the metadata."""
+    where = f"the metadata of {file.path}"
+    flat = to_ours(file.tensors, file.path) if is_resnet(file.tensors) else file.tensors
+    config = typed(ResNetConfig, file.metadata["config"], "load", f"config of {where}")
+    preprocessing = typed(Preprocessing, file.metadata.get("preprocessing"), "load", f"preprocessing of {where}")
+    return assemble(ResNet(config, preprocessing), flat, file.path)
+
+
+def from_torch(file: Tensors) -> Pretrained:
+    """timm's, torchvision's or Hugging Face's names, at 224 pixels."""
+    beside: Beside = file.config(Beside)
+    known = not (beside.downsample_in_bottleneck or beside.downsample_in_first_stage)
+    do = "Use weights of version 1.5, whose strides are in 3 x 3 convolutions from the second layer on"
+    require(known, "load", "a ResNet v1.5", f"strides elsewhere in {file.path}", do)
+    require(beside.hidden_act == "relu", "load", "a ResNet of ReLUs", f"{beside.hidden_act} in {file.path}")
+    flat = to_ours(file.tensors, file.path)
+    preprocessing = file.preprocessing() or Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
+    return assemble(ResNet(infer(flat, file.path), preprocessing), flat, file.path)
+
+
+def infer(flat: Flat, path: str) -> ResNetConfig:
+    """The architecture that the tensors have."""
+    stem = flat.get("stem_conv/kernel")
+    require(stem is not None, "load", "the tensor of stem_conv/kernel", f"none in {path}")
+    assert stem is not None
+    counts: dict[int, set[int]] = {}
+    for name in flat:
+        found = re.match(r"layer(\d+)/block_(\d+)/", name)
+        if found:
+            counts.setdefault(int(found[1]), set()).add(int(found[2]))
+    good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
+    require(good, "load", "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
+    return ResNetConfig(
+        tuple(len(counts[layer]) for layer in sorted(counts)),
+        bottleneck="layer1/block_0/conv3/kernel" in flat,
+        width=stem.shape[-1],
+        stem="large" if stem.shape[0] == 7 else "small",
+        classes=flat["head/kernel"].shape[-1] if "head/kernel" in flat else 0,
+    )
+
+
+def check_architecture(asked: str, config: ResNetConfig, source: str) -> None:
+    """Raises InputError naming the first field in which a model is not the architecture asked for."""
+    for field in ("blocks", "bottleneck", "width"):
+        want, got = getattr(resnet_config(asked), field), getattr(config, field)
+        require(want == got, "load", f"{asked} with {field} {want}", f"{field} {got} in {source}")

@@ -1,0 +1,95 @@
+"""Convolution, frozen batch norm and pooling: what a residual network is made of besides dense layers.
+
+    y = conv(x, W)              dy = conv(dx, W) + patches(x) . dW
+    y = g x^ + beta             dy = g dx^ + dg x^ + dbeta,        x^ = (x - mean) / sqrt(var + eps)
+    y = x at its window's max   dy = dx there
+
+Images are "b y x c", kernels "i j c d" (rows, columns, input and output channels). Source: the linear layer of Liu et
+al. 2024, whose sum over inputs is here one over a window; batch norm as LQF has it (Achille et al. 2021), statistics
+fixed. The product with dW is written over patches, so that a Probe sees what enters.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Dual, Tangent
+from tangent_jax.rules import probe
+from tangent_jax.rules.dense import scale, shift, total
+
+PATCHES = "byxijc,ijcd->byxd"
+
+
+def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, Tangent]:
+    """A convolution without bias and its tangent; PyTorch's padding of half the window on each side.
+
+    Args:       x, dx: "b y x c"; kernel: (W, dW), "i j c d" of one odd size i = j; stride: in pixels.
+    Returns:    (y, dy), "b y' x' d", y' = ceil(y / stride).
+    Guarantees: dy is linear in (dx, dW) together; a None costs no product.
+    Edge cases: a window of 1 is a dense layer on every stride-th pixel.
+    """
+    w, dw = kernel
+    size = w.shape[0]
+
+    def convolved(x: Array) -> Array:
+        sides = [(size // 2, size // 2)] * 2
+        return jax.lax.conv_general_dilated(x, w, (stride, stride), sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    from_kernel = None if dw is None else probe.einsum(PATCHES, patches(x, size, stride), dw)
+    return convolved(x), total(None if dx is None else convolved(dx), from_kernel)
+
+
+def batch_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> tuple[Array, Tangent]:
+    """Batch norm of fixed statistics and its tangent.
+
+    Args:       x, dx: "... c"; leaf: {"scale": (g, dg), "bias": (beta, dbeta), "mean", "var"}, each "c"; no tangent of
+                the statistics is read.
+    Returns:    (y, dy), "... c".
+    Guarantees: dy is linear in (dx, dg, dbeta) together.
+    """
+    inverse = jax.lax.rsqrt(leaf["var"].primal + eps)
+    x_hat = (x - leaf["mean"].primal) * inverse
+    y, dy = scale(x_hat, None if dx is None else dx * inverse, leaf["scale"])
+    beta, dbeta = leaf["bias"]
+    return y + beta, total(dy, shift(dbeta, y))
+
+
+def max_pool(x: Array, dx: Tangent, size: int = 3, stride: int = 2) -> tuple[Array, Tangent]:
+    """The largest value of each window and its tangent, channel by channel.
+
+    Args:       x, dx: "b y x c"; size: of the window, odd; stride: in pixels.
+    Returns:    (y, dy), "b y' x' c".
+    Edge cases: of equal values the first in reading order passes its tangent on; padding never does.
+    """
+    (y, *others), dxs = windows(x, size, stride, -jnp.inf), [] if dx is None else windows(dx, size, stride)
+    dy = dxs.pop(0) if dxs else None
+    for i, value in enumerate(others):
+        dy = None if dy is None else jnp.where(value > y, dxs[i], dy)
+        y = jnp.maximum(y, value)
+    return y, dy
+
+
+def mean_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+    """The mean over all pixels, "b c", and its tangent."""
+    return jnp.mean(x, (1, 2)), None if dx is None else jnp.mean(dx, (1, 2))
+
+
+def patches(x: Array, size: int, stride: int) -> Array:
+    """What each output pixel of a convolution reads, "b y' x' i j c"."""
+    return jnp.stack(windows(x, size, stride), 3).reshape(len(x), *reduced(x, stride), size, size, x.shape[-1])
+
+
+def windows(x: Array, size: int, stride: int, padding: float = 0.0) -> list[Array]:
+    """For each place of a window, in reading order, the pixel there, "b y' x' c"."""
+    half, (high, wide) = size // 2, reduced(x, stride)
+    padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)), constant_values=padding)
+    rows, columns = stride * (high - 1) + 1, stride * (wide - 1) + 1
+    places = [(i, j) for i in range(size) for j in range(size)]
+    return [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
+
+
+def reduced(x: Array, stride: int) -> tuple[int, int]:
+    """Rows and columns after a stride."""
+    return -(-x.shape[1] // stride), -(-x.shape[2] // stride)

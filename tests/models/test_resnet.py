@@ -1,0 +1,186 @@
+"""The residual network: its closed forms against autodiff at every subset and stage, and its names in the world."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, normal, pictures, tree_normal
+from safetensors.numpy import save_file
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.linearize import linearize
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
+from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.privacy.clipping import clipped_sum
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.train.losses import cross_entropy
+
+FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
+VARIANTS = {
+    "bottleneck, small stem": ResNetConfig((1, 2), True, 2, "small", 5, 7),
+    "basic, large stem, leaky": ResNetConfig((2, 1), False, 3, "large", 13, 7, slope=0.1),
+}
+SUBSETS = [("blocks", 0), ("blocks", 1), ("blocks", 2), ("bitfit", 3), ("layernorm", 1), ("everything", 0)]
+
+
+def small(variant):
+    """A ResNet with weights of order one; variances above 0."""
+    model = ResNet(VARIANTS[variant])
+    w = tree_normal(11, initial_weights(model, jax.random.key(0)), normal(0, ()).dtype)
+    flat = trees.leaves(w).items()
+    return model, trees.nest({p: jnp.abs(v) + 0.5 if p.endswith("/var") else 0.5 * v for p, v in flat})
+
+
+def case(variant, kind="blocks", blocks=1, method="taft", count=2):
+    model, w = small(variant)
+    predict = Predictor(w, model, make_subset(model, kind, blocks), method)
+    x = normal(3, (count, *model.input_shape(0)))
+    x = model.apply(w, x, 0, predict.subset.stage)
+    return predict, tree_normal(40, predict.zeros()), x
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("kind", "blocks"), SUBSETS)
+def test_closed_form_equals_autodiff_for_every_subset(x64, variant, kind, blocks):
+    predict, dw, x = case(variant, kind, blocks)
+    model, stage = predict.model, predict.subset.stage
+    want = linearize(lambda w, x: model.apply(w, x, stage), predict.w)(dw, x)
+    assert_rel_close(model.dual(trees.pair(predict.w, dw), x, stage), want)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("method", ["taft", "nlft"])
+@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), ("everything", 0)])
+def test_closed_form_norms_are_those_of_vmapped_gradients(x64, variant, method, kind, blocks):
+    predict, dw, x = case(variant, kind, blocks, method, count=3)
+    data, options = (dw, x, jnp.array([0, 3, 6]), jnp.ones(3)), {"loss": cross_entropy, "clip_norm": 0.5}
+    closed, vmapped = clipped_sum_closed_form(predict, *data, **options), clipped_sum(predict, *data, **options)
+    assert_rel_close(closed.norms, vmapped.norms)
+    assert_rel_close(closed.value, vmapped.value)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stages_chain_to_the_whole_network(x64, variant):
+    model, w = small(variant)
+    x = normal(3, (2, *model.input_shape(0)))
+    whole = model.apply(w, x)
+    for stage in range(1, model.stages):
+        at = model.apply(w, x, 0, stage)
+        assert at.shape == (2, *model.input_shape(stage))
+        assert_rel_close(model.apply(w, at, stage), whole)
+
+
+def test_the_statistics_are_never_trained_and_always_needed(x64):
+    model, w = small("bottleneck, small stem")
+    for kind, blocks in SUBSETS:
+        assert not [path for path in make_subset(model, kind, blocks).paths if path.endswith(("/mean", "/var"))]
+    x = normal(3, (2, *model.input_shape(0)))
+    for name in ("mean", "var"):
+        moved = {**w, "stem_norm": {**w["stem_norm"], name: w["stem_norm"][name] + 0.5}}
+        assert np.abs(model.apply(moved, x) - model.apply(w, x)).max() > 1e-3
+
+
+def test_in_training_the_batch_s_statistics_standardise(x64):
+    model, w = small("basic, large stem, leaky")
+    x = normal(3, (4, *model.input_shape(0)))
+    logits, seen = model.in_training(w, x)
+    flat = trees.leaves(w)
+    for norm, (mean, var) in seen.items():
+        flat |= {f"{norm}/mean": mean, f"{norm}/var": var}
+    assert len(seen) == sum(path.endswith("/mean") for path in flat)
+    assert_rel_close(model.apply(trees.nest(flat), x), logits)
+
+
+@pytest.mark.parametrize("name", ["resnet", "basic"])
+def test_logits_are_those_of_pytorch(x64, tmp_path, name):
+    tensors = {key.partition("/")[2]: FIXTURES[key] for key in FIXTURES if key.startswith(f"{name}/")}
+    save_file(tensors, tmp_path / "hugging_face.safetensors")
+    found = load(tmp_path / "hugging_face.safetensors")
+    assert found.model.config == ResNetConfig((2, 1), name == "resnet", 4, classes=5)
+    model, w = found.model.replace(image_size=21), trees.cast(found.w, float)
+    x = jnp.asarray(FIXTURES["resnet images"], float)
+    want = FIXTURES[f"{name} logits"]
+    for got in (model.apply(w, x), model.dual(trees.pair(w, {"head": w["head"]}), x).primal):
+        assert np.abs(np.asarray(got) - want).max() < 1e-4 * np.abs(want).max()
+
+
+HUGGING_FACE = {
+    "conv1": "resnet.embedder.embedder.convolution",
+    "bn1": "resnet.embedder.embedder.normalization",
+    "downsample.0": "shortcut.convolution",
+    "downsample.1": "shortcut.normalization",
+    "fc": "classifier.1",
+}
+
+
+def hugging_face(name):
+    """timm's name as Hugging Face's."""
+    *module, kind = name.split(".")
+    if not module[0].startswith("layer"):
+        return f"{HUGGING_FACE[module[0]]}.{kind}"
+    part = ".".join(module[2:])
+    inner = (
+        HUGGING_FACE.get(part) or f"layer.{int(part[-1]) - 1}.{'convolution' if 'conv' in part else 'normalization'}"
+    )
+    return f"resnet.encoder.stages.{int(module[0][5:]) - 1}.layers.{module[1]}.{inner}.{kind}"
+
+
+@pytest.mark.parametrize("world", ["timm", "hugging face"])
+def test_files_of_the_world_load(tmp_path, world):
+    model = ResNet(resnet_config("resnet18", width=4, classes=6))
+    w = initial_weights(model, jax.random.key(1))
+    tensors = model.to_world(trees.leaves(w))
+    assert tensors["layer2.0.downsample.1.running_var"].shape == (8,)
+    counted = {"bn1.num_batches_tracked": np.array(3)} if world == "timm" else {}
+    rename = hugging_face if world == "hugging face" else str
+    path = tmp_path / "resnet.safetensors"
+    save_file({rename(name): np.asarray(value) for name, value in tensors.items()} | counted, path)
+    found = load(path)
+    assert dataclasses.replace(found.model, preprocessing=model.preprocessing) == model
+    assert found.model.preprocessing.interpolation == "bilinear"
+    assert trees.fingerprint(found.w) == trees.fingerprint(w)
+    save(tmp_path / "ours.safetensors", found)
+    assert load(tmp_path / "ours.safetensors").model == found.model
+    assert trees.fingerprint(load(tmp_path / "ours.safetensors").w) == trees.fingerprint(w)
+
+
+def test_architectures_are_told_apart(tmp_path):
+    path = tmp_path / "resnet.safetensors"
+    model = ResNet(resnet_config("resnet18", width=4, classes=6))
+    tensors = model.to_world(trees.leaves(initial_weights(model, jax.random.key(1))))
+    save_file({name: np.asarray(value) for name, value in tensors.items()}, path)
+    with pytest.raises(InputError, match=r"load: expected L/16, a Vision Transformer; got a ResNet in .*resnet\.safe"):
+        load(path, "L/16")
+    with pytest.raises(InputError, match="load: expected resnet50, a ResNet; got a Vision Transformer in builtin"):
+        load("builtin", "resnet50")
+    with pytest.raises(InputError, match=r"expected resnet50 with blocks \(3, 4, 6, 3\); got blocks \(2, 2, 2, 2\)"):
+        load(path, "resnet50")
+    wrong = {"layer1.0.conv1.weight": np.zeros((4, 3), np.float32)}
+    save_file({name: np.asarray(value) for name, value in {**tensors, **wrong}.items()}, path)
+    with pytest.raises(InputError, match=r"layer1.0.conv1.weight of 4 axes, not empty; got shape \(4, 3\)"):
+        load(path)
+    save_file({"layer1.0.extra": np.zeros(3, np.float32)}, path)
+    with pytest.raises(InputError, match=r"a residual network's tensors; got the extra tensor layer1\.0\.extra"):
+        load(path)
+
+
+def test_features_are_cached_at_any_stage(tmp_path):
+    model = ResNet(ResNetConfig((1, 1), False, 4, "small", 8, 3))
+    found = Pretrained(model, initial_weights(model, jax.random.key(0)), "here")
+    whole = tangent(found, kind="everything")
+    images = found.model.preprocessing.normalize(whole.features(pictures(4), Cache(tmp_path)).inputs[:])
+    want = found.model.apply(found.w, images)
+    for blocks in (2, 1, 0):
+        predict = tangent(found, blocks)
+        data = predict.features(pictures(4), Cache(tmp_path))
+        assert data.inputs.shape == (4, *predict.model.input_shape(predict.subset.stage))
+        assert_rel_close(predict(predict.zeros(), data.inputs[:]), want)
