@@ -32,6 +32,14 @@ def glyph(font: ImageFont.FreeTypeFont, letter: str, stroke: int) -> np.ndarray:
     return np.asarray(canvas, np.float32) / 255
 
 
+def names() -> np.ndarray:
+    """The printed letter of every class, "c 8 8 3" uint8: its name as an image, neither warped nor noisy."""
+    font = ImageFont.truetype(Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf", 72)
+    inks = np.stack([glyph(font, letter, 2)[MARGIN:-MARGIN, MARGIN:-MARGIN] for letter in CLASSES])
+    counts = (inks > 0.4).reshape(-1, 8, 4, 8, 4).sum((2, 4))
+    return np.repeat((counts * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
+
+
 def deform(ink: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Random rotation, shear, scale, shift and elastic warp, as a 32 x 32 bitmap."""
     angle, shear = rng.normal(0, 0.15), rng.normal(0, 0.2)

@@ -1,6 +1,7 @@
-"""Trains the built-in ViT on rendered letters and writes it as one safetensors file.
+"""Pre-trains an embedded model on rendered letters, by one of three schemes, and writes it as one safetensors file.
 
-The file shipped as tangent_jax/assets/vit_builtin.safetensors is this command's output with no flags.
+The files shipped as tangent_jax/assets/vit_builtin.safetensors and resnet_builtin.safetensors are this command's output
+with no flags, and with --model=resnet.
 """
 
 import time
@@ -10,52 +11,58 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, characters, common
+from experiments import binary, common, schemes
 from experiments.common import F
-from tangent_jax.core import trees
-from tangent_jax.data.decode import decode
-from tangent_jax.models.protocol import initial_weights
+from tangent_jax.core import require
 
 common.define("seed", epochs=12, out="out/pretrain")
-flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
-
-CONFIG = tj.ViTConfig(
-    width=96, depth=6, heads=3, mlp_width=384, patch_size=4, image_size=16, classes=len(characters.CLASSES)
-)
-MODEL = tj.VisionTransformer(CONFIG, tj.Preprocessing(crop=1.0))
-
-
-def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rendered letters as the model wants them, "n 16 16 3" uint8, and their classes."""
-    images, labels = characters.render(count, seed)
-    return np.stack([decode(image, "letter", CONFIG.image_size, MODEL.preprocessing) for image in images]), labels
+flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=256)
+flags.DEFINE_enum("model", "vit", [*schemes.MODELS], "The embedded Vision Transformer or ResNet.")
+flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patches, or the images of their names.")
 
 
 def main() -> None:
+    good = F.model == "vit" or F.scheme == "classes"
+    require(good, "flags", "--model=vit for this --scheme", f"--model={F.model} --scheme={F.scheme}")
     out, key = binary.out_folder(), jax.random.key(F.seed)
-    images, labels = letters(F.images, F.seed)
-    held_out = letters(2_000, F.seed + 1)
-    pretrained = tj.Pretrained(MODEL, initial_weights(MODEL, key), "builtin")
-    predict = tj.tangent(pretrained, kind="everything", method="nlft")
+    images, labels = schemes.letters(F.images, F.seed)
+    held_images, held_labels = schemes.letters(2_000, F.seed + 1)
+    scheme = schemes.make_scheme(F.scheme, F.model, key, images)
+    if not scheme.has_classes:
+        labels, held_labels = np.zeros_like(labels), np.zeros_like(held_labels)
+
+    def measure(_: object, dw: object) -> dict[str, float]:
+        if scheme.has_classes:
+            return {"test_accuracy": tj.accuracy(scheme.predict, dw, held_images, held_labels)}
+        return {"test_error": float(np.mean(tj.logits(scheme.predict, dw, held_images)))}
+
     started = time.perf_counter()
-    with tj.show_progress("pretrain"):
+    with tj.show_progress(f"pretrain {F.model} {F.scheme}"):
         fitted = tj.fit(
-            predict,
-            predict.zeros(),
+            scheme.predict,
+            scheme.dw,
             tj.Batches(images, labels, key, batch_size=128),
-            tj.make_objective("ce", penalty=1e-4),
+            scheme.objective,
             epochs=F.epochs,
-            on_epoch=lambda _, dw: {"test_accuracy": tj.accuracy(predict, dw, *held_out)},
+            on_epoch=measure,
             checkpoints=out / "checkpoints",
         )
-    path = out / "vit_builtin.safetensors"
-    tj.save(path, tj.Pretrained(MODEL, trees.add(predict.w, fitted.dw), "builtin"))
+    pretrained = scheme.finish(fitted.dw)
+    plain = F.scheme == "classes"
+    path = out / (f"{F.model}_builtin.safetensors" if plain else f"{F.model}_{F.scheme}.safetensors")
+    tj.save(path, pretrained)
     result = {
-        "upstream_accuracy": fitted.history[-1]["test_accuracy"],
-        "parameters": predict.subset.size,
+        "scheme": F.scheme,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(pretrained.w)),
         "bytes": path.stat().st_size,
         "train_seconds": round(time.perf_counter() - started, 1),
     }
+    if plain:
+        predict = tj.Predictor(pretrained.w, pretrained.model, tj.make_subset(pretrained.model, "everything"))
+        result["upstream_accuracy"] = tj.accuracy(predict, {}, held_images, held_labels)
+    else:
+        known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}
+        result |= {known[k]: v for k, v in fitted.history[-1].items() if k in known}
     binary.finish(result, history=fitted.history)
 
 

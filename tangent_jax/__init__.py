@@ -1,4 +1,4 @@
-"""Tangent Vision Transformers in JAX: fine-tune, compose, privatise and un-train.
+"""Tangent Vision Transformers and ResNets in JAX: fine-tune, compose, privatise and un-train.
 
     f_lin(x) = f_w(x) + J_w f(x) . dw
 
@@ -29,6 +29,8 @@ from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.protocol import Model
+from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
+from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import Subset, make_subset
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
@@ -54,15 +56,15 @@ from tangent_jax.train.optimizers import adam, momentum
 
 __all__ = [
     "Batches", "Cache", "ClippedSum", "Curvature", "Dual", "Factors", "Features", "Fitted", "InputError", "Kernel",
-    "KernelPosterior", "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing",
-    "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "Retrained", "Solved", "SolverPosterior", "Spent",
-    "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam",
-    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "curvature",
+    "KernelPosterior", "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
+    "PrivatelyFitted", "Provenance", "Recipe", "ResNet", "ResNetConfig", "Retrained", "Solved", "SolverPosterior",
+    "Spent", "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy",
+    "adam", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "curvature",
     "distance_bound", "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit",
     "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
     "logits", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared",
     "merge", "momentum", "noise_multiplier_of", "noise_scale", "open_dataset", "posterior", "predictor_of",
-    "probabilities", "read_factors", "read_step", "recovered_noise", "rescaled_square", "retrain", "run_openly",
-    "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config", "weighted_sum",
-    "write_factors", "write_step",
+    "probabilities", "read_factors", "read_step", "recovered_noise", "rescaled_square", "resnet_config", "retrain",
+    "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config",
+    "weighted_sum", "write_factors", "write_step",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, tangent
-from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solve.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import HYPER_PARAMETERS
@@ -30,7 +30,8 @@ class Recipe:
 
     Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, None for the
     weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head alone; `kind` and
-    `blocks` as `make_subset`; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the width of adapters;
+    `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
@@ -43,6 +44,7 @@ class Recipe:
     method: str = "taft"
     kind: str = "blocks"
     blocks: int = 1
+    rank: int = 8
     reset: bool = False
     new_class_token: bool = False
     output: str = "total"
@@ -96,7 +98,13 @@ class Recipe:
         if self.new_class_token and not fc:
             pretrained = pretrained.with_class_token(self.blocks, token)
         if self.reset and not fc:
+            require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
+        if kind == "adapter":
+            pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
+        if kind in ("lora", "lora_b"):
+            pretrained = pretrained.with_lora(self.rank, self.blocks, fresh)
+            kind = kind if self.method == "nlft" else "lora_b"
         method = "nlft" if self.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
         return tangent(
             pretrained,

@@ -1,4 +1,5 @@
-"""A pre-trained model, and what is made new in it before it is linearised: a head, a reset (PT=F), a token (CLS=T)."""
+"""A pre-trained model, and what is made new in it before it is linearised: a head, a reset (PT=F), a token (CLS=T),
+adapters and low-rank factors."""
 
 import dataclasses
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 from jax import Array
 
 from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 
@@ -29,6 +31,21 @@ class Pretrained:
         """CLS=T: a new class token, N(0, (1e-6)^2), takes the old one's place below the last `blocks` blocks."""
         model = self._able("with_class_token")(blocks)
         return dataclasses.replace(self, model=model, w={**self.w, **draw(model, ["new_class_token"], key)})
+
+    def with_adapters(self, width: int, blocks: int, key: Array) -> "Pretrained":
+        """Adapters of a width in the last `blocks` blocks, which change nothing yet (Houlsby et al. 2019)."""
+        model = self._able("with_adapters")(width, blocks)
+        return self._with_new(model, key)
+
+    def with_lora(self, rank: int, blocks: int, key: Array) -> "Pretrained":
+        """Low-rank factors beside every kernel of the last `blocks` blocks, which change nothing yet (LoRA)."""
+        return self._with_new(LoRA(self.model, rank, blocks), key)
+
+    def _with_new(self, model: Model, key: Array) -> "Pretrained":
+        """The leaves that the model has and w has not, drawn."""
+        here = trees.leaves(self.w)
+        new = trees.leaves(draw(model, [path for path in model.shapes() if path not in here], key))
+        return dataclasses.replace(self, model=model, w=trees.nest(here | new))
 
     def reset(self, subset: Subset, key: Array) -> "Pretrained":
         """PT=F: the trained leaves are drawn afresh, before linearising; a leaf's draw depends on key and path."""

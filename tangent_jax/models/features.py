@@ -128,7 +128,7 @@ def trunk_keys(
     keys = {}
     for s in range(stage + 1):
         trunk = [s, model.trunk_settings(s), [leaf for leaf in hashed if leaf[0] < s]]
-        decisive = [FORMAT, type(model).__name__, model.preprocessing, *dtypes, *trunk]
+        decisive = [FORMAT, type(getattr(model, "base", model)).__name__, model.preprocessing, *dtypes, *trunk]
         keys[s] = f"{digest(repr(decisive).encode())[:24]}-{images}"
     return keys
 

@@ -14,7 +14,10 @@ import jax.numpy as jnp
 from tangent_jax.core import Tree, require, trees, whole_number
 from tangent_jax.models.protocol import Model
 
-KINDS = ("blocks", "bitfit", "layernorm", "head", "everything")
+KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
+WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
+"""What the path of a kind's leaves holds."""
+MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
 STATISTICS = ("mean", "var")
 """Leaves of a batch norm that are fixed: no subset trains them."""
 
@@ -53,9 +56,10 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
 
     Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
                 head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
-                both with the head, which is new; "head"; "everything", the embedding included. With blocks = all,
-                bitfit and layernorm cover the embedding too.
-    Raises:     InputError for another kind, or more blocks than there are.
+                "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
+                first has no tangent), all five with the head, which is new; "head"; "everything", the embedding
+                included. With blocks = all, bitfit and layernorm cover the embedding too.
+    Raises:     InputError for another kind, more blocks than there are, or a model without adapters or factors.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -76,9 +80,12 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
         reached = model.stage_of(path) >= first
         if kind == "blocks":
             return reached or path.startswith("new_")
-        matches = path.endswith("/bias") if kind == "bitfit" else "norm" in path
+        matches = path.endswith("/bias") if kind == "bitfit" else WORDS[kind] in path
         return (matches and (reached or blocks == depth)) or path.startswith("new_")
 
+    names = [*model.shapes()]
+    able = kind not in MADE or any(WORDS[kind] in path and model.stage_of(path) >= first for path in names)
+    require(able, "make_subset", f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
     shapes = {path: shape for path, shape in model.shapes().items() if trained(path)}
     stage = min(model.stage_of(path) for path in shapes)
     name = kind if kind in ("head", "everything") else f"{kind}-{blocks}"

@@ -7,7 +7,7 @@
 from tangent_jax.rules.activations import ACTIVATIONS, relu
 from tangent_jax.rules.attention import attention
 from tangent_jax.rules.class_attention import class_attention
-from tangent_jax.rules.conv import batch_norm, conv, max_pool, mean_pool
+from tangent_jax.rules.convolution import batch_norm, conv, max_pool, mean_pool
 from tangent_jax.rules.dense import contract, dense, scale, shift, total
 from tangent_jax.rules.norms import layer_norm, standardize
 from tangent_jax.rules.softmax import softmax

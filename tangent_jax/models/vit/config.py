@@ -17,7 +17,8 @@ class ViTConfig:
 
     Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
     token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'. Without
-    classes there is no head, and the model gives features.
+    classes there is no head, and the model gives features. Blocks from `adapter_from` on have adapters of
+    `adapter_width` features, 0 for none (Houlsby et al. 2019).
     """
 
     width: int
@@ -33,10 +34,14 @@ class ViTConfig:
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
     eps: float = 1e-6
     class_token_at: int | None = None
+    adapter_width: int = 0
+    adapter_from: int = 0
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
             whole_number("ViTConfig", field, getattr(self, field), 0 if field == "classes" else 1, most)
+        whole_number("ViTConfig", "adapter_width", self.adapter_width, 0, self.width)
+        whole_number("ViTConfig", "adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
         require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
         require(size % patch == 0, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)

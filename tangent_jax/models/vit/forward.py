@@ -4,10 +4,11 @@
     stages 1..depth  x = x + g1 MHSA(LN1 x);  x = x + g2 MLP(LN2 x)            (g1, g2: LayerScale)
     stage depth+1    logits = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
 
-Source: Dosovitskiy et al. 2021, with timm's names for the options; the tangents are the closed forms of `rules`. Where
-every tangent is None this is the plain network, at plain cost. No dropout, no training mode. With class-token pooling
-the last block reads one query row only, and so computes only that row (rules/class_attention.py); what it needs of the
-other tokens is their standardised x^, which is therefore the input of that stage.
+Source: Dosovitskiy et al. 2021, timm's names for the options; adapters of Houlsby et al. 2019; the tangents are the closed
+forms of `rules`. Where every tangent is None this is the plain network, at plain cost. No dropout, no training
+mode. With class-token pooling the last block reads one query row only, and so computes only that row
+(rules/class_attention.py); what it needs of the other tokens is their standardised x^, which is therefore the input of
+that stage.
 """
 
 import jax.numpy as jnp
@@ -91,7 +92,7 @@ def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     z, dz = layer_norm(x, dx, p["norm1"], config.eps)
     q, k, v = (dense(z, dz, p["attention"][name], IN) for name in ("query", "key", "value"))
     y, dy = dense(*attention(*q, *k, *v), p["attention"]["out"], OUT)
-    return mlp(config, p, *residual(p, "layer_scale1", x, dx, y, dy))
+    return mlp(config, p, *residual(config, p, 1, x, dx, y, dy))
 
 
 def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
@@ -101,20 +102,25 @@ def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     q, dq = dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN)
     o, do = class_attention(z, dz, q, dq, p["norm1"], p["attention"]["key"], p["attention"]["value"])
     y, dy = dense(o, do, p["attention"]["out"], OUT)
-    return mlp(config, p, *residual(p, "layer_scale1", x, dx, y, dy))
+    return mlp(config, p, *residual(config, p, 1, x, dx, y, dy))
 
 
 def mlp(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     """x + g2 MLP(LN2 x), on "... d"."""
     y, dy = dense(*layer_norm(x, dx, p["norm2"], config.eps), p["mlp_in"])
     y, dy = dense(*ACTIVATIONS[config.activation](y, dy), p["mlp_out"])
-    return residual(p, "layer_scale2", x, dx, y, dy)
+    return residual(config, p, 2, x, dx, y, dy)
 
 
-def residual(p: Tree, name: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
-    """x + g y, g the LayerScale where the model has one."""
-    if name in p:
-        y, dy = scale(y, dy, p[name]["scale"])
+def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
+    """x + g a(y): of a block's j-th part the adapter a, y + up(act(down y)), and LayerScale g, where it has them."""
+    if f"adapter{j}" in p:
+        adapter = p[f"adapter{j}"]
+        inner = ACTIVATIONS[config.activation](*dense(y, dy, adapter["down"]))
+        z, dz = dense(*inner, adapter["up"])
+        y, dy = y + z, total(dy, dz)
+    if f"layer_scale{j}" in p:
+        y, dy = scale(y, dy, p[f"layer_scale{j}"]["scale"])
     return x + y, total(dx, dy)
 
 

@@ -32,6 +32,9 @@ def shapes(config: ViTConfig) -> Shapes:
             leaves |= layer(f"{b}/attention/{name}", (d, h, e))
         leaves |= layer(f"{b}/attention/out", (h, e, d), 2)
         leaves |= layer(f"{b}/mlp_in", (d, f)) | layer(f"{b}/mlp_out", (f, d))
+        for j in (1, 2) if c.adapter_width and i >= c.adapter_from else ():
+            leaves |= layer(f"{b}/adapter{j}/down", (d, c.adapter_width))
+            leaves |= layer(f"{b}/adapter{j}/up", (c.adapter_width, d))
         leaves |= {f"{b}/layer_scale{j}/scale": (d,) for j in (1, 2) if c.layer_scale}
     return leaves
 
@@ -41,11 +44,13 @@ def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
 
     Kernels and positions N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the less
     the tangents below it move the logits, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens
-    N(0, (1e-6)^2); biases 0.
+    N(0, (1e-6)^2); biases 0; the way up of an adapter 0, so that it changes nothing.
     """
     name = path.split("/")[-1]
     if path.endswith("head/kernel"):
         return 0.01 * jax.random.normal(key, shape, jnp.float32)
+    if path.endswith("/up/kernel"):
+        return jnp.zeros(shape, jnp.float32)
     if name in ("kernel", "position_embedding"):
         return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, jnp.float32)
     if name.endswith("class_token"):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core import Dual, Tree, require, trees, whole_number
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
@@ -38,7 +38,10 @@ class VisionTransformer:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return dataclasses.asdict(self.config)
+        fields = dataclasses.asdict(self.config)
+        if not self.config.adapter_width:  # as versions wrote it that knew none
+            del fields["adapter_width"], fields["adapter_from"]
+        return fields
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return leaves.shapes(self.config)
@@ -94,6 +97,13 @@ class VisionTransformer:
         depth = self.config.depth
         require(1 <= blocks <= depth, "with_class_token", f"1..{depth} blocks above the new class token", blocks)
         return self.replace(class_token_at=depth - blocks)
+
+    def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
+        """Adapters of a width in the last `blocks` blocks."""
+        depth = self.config.depth
+        whole_number("with_adapters", "width", width, 1, self.config.width)
+        whole_number("with_adapters", "blocks", blocks, 1, depth)
+        return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def resized(self, w: Tree, image_size: int) -> tuple["VisionTransformer", Tree]:
         """The model at another image size, its position embedding resampled.

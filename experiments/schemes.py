@@ -1,0 +1,176 @@
+"""How a small model is pre-trained on letters: by their classes, by masked patches, or against their names' images.
+
+    classes       cross entropy of the letter's class
+    mae           mean squared error of the masked patches' pixels, standardised (He et al. 2022: three of four masked)
+    contrastive   cross entropy of cos(f(x), f(name_c)) / 0.1 over all names c, as CLIP compares an image with captions
+                  (Radford et al. 2021); the caption of a letter is its printed image, and both have one encoder
+
+Each is a function of (dw, images) that `tj.fit` trains from random weights, with one budget of letters and epochs.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+import tangent_jax as tj
+from experiments import characters
+from tangent_jax.core import Tree, trees
+from tangent_jax.data.decode import decode
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.forward import block
+from tangent_jax.rules import dense, layer_norm
+
+CLASSES, SIDE, TEMPERATURE, MASKED = len(characters.CLASSES), 16, 0.1, 0.75
+PREPROCESSING = tj.Preprocessing(crop=1.0)
+VIT = tj.VisionTransformer(tj.ViTConfig(96, 6, 3, 384, 4, SIDE, CLASSES), PREPROCESSING)
+RESNET = tj.ResNet(tj.ResNetConfig((1, 2, 2), width=28, stem="small", image_size=SIDE, classes=CLASSES), PREPROCESSING)
+DECODER = tj.VisionTransformer(tj.ViTConfig(48, 2, 3, 192, 4, SIDE, 4 * 4 * 3, pool="avg"), PREPROCESSING)
+MODELS = {"vit": VIT, "resnet": RESNET}
+SCHEMES = ("classes", "mae", "contrastive")
+
+
+class Scheme(NamedTuple):
+    """What is trained: predict(dw, uint8 images), where dw starts, the labels' role, and the model that it gives."""
+
+    predict: Callable[[Tree, Array], Array]
+    dw: Tree
+    objective: tj.Objective
+    has_classes: bool
+    finish: Callable[[Tree], tj.Pretrained]
+
+
+def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rendered letters as the models want them, "n 16 16 3" uint8, and their classes."""
+    images, labels = characters.render(count, seed)
+    return resized(images), labels
+
+
+def resized(images: np.ndarray) -> np.ndarray:
+    return np.stack([decode(image, "letter", SIDE, PREPROCESSING) for image in images])
+
+
+def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Scheme:
+    """The scheme of a name for a model of MODELS; images: from which a ResNet's statistics are taken in the end."""
+    if kind == "resnet":
+        return of_resnet(key, images)
+    return {"classes": of_classes, "mae": of_masks, "contrastive": of_names}[scheme](key)
+
+
+def of_classes(key: Array) -> Scheme:
+    pretrained = tj.Pretrained(VIT, initial_weights(VIT, key), "builtin")
+    predict = tj.tangent(pretrained, kind="everything", method="nlft")
+    objective = tj.make_objective("ce", penalty=1e-4)
+    return Scheme(predict, predict.zeros(), objective, True, lambda dw: moved(pretrained, dw))
+
+
+def moved(pretrained: tj.Pretrained, dw: Tree) -> tj.Pretrained:
+    return tj.Pretrained(pretrained.model, trees.add(pretrained.w, dw), pretrained.source)
+
+
+# A residual network: the batch's statistics while it trains, then fixed
+
+
+def of_resnet(key: Array, images: np.ndarray) -> Scheme:
+    w = initial_weights(RESNET, key)
+    trained = tj.make_subset(RESNET, "everything").zeros(w)
+
+    def finish(dw: Tree) -> tj.Pretrained:
+        return tj.Pretrained(RESNET, with_statistics(trees.add(w, dw), images), "builtin-resnet")
+
+    objective = tj.make_objective("ce", penalty=1e-4)
+    return Scheme(Partial(resnet_logits, w), trained, objective, True, finish)
+
+
+def resnet_logits(w: Tree, dw: Tree, x: Array) -> Array:
+    return RESNET.in_training(trees.add(w, dw), PREPROCESSING.normalize(x))[0]
+
+
+def with_statistics(w: Tree, images: np.ndarray, batch: int = 128, batches: int = 40) -> Tree:
+    """The weights with the mean statistics of some batches (precise batch norm: Wu and Johnson 2021)."""
+    observe = jax.jit(lambda w, x: RESNET.in_training(w, PREPROCESSING.normalize(x))[1])
+    starts = range(0, min(len(images) - batch, batch * batches) + 1, batch)
+    seen = [observe(w, images[start : start + batch]) for start in starts]
+    means = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values), 0), *seen)
+    flat = {
+        f"{norm}/{name}": value
+        for norm, pair in means.items()
+        for name, value in zip(("mean", "var"), pair, strict=True)
+    }
+    return trees.replace(w, trees.nest(flat))
+
+
+# Masked patches
+
+
+def of_masks(key: Array) -> Scheme:
+    own, other = jax.random.split(key)
+    joint = {"encoder": initial_weights(VIT, own), "decoder": initial_weights(DECODER, other)}
+    joint["to_decoder"] = {"kernel": 0.02 * jax.random.normal(key, (96, 48)), "bias": jnp.zeros(48)}
+    joint["mask_token"] = {"token": 0.02 * jax.random.normal(other, (48,))}
+    zeros = jax.tree.map(jnp.zeros_like, joint)
+    model = VIT.with_classes(0)
+
+    def finish(dw: Tree) -> tj.Pretrained:
+        encoder = {name: leaf for name, leaf in trees.add(joint, dw)["encoder"].items() if name != "head"}
+        return tj.Pretrained(model, encoder, "builtin")
+
+    error = tj.Objective(masked_error, 1e-4)
+    return Scheme(Partial(reconstructed, joint), zeros, error, False, finish)
+
+
+def masked_error(errors: Array, labels: Array) -> Array:
+    """What `reconstructed` computed, as the loss; letters have no labels here."""
+    return errors[:, 0] + 0.0 * labels
+
+
+def reconstructed(w: Tree, dw: Tree, x: Array) -> Array:
+    """The mean squared error of each image's masked patches, "b 1"."""
+    w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
+    encoder, every = w["encoder"], VIT.replace(pool="avg")
+    # a fresh mask at every step, the same again in a resumed run: its key is the bits of a leaf that has moved
+    bits = jax.lax.bitcast_convert_type(dw["decoder"]["head"]["bias"][0].astype(jnp.float32), jnp.int32)
+    order = jnp.argsort(jax.random.uniform(jax.random.fold_in(jax.random.key(0), bits), (len(x), 16)), -1)
+    kept = order[:, : round(16 * (1 - MASKED))]
+    tokens = every.apply(encoder, x, 0, 1)
+    rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + kept], 1)
+    visible = jnp.take_along_axis(tokens, rows[..., None], 1)
+    for i in range(VIT.config.depth):
+        visible, _ = block(every.config, trees.pair(encoder[f"block_{i}"], {}), visible, None)
+    visible, _ = layer_norm(visible, None, trees.pair(encoder["norm"], {}), VIT.config.eps)
+    latent, _ = dense(visible, None, trees.pair(w["to_decoder"], {}))
+    full = jnp.broadcast_to(w["mask_token"]["token"], (len(x), 17, 48))
+    full = full.at[jnp.arange(len(x))[:, None], rows].set(latent) + w["decoder"]["position_embedding"]
+    for i in range(DECODER.config.depth):
+        full, _ = block(DECODER.config, trees.pair(w["decoder"][f"block_{i}"], {}), full, None)
+    full, _ = layer_norm(full, None, trees.pair(w["decoder"]["norm"], {}), VIT.config.eps)
+    pixels, _ = dense(full[:, 1:], None, trees.pair(w["decoder"]["head"], {}))
+    patches = x.reshape(-1, 4, 4, 4, 4, 3).swapaxes(2, 3).reshape(-1, 16, 48)
+    patches = (patches - patches.mean(-1, keepdims=True)) / (patches.std(-1, keepdims=True) + 1e-3)
+    is_masked = jnp.ones((len(x), 16)).at[jnp.arange(len(x))[:, None], kept].set(0.0)
+    errors = jnp.mean((pixels - patches) ** 2, -1)
+    return (jnp.sum(errors * is_masked, -1) / jnp.sum(is_masked, -1))[:, None]
+
+
+# The images of their names
+
+
+def of_names(key: Array) -> Scheme:
+    model = VIT.with_classes(0)
+    pretrained = tj.Pretrained(model, initial_weights(model, key), "builtin")
+    zeros: Any = jax.tree.map(jnp.zeros_like, pretrained.w)
+    names = jnp.asarray(resized(characters.names()))
+    objective = tj.make_objective("ce", penalty=1e-4)
+    return Scheme(Partial(similarities, pretrained.w, names), zeros, objective, True, lambda dw: moved(pretrained, dw))
+
+
+def similarities(w: Tree, names: Array, dw: Tree, x: Array) -> Array:
+    """cos(f(x), f(name_c)) / temperature, "b c"."""
+    w, model = trees.add(w, dw), VIT.with_classes(0)
+    both = model.apply(w, PREPROCESSING.normalize(jnp.concatenate([x, names])))
+    both = both / jnp.linalg.norm(both, axis=-1, keepdims=True)
+    return both[: len(x)] @ both[len(x) :].T / TEMPERATURE

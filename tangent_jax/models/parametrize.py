@@ -1,0 +1,165 @@
+"""LoRA: low-rank factors as leaves of their own, in the place of a kernel's step.
+
+    W = W_0 + A B            A "inputs r", drawn; B "r outputs", 0 at the anchor
+    dW = dA B + A dB         = A_0 dB there: the tangent of a network with LoRA is linear in dB, and composes
+
+Source: Hu et al. 2021 (scale 1: the learning rate is searched). A network with LoRA is a model of the protocol again,
+so subsets, features, per-example norms, stores and exports know it already. Adapters are leaves of the ViT itself.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Dual, Tree, require, trees, whole_number
+from tangent_jax.rules import probe, total
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRA:
+    """A model whose last `blocks` blocks have factors of `rank` beside every kernel: `.../lora_a`, `.../lora_b`."""
+
+    base: Any
+    rank: int
+    blocks: int
+
+    def __post_init__(self) -> None:
+        require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
+        whole_number("LoRA", "blocks", self.blocks, 1, self.base.stages - 2)
+        sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factors().values()]
+        whole_number("LoRA", "rank", self.rank, 1, min(sizes))
+
+    def factors(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The shapes of A and B by their module."""
+        shapes, first = self.base.shapes(), self.base.stages - 1 - self.blocks
+        found = {}
+        for path, shape in shapes.items():
+            module, _, name = path.rpartition("/")
+            if name == "kernel" and module != "head" and self.base.stage_of(path) >= first:
+                inputs = len(shape) - len(shapes.get(f"{module}/bias", shape[-1:]))
+                found[module] = (*shape[:inputs], self.rank), (self.rank, *shape[inputs:])
+        return found
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        own = {}
+        for module, (a, b) in self.factors().items():
+            own |= {f"{module}/lora_a": a, f"{module}/lora_b": b}
+        return self.base.shapes() | own
+
+    def initial(self, path: str, key: Array) -> Array:
+        """A of N(0, 1 / inputs), B of 0."""
+        module, _, name = path.rpartition("/")
+        if name not in ("lora_a", "lora_b"):
+            return self.base.initial(path, key)
+        shape = self.factors()[module][name == "lora_b"]
+        deviation = math.prod(shape[:-1]) ** -0.5 if name == "lora_a" else 0.0
+        return deviation * jax.random.normal(key, shape, jnp.float32)
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        pairs: Any = merged(trees.pair(w, {}))
+        plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=lambda node: isinstance(node, Dual))
+        return self.base.apply(plain, x, start, stop)
+
+    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        return self.base.dual(merged(pairs), x, start)
+
+    # As the model below
+
+    @property
+    def preprocessing(self) -> Any:
+        return self.base.preprocessing
+
+    @property
+    def stages(self) -> int:
+        return self.base.stages
+
+    @property
+    def image_size(self) -> int:
+        return self.base.image_size
+
+    @property
+    def classes(self) -> int:
+        return self.base.classes
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.base.settings, "lora_rank": self.rank, "lora_blocks": self.blocks}
+
+    def stage_of(self, path: str) -> int:
+        return self.base.stage_of(path)
+
+    def input_shape(self, stage: int) -> tuple[int, ...]:
+        return self.base.input_shape(stage)
+
+    def trunk_settings(self, stage: int) -> Any:
+        return self.base.trunk_settings(stage)
+
+    def with_classes(self, classes: int) -> "LoRA":
+        return dataclasses.replace(self, base=self.base.with_classes(classes))
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """The base's names; the factors keep our paths."""
+        own = {path: leaf for path, leaf in flat.items() if "/lora_" in path}
+        return self.base.to_world({path: leaf for path, leaf in flat.items() if path not in own}) | own
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        own = {path: leaf for path, leaf in tensors.items() if "/lora_" in path}
+        return self.base.from_world({path: leaf for path, leaf in tensors.items() if path not in own}) | own
+
+
+def merged(node: Any) -> Any:
+    """The pairs with every kernel that has factors made W + A B, with the tangent of that."""
+    if isinstance(node, Dual):
+        return node
+    inner = {name: merged(child) for name, child in node.items() if not name.startswith("lora_")}
+    if "lora_a" in node:
+        inner["kernel"] = low_rank(node["kernel"], node["lora_a"], node["lora_b"])
+    return inner
+
+
+def low_rank(kernel: Dual, a: Dual, b: Dual) -> Dual:
+    """W + A B and its tangent dW + dA B + A dB; a None costs no product."""
+    w = kernel.primal + jnp.tensordot(a.primal, b.primal, 1)
+    tangents = kernel.tangent, a.tangent, b.tangent
+    if any(isinstance(tangent, probe.Probe) for tangent in tangents):
+        return Dual(w, LowRank(kernel.tangent, a, b))  # pyright: ignore[reportArgumentType]
+    from_a = None if a.tangent is None else jnp.tensordot(a.tangent, b.primal, 1)
+    from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.tangent, 1)
+    return Dual(w, total(kernel.tangent, from_a, from_b))
+
+
+class LowRank(probe.Probe):
+    """The tangent of W + A B where a leaf of it is a Probe: each factor's use is an einsum of its own."""
+
+    def __init__(self, dw: Any, a: Dual, b: Dual) -> None:
+        self.dw, self.a, self.b = dw, a, b
+
+    def einsum(self, spec: str, x: Array) -> Array:
+        terms, ys = spec.split("->")
+        xs, ws = terms.split(",")
+        cut = self.a.primal.ndim - 1
+        first, last = f"{ws[:cut]}r", f"r{ws[cut:]}"
+        (a, da), (b, db) = self.a, self.b
+        order = [(first, a, da), (last, b, db)]
+        if not {*ws[:cut]} <= {*xs}:  # x enters B first, where a key's kernel is moved to the query's side
+            order.reverse()
+        (one, p, dp), (two, q, dq) = order
+        between = "".join(axis for axis in xs if axis not in one or axis in ys) + "r"
+        parts = [None if self.dw is None else probe.einsum(spec, x, self.dw)]
+        if dp is not None:
+            parts.append(jnp.einsum(f"{between},{two}->{ys}", probe.einsum(f"{xs},{one}->{between}", x, dp), q))
+        if dq is not None:
+            parts.append(probe.einsum(f"{between},{two}->{ys}", jnp.einsum(f"{xs},{one}->{between}", x, p), dq))
+        result = total(*parts)
+        assert result is not None
+        return result
+
+    def times(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def broadcast(self, shape: tuple[int, ...]) -> Array:
+        raise NotImplementedError

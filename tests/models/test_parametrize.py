@@ -1,0 +1,124 @@
+"""LoRA and adapters: nothing at the anchor, their tangents are autodiff's, and all that knows a model knows them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, images, pictures, small, tree_normal
+
+from tangent_jax.components.exports import export, load_export
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.core import InputError, trees
+from tangent_jax.linearize import linearize
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import trunk_keys
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.privacy.clipping import clipped_sum
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.train.losses import cross_entropy
+
+VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}}
+KINDS = ["lora", "lora_b", "adapter"]
+
+
+def with_new(kind, variant="token", blocks=2, size=3):
+    model, w = small(depth=2, **VARIANTS[variant])
+    plain = Pretrained(model, w, "here")
+    add = plain.with_adapters if kind == "adapter" else plain.with_lora
+    made = add(size, blocks, jax.random.key(0))
+    return plain, Pretrained(made.model, trees.cast(made.w, w["class_token"].dtype), "here")
+
+
+def moved(made, kind):
+    """The same, its new leaves no longer those of the anchor."""
+    new = trees.select(made.w, lambda path: "lora" in path or "adapter" in path)
+    return Pretrained(made.model, trees.add(made.w, tree_normal(5, new)), made.source)
+
+
+@pytest.mark.parametrize("kind", ["lora", "adapter"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_at_the_anchor_nothing_changes(x64, kind, variant):
+    plain, made = with_new(kind, variant)
+    assert_rel_close(made.model.apply(made.w, images()), plain.model.apply(plain.w, images()), 1e-15)
+    changed = moved(made, kind)
+    assert np.abs(made.model.apply(changed.w, images()) - plain.model.apply(plain.w, images())).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("at_anchor", [True, False])
+def test_the_tangent_is_autodiffs(x64, kind, variant, blocks, at_anchor):
+    _, made = with_new(kind, variant)
+    made = made if at_anchor else moved(made, kind)
+    predict = tangent(made, blocks, kind)
+    dw, stage = tree_normal(7, predict.zeros()), predict.subset.stage
+    x = made.model.apply(made.w, images(), 0, stage)
+    want = linearize(lambda w, x: made.model.apply(w, x, stage), made.w)(dw, x)
+    assert_rel_close(made.model.dual(trees.pair(made.w, dw), x, stage), want)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor(x64, variant):
+    plain, made = with_new("lora", variant)
+    predict = tangent(made, 2, "lora")
+    theta = tree_normal(7, predict.zeros())
+    flat, w = trees.leaves(theta), trees.leaves(made.w)
+    step = {path: leaf for path, leaf in flat.items() if "lora" not in path}
+    for path, leaf in flat.items():  # dW = A_0 dB
+        if path.endswith("lora_b"):
+            step[path.replace("lora_b", "kernel")] = jnp.tensordot(w[path.replace("lora_b", "lora_a")], leaf, 1)
+    want = linearize(lambda w, x: plain.model.apply(w, x), plain.w)(trees.nest(step), images())
+    x = made.model.apply(made.w, images(), 0, predict.subset.stage)
+    assert_rel_close(predict(theta, x), want.total)
+    without_a = trees.nest({path: leaf for path, leaf in flat.items() if "lora_a" not in path})
+    assert_rel_close(tangent(made, 2, "lora_b")(without_a, x), want.total)
+
+
+@pytest.mark.parametrize(("kind", "method"), [("lora_b", "taft"), ("lora", "nlft"), ("adapter", "nlft")])
+@pytest.mark.parametrize("variant", ["token"])
+def test_closed_form_norms_are_those_of_vmapped_gradients(x64, kind, method, variant):
+    _, made = with_new(kind, variant)
+    predict = tangent(made, 2, kind, method=method)
+    dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
+    x = made.model.apply(made.w, images(3), 0, predict.subset.stage)
+    data, options = (dw, x, jnp.array([0, 3, 6]), jnp.ones(3)), {"loss": cross_entropy, "clip_norm": 0.5}
+    closed, vmapped = clipped_sum_closed_form(predict, *data, **options), clipped_sum(predict, *data, **options)
+    assert_rel_close(closed.norms, vmapped.norms)
+    assert_rel_close(closed.value, vmapped.value)
+
+
+@pytest.mark.parametrize("kind", ["lora", "adapter"])
+def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path, kind):
+    plain, made = with_new(kind, blocks=1)
+    images_of = pictures(3)
+    assert trunk_keys(made.model, made.w, images_of, 2) == trunk_keys(plain.model, plain.w, images_of, 2)
+    predict = tangent(moved(made, kind), 1, kind)
+    dw = tree_normal(7, predict.zeros())
+    export(tmp_path / "export", predict, dw, {})
+    again, step = load_export(tmp_path / "export", predict.model)
+    assert trees.fingerprint(again.w) == trees.fingerprint(predict.w)
+    assert trees.fingerprint(step) == trees.fingerprint(dw)
+
+
+def test_a_recipe_trains_them_and_a_tangent_trains_b_alone():
+    shapes = {}
+    for method, kind in (("nlft", "lora"), ("taft", "lora"), ("nlft", "adapter"), ("taft", "adapter")):
+        predict = Recipe(method=method, kind=kind, rank=4).predictor(10)
+        shapes[method, kind] = {path.rpartition("/")[2] for path in predict.subset.paths}
+        assert predict.subset.stage == 6
+    assert shapes["nlft", "lora"] == {"lora_a", "lora_b", "kernel", "bias"}
+    assert shapes["taft", "lora"] == {"lora_b", "kernel", "bias"}
+    assert shapes["taft", "adapter"] == shapes["nlft", "adapter"] == {"kernel", "bias"}
+
+
+def test_bad_ranks_are_refused_by_name():
+    with pytest.raises(InputError, match=r"LoRA: expected rank in 1\.\.96, a whole number; got 97"):
+        Recipe(kind="lora", rank=97).predictor(10)
+    with pytest.raises(InputError, match=r"with_adapters: expected width in 1\.\.96, a whole number; got 97"):
+        Recipe(kind="adapter", rank=97).predictor(10)
+    with pytest.raises(InputError, match="make_subset: expected a model with leaves for lora; got none"):
+        make_subset(small()[0], "lora")
+    with pytest.raises(InputError, match="no reset with adapters or LoRA"):
+        Recipe(kind="lora", reset=True).predictor(10)
