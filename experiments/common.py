@@ -44,7 +44,7 @@ def flag(
 
 
 SEEDS = (1 << 32) - 1
-ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets:PATH"
+ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets|dtd:PATH"
 TABLE: dict[str, partial] = {
     "weights": flag("string", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a weights file."),
     "architecture": flag("string", "What the weights must be, such as L/16; unset: whatever they are.", default=None),
@@ -67,6 +67,7 @@ TABLE: dict[str, partial] = {
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
     "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
+    "radius": flag("float", "Projected descent: |dw| stays below this; unset: free.", low=0.0),
     "lr": flag("float", "Learning rate.", low=0.0, high=1e6),
     "solver": flag("enum", "adam, or the optimum by conjugate gradients: no learning rate, no epochs.", SOLVERS),
     "certificate": flag("float", "Of --solver=optimum: the largest L2 distance from it, for a penalty > 0.", low=0.0),
@@ -160,9 +161,9 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
 
 
 @functools.cache
-def run_key(spec: str) -> str:
+def run_key(spec: str, weights: str) -> str:
     """What all kept runs on a data set share, as one digest: every image and label of every split, and the weights."""
-    return identity(open_dataset(spec).identity(), pretrained(F.weights), F.skip_unreadable, tj.__version__)
+    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)
 
 
 def listed(flag: str, known: Iterable[str] = ()) -> list[str]:

@@ -1,12 +1,16 @@
-"""Models trained apart on shards, added: TAFT against model soup and the head alone (the paper's Table 2).
+"""Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
+
+With --search_lrs every method's learning rate (and rank) is chosen on held-out images by the accuracy of its
+composition at the largest number of shards. The paper's tables of composition.
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
-...}}.
+...}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings, "searched": how many}}}.
 """
 
 import copy
 import sys
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -14,28 +18,44 @@ from absl import flags
 import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
+from experiments.runs import Runs
 from experiments.sharded import Method
 from tangent_jax.components.merge import MERGES
-from tangent_jax.core import Tree
+from tangent_jax.core import Tree, identity, trees
 from tangent_jax.solve.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
-flags.DEFINE_list("methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc.")
+flags.DEFINE_list(
+    "methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc, and [tangent_]lora, _adapter."
+)
+flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
+flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
 flags.DEFINE_list("merge", ["mean"], "Of taft's components: mean, inputs (RegMean), fisher (diagonal), curvature.")
 flags.DEFINE_list(
     "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
 flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
-common.define(*common.OPTIMUM, out="out/compose")
+common.define(*common.OPTIMUM, "rank", out="out/compose")
 
-TRAINED = {"taft": "taft", "soup": "nlft", "fc": "fc"}
+TRAINED = {
+    "taft": ("taft", "blocks"),
+    "soup": ("nlft", "blocks"),
+    "fc": ("fc", "blocks"),
+    "lora": ("nlft", "lora"),
+    "adapter": ("nlft", "adapter"),
+    "tangent_lora": ("taft", "lora"),
+    "tangent_adapter": ("taft", "adapter"),
+}
+"""What trains each method's components: method and kind of a recipe."""
 
 
 def main() -> None:
     counts = common.numbers("shards", int)
     common.listed("methods", TRAINED)
     common.listed("merge", MERGES)
-    methods = {name: Method(TRAINED[name]) for name in F.methods}
+    runs = Runs(binary.out_folder() / "runs.jsonl")
+    settings = {name: searched(name, max(counts), runs) for name in F.methods}
+    methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
     first = methods[F.methods[0]]
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
@@ -65,7 +85,45 @@ def main() -> None:
     panel = {"x": counts, "lines": series, "xlabel": "shards composed", "ylabel": "test accuracy"}
     pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
     print("\n".join(lines))
-    binary.finish({"shards": table, "full": full}, dataset=F.dataset, merge_penalties=penalties)
+    for name, method in methods.items():
+        zeros = method.predict.zeros()
+        settings[name] |= {
+            "numbers": method.predict.subset.size,
+            "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
+        }
+    result = {"shards": table, "full": full, "methods": settings}
+    binary.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def make(name: str, **changes: Any) -> Method:
+    """A method by its name in TRAINED."""
+    method, kind = TRAINED[name]
+    return Method(method, name if kind != "blocks" else None, kind=kind, **changes)
+
+
+def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
+    """{"chosen": the fields of a method's recipe that held-out images choose, "searched": of how many}."""
+    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in numbers_or_none("search_lrs", float)]
+    if TRAINED[name][1] != "blocks":
+        grid = [{**fields, "rank": rank} for fields in grid for rank in common.numbers("search_ranks", int)]
+    found = {}
+    for i, changes in enumerate(grid):
+        method = make(name, **changes).hold_out()
+        key = identity(common.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
+        if key not in runs.done:
+            rows = method.divide(count)
+            fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
+            parts = zip(rows, fitted, strict=True)
+            runs.add(key, method.accuracy(tj.compose({part: one.dw for part, one in parts})))
+        found[i] = runs.done[key]
+    best = max(found, key=lambda i: found[i], default=None)
+    print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in found.items()), file=sys.stderr)
+    return {"chosen": {} if best is None else grid[best], "searched": len(grid)}
+
+
+def numbers_or_none(flag: str, kind: type) -> list:
+    """The numbers of a comma-separated flag, which may be empty."""
+    return common.numbers(flag, kind) if F[flag].value else []
 
 
 def left(store: tj.Store) -> dict[str, Tree]:

@@ -14,7 +14,7 @@ from experiments.common import F
 from tangent_jax.core import trees
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "method", "subset")
-common.define("blocks", "rank", "lr", "reset", "new_class_token", "seed", *common.OPTIMUM, out="out/finetune")
+common.define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *common.OPTIMUM, out="out/finetune")
 
 
 flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,15 @@ common.define("dataset", "seed", blocks=1, lr=3e-3)
 
 
 class Method:
-    """One method on the data set of the flags: its recipe, predictor and features."""
+    """One method on the data set of the flags: its recipe, predictor and features.
 
-    def __init__(self, name: str) -> None:
-        rate = {"learning_rate": F.lr_nlft} if name == "nlft" else {}
-        self.name, self.recipe, self.dataset = name, common.recipe(method=name, **rate), common.open_dataset(F.dataset)
+    `changes`: fields of its recipe that are not the flags'; `name`: of its stores, None for the method's.
+    """
+
+    def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
+        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
+        self.name, self.recipe = name or method, common.recipe(method=method, **rate | changes)
+        self.dataset = common.open_dataset(F.dataset)
         self.predict = common.predictor(self.recipe, len(self.dataset.classes))
         self.train = common.features(self.predict, self.dataset.train, "train inputs")
         self.test = common.features(self.predict, self.dataset.test, "test inputs")

@@ -60,7 +60,7 @@ class Cell:
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
         self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
-        self.key = identity(common.run_key(spec), self.recipe, F.delta)
+        self.key = identity(common.run_key(spec, self.recipe.weights), self.recipe, F.delta)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""

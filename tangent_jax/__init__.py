@@ -52,7 +52,7 @@ from tangent_jax.train.fit import Fitted, accuracy, fit, logits
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.losses import cross_entropy, mean_squared, rescaled_square
 from tangent_jax.train.objective import Objective, distance_bound, make_objective
-from tangent_jax.train.optimizers import adam, momentum
+from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
     "Batches", "Cache", "ClippedSum", "Curvature", "Dual", "Factors", "Features", "Fitted", "InputError", "Kernel",
@@ -64,7 +64,7 @@ __all__ = [
     "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
     "logits", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared",
     "merge", "momentum", "noise_multiplier_of", "noise_scale", "open_dataset", "posterior", "predictor_of",
-    "probabilities", "read_factors", "read_step", "recovered_noise", "rescaled_square", "resnet_config", "retrain",
-    "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config",
+    "probabilities", "projected", "read_factors", "read_step", "recovered_noise", "rescaled_square", "resnet_config",
+    "retrain", "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config",
     "weighted_sum", "write_factors", "write_step",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from tangent_jax.solve.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import HYPER_PARAMETERS
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, adam
+from tangent_jax.train.optimizers import Optimizer, adam, projected
 
 SOLVERS = ("adam", "optimum")
 
@@ -35,7 +35,7 @@ class Recipe:
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
-    or an order of examples.
+    or an order of examples. `radius`: of adam's projected descent, None for none.
     """
 
     weights: str = "builtin"
@@ -63,12 +63,15 @@ class Recipe:
     solver: str = "adam"
     certificate: float = 0.01
     passes: int = 100
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         """What the objective or the optimiser refuses is told before any long work."""
         self.objective()
         self.optimizer()
         require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
+        free = self.solver == "adam" or self.radius is None
+        require(free, "Recipe", "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
         require(is_convex, "Recipe", "a tangent model or the head alone for solver optimum", self.method, do)
 
@@ -82,7 +85,8 @@ class Recipe:
         return make_objective(self.loss, self.penalty, **hyper_parameters)
 
     def optimizer(self) -> Optimizer:
-        return adam(self.learning_rate)
+        own = adam(self.learning_rate)
+        return own if self.radius is None else projected(own, self.radius)
 
     def predictor(self, classes: int, pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor: new head, new class token and reset as they are asked for.

@@ -8,6 +8,7 @@
     cars         cars_train/, cars_test/                devkit/cars_{train,test}_annos*.mat, cars_meta.mat
     dogs         Images/CLASS/*.jpg                     train_list.mat, test_list.mat
     pets         images/*.jpg                           annotations/trainval.txt, test.txt
+    dtd          images/CLASS/*.jpg                     labels/{train,val,test}{1..10}.txt: dtd:PATH@SPLIT, else 1
 
 PATH is the folder that holds these, or one above it. A missing list is named.
 """
@@ -122,7 +123,15 @@ def pets(path: Path) -> Dataset:
     return from_lists("pets", root / "images", lists)
 
 
-ARCHIVES: dict[str, Callable[[Path], Dataset]] = {
+def dtd(path: Path, split: int = 1) -> Dataset:
+    names = {"train": "train", "validation": "val", "test": "test"}
+    root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
+    listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}
+    lists = {name: [(item, item.split("/")[0]) for item in items] for name, items in listed.items()}
+    return from_lists(f"dtd{split}", root / "images", lists)
+
+
+ARCHIVES: dict[str, Callable[..., Dataset]] = {
     "caltech256": caltech256,
     "mit67": mit67,
     "aircraft": aircraft,
@@ -130,4 +139,5 @@ ARCHIVES: dict[str, Callable[[Path], Dataset]] = {
     "cars": cars,
     "dogs": dogs,
     "pets": pets,
+    "dtd": dtd,
 }

@@ -24,9 +24,12 @@ def open_dataset(spec: str) -> Dataset:
     require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
     if kind in openers:
         return openers[kind](where)
+    where, _, split = where.rpartition("@") if kind == "dtd" and "@" in where else (where, "", "1")
+    good = split.isdigit() and 1 <= int(split) <= 10
+    require(good, "open_dataset", "dtd:PATH@SPLIT with a split in 1..10", spec)
     path = existing(where)
     try:
-        return ARCHIVES[kind](path)
+        return ARCHIVES[kind](path) if kind != "dtd" else ARCHIVES[kind](path, int(split))
     except InputError:
         raise
     except Exception as error:  # scipy's reader of .mat files raises many kinds

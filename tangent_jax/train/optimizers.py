@@ -59,6 +59,28 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
     return jax.tree.map(lambda leaf: -jnp.asarray(learning_rate, leaf.dtype) * leaf, velocity), state
 
 
+def projected(optimizer: Optimizer, radius: float) -> Optimizer:
+    """Projected descent: after each of the optimiser's steps dw is scaled back onto the ball |dw| <= radius.
+
+        dw = min(1, R / |dw'|) dw',    dw' = dw + the optimiser's update
+
+    Source: Liu et al. 2024, "TAFT with Projected Gradient Descent", which has no penalty then.
+    Args:       radius: R > 0, L2 over the whole tree.
+    Guarantees: |dw| <= R after every step from a start inside; f32's rounding is left a millionth of R.
+    """
+    finite_number("projected", "radius", radius, 0.0, 1e12)
+    update = Partial(_update_projected, as_data(optimizer), radius)
+    return optax.GradientTransformationExtraArgs(trees.as_pytree(optimizer.init), update)
+
+
+def _update_projected(
+    optimizer: Optimizer, radius: Any, gradient: Tree, state: Any, dw: Any = None, **extra: Any
+) -> tuple[Tree, Any]:
+    moved, state = apply(optimizer, gradient, state, dw, **extra)
+    inside = optax.projections.projection_l2_ball(moved, radius * (1 - 1e-6))
+    return jax.tree.map(jnp.subtract, inside, dw), state
+
+
 def check_rate(function: str, learning_rate: float | Array) -> None:
     """Raises InputError for a number that is no learning rate; an array, which jit may trace, is taken as it is."""
     if not isinstance(learning_rate, Array):

@@ -9,6 +9,7 @@ from run_binary import run
 from experiments.runs import Runs
 
 LONG = "9" * 20
+METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter"
 CASES = [
     ("finetune", ["--seed=" + LONG], "flag --seed="),
     ("finetune", ["--seed=4294967296"], "flag --seed="),
@@ -23,14 +24,31 @@ CASES = [
     ("finetune", ["--out="], "flags, --out: expected a path"),
     ("compose", ["--shards="], "flags: expected --shards with an entry"),
     ("compose", ["--shards=10,"], "flags: expected --shards with an entry, no empty one; got 10,"),
-    ("compose", ["--methods="], "flags: expected --methods of taft, soup, fc; got none"),
-    ("compose", ["--methods=taft,tuft"], "flags: expected --methods of taft, soup, fc; got taft,tuft"),
+    (
+        "compose",
+        ["--methods="],
+        f"flags: expected --methods of {METHODS}; got none",
+    ),
+    (
+        "compose",
+        ["--methods=taft,tuft"],
+        f"flags: expected --methods of {METHODS}; got taft,tuft",
+    ),
     ("table1", ["--lrs="], "flags: expected --lrs with an entry"),
     ("table1", ["--datasets="], "flags: expected --datasets with an entry"),
     ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
     ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
     ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
     ("remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
+    ("finetune", ["--radius=0"], "projected: expected radius > 0"),
+    ("finetune", ["--subset=lora", "--rank=97"], "LoRA: expected rank in 1..96, a whole number; got 97"),
+    ("finetune", ["--dataset=dtd:x@11"], "open_dataset: expected dtd:PATH@SPLIT with a split in 1..10"),
+    ("finetune", ["--architecture=resnet50"], "load: expected resnet50, a ResNet; got a Vision Transformer"),
+    ("finetune", ["--weights=builtin-resnet", "--architecture=L/16"], "a Vision Transformer; got a ResNet"),
+    ("pretrain", ["--model=resnet", "--scheme=mae"], "flags: expected --model=vit for this --scheme"),
+    ("anchors", ["--anchors=mae.safetensors"], "mae.safetensors, which does not exist"),
+    ("ablations", ["--which=lose"], "flags: expected --which of loss, pt, cls, radius; got lose"),
+    ("ablations", ["--which=radius", "--radii=0"], "projected: expected radius > 0"),
     ("private", ["--epsilon=1e9", "--sampling=poisson"], "expected epsilon in 0.001..100; got 1000000000.0"),
     ("private", ["--epsilon=nan"], "expected epsilon > 0, finite; got nan"),
     ("private", ["--clip_norm=1e-40"], "expected clip_norm in 1e-12..1e+12; got 1e-40"),

@@ -4,11 +4,10 @@
     stages 1..depth  x = x + g1 MHSA(LN1 x);  x = x + g2 MLP(LN2 x)            (g1, g2: LayerScale)
     stage depth+1    logits = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
 
-Source: Dosovitskiy et al. 2021, timm's names for the options; adapters of Houlsby et al. 2019; the tangents are the closed
-forms of `rules`. Where every tangent is None this is the plain network, at plain cost. No dropout, no training
-mode. With class-token pooling the last block reads one query row only, and so computes only that row
-(rules/class_attention.py); what it needs of the other tokens is their standardised x^, which is therefore the input of
-that stage.
+Source: Dosovitskiy et al. 2021, options as timm names them, adapters of Houlsby et al. 2019; the tangents are closed
+forms of `rules`. Where every tangent is None this is the plain network, at plain cost. No dropout, no training mode.
+With class-token pooling the last block reads one query row only, and so computes only that row
+(rules/class_attention.py); what it needs of the other tokens is their standardised x^, the input of that stage.
 """
 
 import jax.numpy as jnp

@@ -1,0 +1,75 @@
+"""What the settings of a tangent model do (the paper's Figure 2 and its table of projected descent).
+
+    loss     rescaled square (RSL), cross entropy (CE), mean squared error (MSE)
+    pt       linearised at the pre-trained weights (PT=T), or with the last block drawn afresh (PT=F)
+    cls      with the pre-trained class token (CLS=F), or a new one that is linearised too (CLS=T)
+    radius   projected descent onto |dw| <= R without a penalty, CE and RSL of kappa 5
+
+Learning rates are searched on held-out images, for each column of its own.
+
+The last line of stdout: {"loss" ...: {DATASET: {COLUMN: {"mean", "spread", "accuracies", "chosen", "step_norm": the
+largest |dw| over the seeds}}}}.
+"""
+
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from experiments import binary, cells, common
+from experiments.runs import Runs
+
+common.define(
+    *common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", "blocks", out="out/ablations"
+)
+flags.adopt_module_key_flags(cells)
+flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Of loss, pt, cls, radius.")
+flags.DEFINE_list("radii", ["1", "10", "100"], "Radii R of projected descent, L2 over all trained numbers.")
+
+TITLES = {
+    "loss": "Loss of a tangent model",
+    "pt": "Initialisation of the last block",
+    "cls": "Class token",
+    "radius": "Projected descent",
+}
+
+
+def columns(which: str) -> dict[str, list[tj.Recipe]]:
+    """What is compared: for each column the recipes that are searched."""
+    variants: dict[str, dict[str, Any]] = {
+        "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
+        "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},
+        "cls": {"CLS=F": {"new_class_token": False}, "CLS=T": {"new_class_token": True}},
+    }
+    if which == "radius":
+        losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl", "kappa": 5.0}}
+        variants["radius"] = {
+            f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
+            for radius in common.numbers("radii", float)
+            for name, loss in losses.items()
+        }
+    rates = common.numbers("lrs", float)
+    return {
+        name: [common.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        for name, changes in variants[which].items()
+    }
+
+
+def main() -> None:
+    wanted = {which: columns(which) for which in common.listed("which", TITLES)}
+    runs = Runs(binary.out_folder() / "runs.jsonl")
+    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
+    result: dict[str, Any] = {}
+    for which, searched in wanted.items():
+        result[which] = {
+            dataset.name: {
+                name: cells.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
+            }
+            for spec, dataset in sets
+        }
+        cells.show(result[which], which, TITLES[which])
+    binary.finish(result)
+
+
+if __name__ == "__main__":
+    binary.run(main)

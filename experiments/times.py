@@ -1,0 +1,77 @@
+"""Seconds for one example, batch 1, as the paper times training and inference of NLFT and TAFT: its wall-clock table.
+
+Each with the frozen trunk run every time, as the paper has it, and from cached features; training is one step of Adam.
+Medians of alternating rounds in one process.
+
+The last line of stdout: {"from_images" and "from_features": {"nlft_train", "taft_train", "nlft_inference",
+"taft_inference": seconds}, "spread": the same, quartiles' distance, "device"}.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+import tangent_jax as tj
+from experiments import binary, common, pictures
+from experiments.common import F
+from experiments.measure import Operation, compiled, compiled_step, rounds
+from experiments.runs import markdown
+from tangent_jax.core import Tree
+from tangent_jax.train.optimizers import apply
+
+common.define(*common.MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
+flags.DEFINE_integer("classes", 67, "Classes of the new head; the paper's data set had 67.", lower_bound=2)
+flags.DEFINE_integer("repeats", 60, "Rounds at most.", lower_bound=1)
+flags.DEFINE_float("seconds", 60.0, "Seconds at most, compilation apart.", 0.1)
+
+
+def operations(method: str) -> list[Operation]:
+    """Training and inference of one example by a method, from images and from features."""
+    recipe = common.recipe(method=method)
+    predict = common.predictor(recipe, F.classes)
+    model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
+    objective, label = recipe.objective(), jnp.zeros(1, int)
+    images = jax.random.normal(jax.random.key(0), (1, model.image_size, model.image_size, 3))
+    features = model.apply(predict.w, images, 0, stage)
+    dw = predict.zeros()
+
+    def step(state: tuple[Tree, Any], predict: tj.Predictor, x: jax.Array, start: int) -> tuple[Tree, Any]:
+        x = predict.model.apply(predict.w, x, start, stage)
+        gradient = jax.grad(lambda dw: objective(predict, dw, x, label))(state[0])
+        return apply(optimizer, gradient, state[1], state[0])
+
+    def infer(predict: tj.Predictor, dw: Tree, x: jax.Array, start: int) -> jax.Array:
+        return predict(dw, predict.model.apply(predict.w, x, start, stage))
+
+    made = []
+    for source, x, start in (("images", images, 0), ("features", features, stage)):
+        title, state = f"{method} {source}", (dw, optimizer.init(dw))
+        made.append(compiled_step(f"{title} train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
+        made.append(compiled(f"{title} inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
+    return made
+
+
+def main() -> None:
+    both = [operation for method in ("nlft", "taft") for operation in operations(method)]
+    rows = {row["operation"]: row for row in rounds(both, "rounds", F.repeats, F.seconds)}
+    table: dict[str, Any] = {}
+    for title, row in rows.items():
+        method, source, what = title.split()
+        table.setdefault(f"from_{source}", {})[f"{method}_{what}"] = row["seconds"]
+        table.setdefault("spread", {})[title] = row["spread"]
+    columns = ["nlft_train", "taft_train", "nlft_inference", "taft_inference"]
+    sources = ("from_images", "from_features")
+    lines = [[source, *(f"{table[source][c]:.4g}" for c in columns)] for source in sources]
+    text = markdown(["seconds an example", *columns], lines)
+    (binary.out_folder() / "times.md").write_text(text)
+    series = {name.replace("_", " "): [(table[source][name], 0.0) for source in sources] for name in columns}
+    path, title = binary.out_folder() / "times.png", "One example, batch 1"
+    pictures.bars(path, [source.replace("_", " ") for source in sources], series, title, "seconds")
+    print(text)
+    binary.finish({**table, "device": jax.devices()[0].device_kind})
+
+
+if __name__ == "__main__":
+    binary.run(main)
