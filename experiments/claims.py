@@ -1,0 +1,355 @@
+"""What the paper claims, table by table, read off the results of our commands: our figures, and whether each holds.
+
+A claim is a list of comparisons. One of accuracies holds where the difference of the means is above their noise, the
+largest of both spreads over seeds and of the standard error sqrt(p (1 - p) / n) over n test images; "at least as good"
+holds above minus that noise. A bound holds where the figure is within it. The verdict: all comparisons hold: "holds";
+some: "holds in part"; none: "does not hold".
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+Result = dict[str, Any]
+Results = Mapping[str, Result]  # by the name of the job
+Tests = Mapping[str, int]  # how many test images, by the name of the data set
+Rows = list[list[object]]
+
+
+@dataclasses.dataclass
+class Finding:
+    """Our figures as a table, and the comparisons: (what, whether it holds)."""
+
+    columns: list[str]
+    rows: Rows
+    checks: list[tuple[str, bool]]
+
+    @property
+    def verdict(self) -> str:
+        held = [holds for _, holds in self.checks]
+        return "holds" if all(held) else "holds in part" if any(held) else "does not hold"
+
+
+Read = Callable[[Results, Tests], Finding]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One table or figure: its name, what the paper says of it, the jobs whose results it reads, and the reading."""
+
+    name: str
+    title: str
+    says: str
+    jobs: tuple[str, ...]
+    read: Read
+    pictures: tuple[str, ...] = ()
+
+
+def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
+    """Whether accuracy a is above b; each a cell {"mean", "spread"} or a number; n: test images."""
+    (ma, sa), (mb, sb) = (value(x) for x in (a, b))
+    noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
+    holds = ma - mb > noise if strictly else ma - mb >= -noise
+    sign = ">" if strictly else "at least"
+    return f"{what}: {100 * ma:.1f} {sign} {100 * mb:.1f} (noise {100 * noise:.1f})", holds
+
+
+def bound(what: str, figure: float, most: float, unit: str = "") -> tuple[str, bool]:
+    return f"{what}: {figure:.3g}{unit}, at most {most:g}{unit}", figure <= most
+
+
+def value(cell: Any) -> tuple[float, float]:
+    return (cell["mean"], cell["spread"]) if isinstance(cell, dict) else (cell, 0.0)
+
+
+def percent(cell: Any) -> str:
+    """An accuracy in percent, with its spread over seeds where there are any."""
+    mean, spread = value(cell)
+    return f"{100 * mean:.1f} ± {100 * spread:.1f}" if isinstance(cell, dict) else f"{100 * mean:.1f}"
+
+
+def settings(cell: Mapping[str, Any]) -> str:
+    """What held-out images chose."""
+    chosen = cell["chosen"]
+    words = [f"LR {chosen['learning_rate']:g}"] if "learning_rate" in chosen else ["as given"]
+    words += [f"PT={'F' if chosen['reset'] else 'T'}"] if "reset" in chosen else []
+    words += [f"CLS={'T' if chosen['new_class_token'] else 'F'}"] if "new_class_token" in chosen else []
+    words += [f"rank {chosen['rank']}"] if "rank" in chosen else []
+    return f"{', '.join(words)} (of {cell['searched']})"
+
+
+def by_set(results: Results, job: str) -> dict[str, Result]:
+    """The results of a job that is run once for each data set: JOB-DATASET."""
+    return {name.partition("-")[2]: result for name, result in results.items() if name.partition("-")[0] == job}
+
+
+def table1(results: Results, tests: Tests) -> Finding:
+    table = results["table1"]
+    columns, checks = [*next(iter(table.values()))], []
+    for name, row in table.items():
+        for column in (c for c in columns if c.startswith("TAFT-")):
+            nlft = f"NLFT-{column.removeprefix('TAFT-')}"
+            checks.append(better(f"{name}, {column} against {nlft}", row[column], row[nlft], tests[name], False))
+        checks.append(better(f"{name}, TAFT-1 against FC", row["TAFT-1"], row["FC"], tests[name]))
+    return Finding(
+        ["data set", *columns], [[n, *(percent(row[c]) for c in columns)] for n, row in table.items()], checks
+    )
+
+
+def shards_of(result: Result) -> list[str]:
+    return [*result["shards"]]
+
+
+def composition(against: tuple[str, ...]) -> Read:
+    def read(results: Results, tests: Tests) -> Finding:
+        rows, checks, found = [], [], by_set(results, "compose")
+        every = [*next(iter(found.values()))["methods"]]
+        names = every if len(against) > 1 else ["taft", *against]
+        for name, result in found.items():
+            for count in shards_of(result):
+                row = result["shards"][count]
+                rows.append([name, count, *(percent(row[n]) for n in names)])
+                checks += [
+                    better(f"{name}, {count} shards, TAFT against {other}", row["taft"], row[other], tests[name])
+                    for other in against
+                ]
+            rows.append([name, "one model", *(percent(result["full"][n]) for n in names)])
+            numbers = [f"{result['methods'][n]['numbers']:,} ({result['methods'][n]['bytes']:,} B)" for n in names]
+            rows.append([name, "numbers, bytes", *numbers])
+        return Finding(["data set", "shards", *names], rows, checks)
+
+    return read
+
+
+def forgetting(results: Results, tests: Tests) -> Finding:
+    rows, checks = [], []
+    for name, result in by_set(results, "forget").items():
+        curve, total = result["curve"], result["inference_passes"]["sisa"]
+        half = min(range(len(curve["removed"])), key=lambda i: abs(curve["removed"][i] - total / 2))
+        lost = 100 * (curve["taft"][0] - curve["taft"][half])
+        rows.append([name, total, curve["removed"][half], percent(curve["taft"][0]), percent(curve["taft"][half])])
+        checks.append(bound(f"{name}, points lost", lost, 4.0))
+    return Finding(["data set", "shards", "removed", "before", "after"], rows, checks)
+
+
+def sisa(results: Results, tests: Tests) -> Finding:
+    rows, checks = [], []
+    for name, result in by_set(results, "forget").items():
+        curve = result["curve"]
+        for other in ("sisa_mean", "sisa_vote"):
+            gaps = [a - b for a, b in zip(curve["taft"], curve[other], strict=True)]
+            above = sum(gap > 0 for gap in gaps)
+            rows.append([name, other, f"{above} of {len(gaps)}", f"{100 * sum(gaps) / len(gaps):.1f}"])
+            checks.append(
+                (f"{name}, above {other} at every number removed: {above} of {len(gaps)}", above == len(gaps))
+            )
+    return Finding(["data set", "SISA", "numbers removed at which TAFT is above", "average points"], rows, checks)
+
+
+def retraining(results: Results, tests: Tests) -> Finding:
+    rows, checks = [], []
+    for name, result in by_set(results, "forget").items():
+        r, total = result["retraining"], result["inference_passes"]["sisa"]
+        lost = 100 * (r["before"] - r["shards"])
+        rows.append([name, total, percent(r["before"]), percent(r["shards"]), f"{r['speedup']:.0f}x"])
+        checks.append(bound(f"{name}, points lost", lost, 6.2))
+        checks.append(
+            (f"{name}, one of {total} shards retrained {r['speedup']:.0f} times faster", r["speedup"] >= total)
+        )
+    return Finding(["data set", "shards", "before", "retrained", "faster"], rows, checks)
+
+
+def paragon(results: Results, tests: Tests) -> Finding:
+    rows, checks = [], []
+    for name, result in by_set(results, "forget").items():
+        r = result["retraining"]
+        rows.append([name, percent(r["shards"]), percent(r["paragon"])])
+        checks.append(bound(f"{name}, points under the paragon", 100 * (r["paragon"] - r["shards"]), 6.2))
+    return Finding(["data set", "shards retrained", "paragon, from scratch"], rows, checks)
+
+
+def private(results: Results, tests: Tests) -> Finding:
+    rows, checks, subsets = [], [], []
+    for name, by_epsilon in results["table3"].items():
+        for epsilon, row in by_epsilon.items() if name != "with_search" else ():
+            subsets = [*row]
+            rows.append([name, epsilon, *(f"{percent(row[s]['taft'])} / {percent(row[s]['nlft'])}" for s in subsets)])
+            for s in (s for s in subsets if s != "fc"):
+                pair = row[s]["taft"], row[s]["nlft"]
+                checks.append(better(f"{name}, epsilon {epsilon}, {s}, TAFT against NLFT", *pair, tests[name]))
+    return Finding(["data set", "epsilon", *(f"{s}, TAFT / NLFT" for s in subsets)], rows, checks)
+
+
+def ablation(which: str, best: str) -> Read:
+    def read(results: Results, tests: Tests) -> Finding:
+        table = results["ablations"][which]
+        columns = [*next(iter(table.values()))]
+        rows: Rows = [[name, *(percent(row[c]) for c in columns)] for name, row in table.items()]
+        others = [c for c in columns if c != best]
+        checks = [
+            better(f"{name}, {best} against {other}", row[best], row[other], tests[name])
+            for name, row in table.items()
+            for other in others
+        ]
+        return Finding(["data set", *columns], rows, checks)
+
+    return read
+
+
+def radius(results: Results, tests: Tests) -> Finding:
+    table, rows, checks = results["ablations"]["radius"], [], []
+    for name, row in table.items():
+        radii = list(dict.fromkeys(column.partition("R=")[2] for column in row))
+        for r in radii:
+            ce, rsl = row[f"CE, R={r}"], row[f"RSL, R={r}"]
+            norms = [f"{cell['step_norm']:.4g}" for cell in (ce, rsl)]
+            rows.append([name, r, percent(ce), percent(rsl), *norms])
+            checks.append((f"{name}, |dw| within {r}", max(ce["step_norm"], rsl["step_norm"]) <= float(r)))
+        small, large = row[f"CE, R={radii[0]}"], row[f"CE, R={radii[-1]}"]
+        checks.append(better(f"{name}, RSL against CE at R={radii[0]}", row[f"RSL, R={radii[0]}"], small, tests[name]))
+        checks.append(
+            better(f"{name}, CE against RSL at R={radii[-1]}", large, row[f"RSL, R={radii[-1]}"], tests[name])
+        )
+    return Finding(["data set", "R", "CE", "RSL", "|dw|, CE", "|dw|, RSL"], rows, checks)
+
+
+def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -> Callable[..., Finding]:
+    """What was chosen for columns of our Table 1, and whether tangents agree with the paper's usual choice."""
+
+    def read(results: Results, tests: Tests) -> Finding:
+        table, checks = results["table1"], []
+        columns = names([*next(iter(table.values()))])
+        for name, row in table.items():
+            for column in (c for c in columns if c.startswith("TAFT")):
+                for field, expected in fields.items():
+                    got = row[column]["chosen"][field]
+                    checks.append((f"{name}, {column}, {field}: {got}, usual in the paper {expected}", got == expected))
+        return Finding(
+            ["data set", *columns], [[n, *(settings(r[c]) for c in columns)] for n, r in table.items()], checks
+        )
+
+    return read
+
+
+def chosen_shards(results: Results, tests: Tests) -> Finding:
+    rows, checks, names = [], [], []
+    for name, result in by_set(results, "compose").items():
+        names = [*result["methods"]]
+        rows.append([name, *(settings(result["methods"][n]) for n in names)])
+        got = result["methods"]["taft"]["chosen"].get("learning_rate")
+        checks.append((f"{name}, TAFT, learning rate {got:g}, usual in the paper 0.001", got == 1e-3))
+    return Finding(["data set", *names], rows, checks)
+
+
+def anchors(job: str, order: Callable[[list[str]], list[tuple[str, str]]]) -> Callable[..., Finding]:
+    """Tangents of several pre-trained models; `order` gives pairs of which the first is to be the better."""
+
+    def read(results: Results, tests: Tests) -> Finding:
+        rows, checks, names = [], [], []
+        for name, found in results[job].items():
+            names = [*found]
+            titles = [title for title, cell in found[names[0]].items() if isinstance(cell, dict)]
+            for title in titles:
+                rows.append([name, title, *(percent(found[n][title]) for n in names)])
+                checks += [
+                    better(f"{name}, {title}, {a} against {b}", found[a][title], found[b][title], tests[name])
+                    for a, b in order(names)
+                ]
+            rows.append(
+                [
+                    name,
+                    "parameters (trained)",
+                    *(f"{found[n]['parameters']:,} ({found[n]['trained']:,})" for n in names),
+                ]
+            )
+        return Finding(["data set", "", *names], rows, checks)
+
+    return read
+
+
+def times(results: Results, tests: Tests) -> Finding:
+    result = results["times"]
+    columns = ["nlft_train", "taft_train", "nlft_inference", "taft_inference"]
+    sources = [s for s in result if s.startswith("from_")]
+    rows: Rows = [[s.replace("_", " "), *(f"{result[s][c]:.4g}" for c in columns)] for s in sources]
+    checks = []
+    for source in sources:
+        for what in ("train", "inference"):
+            ratio = result[source][f"taft_{what}"] / result[source][f"nlft_{what}"]
+            checks.append(bound(f"{source.replace('_', ' ')}, {what}, TAFT over NLFT", ratio, 2.0))
+    return Finding(["seconds an example", *columns], rows, checks)
+
+
+def movement(results: Results, tests: Tests) -> Finding:
+    rows, checks = [], []
+    for name, result in by_set(results, "influence").items():
+        counts, moved = result["components"], result["movement"]
+        places = sorted({0, len(counts) // 4, len(counts) // 2, len(counts) - 1})
+        rows += [[name, counts[i], f"{moved[i]:.4g}"] for i in places]
+        falls = all(moved[a] > moved[b] for a, b in pairwise(places))
+        checks.append((f"{name}: falls from {moved[0]:.3g} at {counts[0]} to {moved[-1]:.3g} at {counts[-1]}", falls))
+    return Finding(["data set", "components", "L2 change by the last"], rows, checks)
+
+
+def of_one(names: list[str]) -> list[str]:
+    return [name for name in names if name == "FC" or name.endswith("-1")]
+
+
+def of_many(names: list[str]) -> list[str]:
+    return [name for name in names if name not in of_one(names)]
+
+
+def dtd(results: Results, tests: Tests) -> Finding:
+    return composition(("soup",))({name: r for name, r in results.items() if name.startswith("compose-dtd")}, tests)
+
+
+def schemes(names: list[str]) -> list[tuple[str, str]]:
+    """(better, worse) by the paper's order: anchors are given as MAE, supervised, contrastive."""
+    masked, supervised, contrastive = names
+    return [(supervised, masked), (contrastive, supervised)]
+
+
+USUAL = {"learning_rate": 1e-3, "reset": True, "new_class_token": False}
+RETRAINED = (
+    "With half of the images unlearned, retrained shards lose 6.2 points; a shard is retrained up to 50x faster."
+)
+CLAIMS = (
+    Claim("Table 1", "TAFT against non-linear fine-tuning", "TAFT is as good as NLFT, and above a new head alone.",
+          ("table1",), table1, ("table1.png",)),
+    Claim("Table 2", "composition", "Composed over shards, TAFT is above model soup at every number of shards.",
+          ("compose",), composition(("soup",)), ("compose.png",)),
+    Claim("Figure 1a", "free forgetting by subtraction", "Half of 50 shards can leave for 4.0 points of accuracy.",
+          ("forget",), forgetting, ("forget.png",)),
+    Claim("Figure 1b", "against SISA", "TAFT is above SISA at every number of shards removed.", ("forget",), sisa),
+    Claim("Figure 1c", "shard retraining", RETRAINED, ("forget",), retraining),
+    Claim("Table 3", "differential privacy", "Tangents are above their non-linear models in nearly every cell.",
+          ("table3",), private, ("table3.png",)),
+    Claim("Figure 2a", "the rescaled square loss", "RSL is above cross entropy and mean squared error.",
+          ("ablations",), ablation("loss", "RSL"), ("loss.png",)),
+    Claim("Figure 2b", "choice of initialisation", "Drawing the last block afresh (PT=F) improves the average.",
+          ("ablations",), ablation("pt", "PT=F"), ("pt.png",)),
+    Claim("Figure 2c", "linearising the class token", "A new class token (CLS=T) helps on data far from pre-training.",
+          ("ablations",), ablation("cls", "CLS=T"), ("cls.png",)),
+    Claim("Table 4", "best settings, one block", "Usual: LR 1e-3, PT=F, CLS=F.", ("table1",), chosen(of_one, USUAL)),
+    Claim("Table 5", "best settings, many blocks", "Usual: LR 1e-4, PT=T, CLS=F.", ("table1",),
+          chosen(of_many, {**USUAL, "learning_rate": 1e-4, "reset": False})),
+    Claim("Table 6", "best settings, shards", "Usual: LR 1e-3 for both.", ("compose",), chosen_shards),
+    Claim("Table 7", "linearised ResNet", "TAFT is above a linearised ResNet, alone and over 10 shards.",
+          ("architectures",), anchors("architectures", lambda names: [(names[0], names[1])]), ("anchors.png",)),
+    Claim("Table 8", "time per example", "A tangent costs potentially twice the model, in training and inference.",
+          ("times",), times, ("times.png",)),
+    Claim("Figure 3", "against the paragon", "Retrained shards come close to a model trained from scratch.",
+          ("forget",), paragon),
+    Claim("Table 9", "pre-training schemes",
+          "Masked autoencoding transfers worse than classes; a contrastive scheme better than both.",
+          ("schemes",), anchors("schemes", schemes), ("anchors.png",)),
+    Claim("Figure 4", "change by one more component", "It falls with the number of components.",
+          ("influence",), movement, ("influence.png",)),
+    Claim("Table 10", "textures (DTD)", "On DTD, too, TAFT composes better than soup.", ("compose-dtd",), dtd),
+    Claim("Table 11", "adapters and LoRA", "Composed, TAFT is above adapters, LoRA and soup.",
+          ("compose",), composition(("adapter", "lora", "soup"))),
+    Claim("Table 12", "projected descent", "RSL is better at R = 1, cross entropy at the larger radius.",
+          ("ablations",), radius, ("radius.png",)),
+)  # fmt: skip
