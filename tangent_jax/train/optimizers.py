@@ -67,6 +67,8 @@ def projected(optimizer: Optimizer, radius: float) -> Optimizer:
     Source: Liu et al. 2024, "TAFT with Projected Gradient Descent", which has no penalty then.
     Args:       radius: R > 0, L2 over the whole tree.
     Guarantees: |dw| <= R after every step from a start inside; f32's rounding is left a millionth of R.
+    Edge cases: on the sphere Adam, which rescales the gradient, rests elsewhere than at the ball's best point; plain
+                gradient descent rests there.
     """
     finite_number("projected", "radius", radius, 0.0, 1e12)
     update = Partial(_update_projected, as_data(optimizer), radius)

@@ -174,6 +174,23 @@ def test_an_official_archive_reads_with_its_official_split(tmp_path, name):
         assert dataset.splits["train"].labels.tolist() == [1, 0]
 
 
+def test_dtd_reads_each_of_its_ten_splits(tmp_path):
+    write(tmp_path, *(f"dtd/images/{c}/{c}_{i}.jpg" for c in ("banded", "dotted") for i in range(3)))
+    (tmp_path / "dtd/labels").mkdir()
+    for split in range(1, 11):
+        for i, name in enumerate(("train", "val", "test")):
+            listed = "".join(f"{c}/{c}_{(i + split) % 3}.jpg\n" for c in ("banded", "dotted"))
+            (tmp_path / f"dtd/labels/{name}{split}.txt").write_text(listed)
+    first, third = open_dataset(f"dtd:{tmp_path}"), open_dataset(f"dtd:{tmp_path}@3")
+    assert (first.name, third.name, third.classes) == ("dtd1", "dtd3", ("banded", "dotted"))
+    assert {split: len(part) for split, part in third.splits.items()} == {"train": 2, "validation": 2, "test": 2}
+    assert first.train.names == ("banded/banded_1.jpg", "dotted/dotted_1.jpg")
+    assert third.train.names == ("banded/banded_0.jpg", "dotted/dotted_0.jpg")
+    for wrong in ("11", "0", "x"):
+        with pytest.raises(InputError, match=r"dtd:PATH@SPLIT with a split in 1\.\.10"):
+            open_dataset(f"dtd:{tmp_path}@{wrong}")
+
+
 def test_a_tfds_set_reads_without_tensorflow(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
 

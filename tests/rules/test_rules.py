@@ -40,6 +40,29 @@ def full_attention_row(x, q, scale, bias, wk, bk, wv, bv):
     return jnp.einsum("bhm,bmhe->bhe", a, v)
 
 
+def convolution(x, w):
+    """By XLA, stride 2, half a window of padding."""
+    half = w.shape[0] // 2
+    return jax.lax.conv_general_dilated(x, w, (2, 2), [(half, half)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def batch_norm(x, g, beta):
+    mean, var = Dual(normal(7, (3,), x.dtype), None), Dual(normal(8, (3,), x.dtype) ** 2 + 0.5, None)
+    leaf = {"mean": mean, "var": var}
+    return lambda d: rules.batch_norm(x, d[0], leaf | {"scale": Dual(g, d[1]), "bias": Dual(beta, d[2])}, 1e-5)
+
+
+def fixed_norm(x, g, beta):
+    mean, var = normal(7, (3,), x.dtype), normal(8, (3,), x.dtype) ** 2 + 0.5
+    return g * (x - mean) / jnp.sqrt(var + 1e-5) + beta
+
+
+def largest(x):
+    lowest, window = jnp.array(-jnp.inf, x.dtype), ((1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    return jax.lax.reduce_window(x, lowest, jax.lax.max, *window)
+
+
+PIXELS = (B, 7, 6, 3)
 CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the same function by plain jnp)
     "dense": (((B, N, D), (D, F), (F,)), dense, lambda x, w, b: x @ w + b),
     "layer_norm": (
@@ -67,6 +90,13 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         lambda x: lambda d: rules.ACTIVATIONS["quick_gelu"](x, d[0]),
         lambda x: x * jax.nn.sigmoid(1.702 * x),
     ),
+    "relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0]), jax.nn.relu),
+    "leaky relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0], 0.1), lambda x: jax.nn.leaky_relu(x, 0.1)),
+    "conv": ((PIXELS, (3, 3, 3, 4)), lambda x, w: lambda d: rules.conv(x, d[0], Dual(w, d[1]), 2), convolution),
+    "conv, 1 x 1": ((PIXELS, (1, 1, 3, 4)), lambda x, w: lambda d: rules.conv(x, d[0], Dual(w, d[1]), 2), convolution),
+    "batch_norm": ((PIXELS, (3,), (3,)), batch_norm, fixed_norm),
+    "max_pool": ((PIXELS,), lambda x: lambda d: rules.max_pool(x, d[0]), largest),
+    "mean_pool": ((PIXELS,), lambda x: lambda d: rules.mean_pool(x, d[0]), lambda x: x.mean((1, 2))),
     "softmax": (
         ((B, H, N, N + 1),),
         lambda s: lambda d: rules.softmax(s, d[0]),
@@ -201,3 +231,16 @@ def test_one_key_is_read_whole(x64):
     q, k, v, dv = (normal(i, (B, 1, H, E)) for i in range(4))
     o, do = rules.attention(q, None, k, None, v, dv)
     assert_rel_close((o, do), (v, dv))
+
+
+def test_a_convolution_is_the_same_by_xla_s_own_as_accelerators_run_it(x64, monkeypatch):
+    x, dx, rule, _ = operands("conv")
+    by_patches = rule(*x)(dx)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert_rel_close(rule(*x)(dx), by_patches)
+
+
+def test_of_equal_values_the_first_passes_its_tangent_on(x64):
+    y, dy = rules.max_pool(jnp.zeros((1, 3, 3, 1)), jnp.arange(9.0).reshape(1, 3, 3, 1))
+    assert (y == 0).all()
+    assert dy[0, :, :, 0].tolist() == [[0.0, 1.0], [3.0, 4.0]]

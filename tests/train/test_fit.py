@@ -22,7 +22,7 @@ from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import accuracy, fit, logits
 from tangent_jax.train.objective import Objective, distance_bound, make_objective
-from tangent_jax.train.optimizers import adam, momentum
+from tangent_jax.train.optimizers import adam, momentum, projected
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
 Y = np.random.default_rng(1).integers(0, 7, 70)
@@ -111,6 +111,44 @@ def test_the_papers_decay_is_the_default():
 def test_any_optax_transformation_trains_any_function(optimizer):
     fitted = fit(linear, START, batches(), optimizer=optimizer, epochs=3)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
+
+
+def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
+    """min |dw - target|^2 / 2 over |dw| <= R: the target, scaled back onto the ball."""
+    target = {"a": jnp.array([3.0, 4.0]), "b": jnp.array(12.0)}  # |target| = 13
+
+    def loss(logits, labels):
+        return logits[:, 0]
+
+    def predict(dw, x):
+        away = trees.squared_norm(trees.plus(dw, trees.scaled(-1.0, target)))
+        return jnp.broadcast_to(away / 2, (len(x), 1))
+
+    data, norms = Batches(np.zeros((4, 1)), np.zeros(4, int), jax.random.key(0), batch_size=4), []
+
+    def note(_, dw):
+        norms.append(float(trees.squared_norm(dw)) ** 0.5)
+
+    for radius, want in ((6.5, 0.5), (26.0, 1.0)):
+        start = jax.tree.map(jnp.zeros_like, target)
+        options = {"optimizer": projected(optax.sgd(0.5), radius), "epochs": 40, "on_epoch": note}
+        found = fit(predict, start, data, Objective(loss), **options).dw
+        assert max(norms) <= radius
+        assert_rel_close(found, trees.scaled(want, target), 1e-5)
+
+
+def test_projected_descent_in_f32_never_leaves_its_ball():
+    dw, optimizer = {"w": jnp.zeros(50_000)}, projected(adam(0.1), 1.0)
+    state = optimizer.init(dw)
+    for key in range(5):
+        updates, state = optimizer.update({"w": normal(key, (50_000,))}, state, dw)
+        dw = optax.apply_updates(dw, updates)
+        assert 0.999 < np.linalg.norm(np.asarray(dw["w"], np.float64)) <= 1.0
+
+
+def test_a_radius_of_nothing_is_refused():
+    with pytest.raises(InputError, match=r"projected: expected radius > 0, at most 1e\+12; got 0"):
+        projected(adam(), 0)
 
 
 def test_plain_sgd_is_gradient_descent(x64):

@@ -1,0 +1,173 @@
+"""The report of the paper: its claims are read as its rule says, and its commands run once."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from photos import photographs
+from run_binary import run
+
+from experiments import schemes
+from experiments.claims import CLAIMS, Finding, anchors, better, composition, radius
+from experiments.published import TABLES
+from tangent_jax.core import trees
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import load, save
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+
+
+def cell(mean, spread=0.0, **more):
+    return {"mean": mean, "spread": spread, **more}
+
+
+def test_every_table_and_figure_has_a_claim_and_the_paper_s_figures():
+    names = [claim.name for claim in CLAIMS]
+    assert len({*names}) == len(names) == 20
+    assert {*names} == {*TABLES}
+    for columns, rows in TABLES.values():
+        assert {len(row) for row in rows} == {len(columns)}
+
+
+def test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed():
+    # 400 test images at 0.8: a standard error of 0.02
+    assert better("", 0.83, 0.80, 400)[1]
+    assert not better("", 0.81, 0.80, 400)[1]
+    assert better("", 0.79, 0.80, 400, strictly=False)[1]
+    assert not better("", 0.77, 0.80, 400, strictly=False)[1]
+    assert not better("", cell(0.85, 0.06), 0.80, 400)[1]
+    assert not better("", cell(0.83), cell(0.80, 0.04), 400)[1]
+
+
+def test_a_verdict_is_of_all_comparisons():
+    verdicts = {(True, True): "holds", (True, False): "holds in part", (False, False): "does not hold"}
+    for held, verdict in verdicts.items():
+        assert Finding([], [], [("", one) for one in held]).verdict == verdict
+
+
+def composed(taft, soup):
+    method = {"numbers": 10, "bytes": 40, "chosen": {}, "searched": 0}
+    shards = {"50": {"taft": taft, "soup": soup, "taft_single": 0.1}}
+    return {"shards": shards, "full": {"taft": 0.9, "soup": 0.9}, "methods": {"taft": method, "soup": method}}
+
+
+def test_claims_read_every_data_set():
+    results = {"compose-a": composed(0.8, 0.7), "compose-b": composed(0.7, 0.8)}
+    finding = composition(("soup",))(results, {"a": 1000, "b": 1000})
+    assert [holds for _, holds in finding.checks] == [True, False]
+    assert finding.verdict == "holds in part"
+    assert ["a", "50", "80.0", "70.0"] in finding.rows
+    row = {"CE, R=1": cell(0.6, step_norm=1.0), "RSL, R=1": cell(0.7, step_norm=0.9)}
+    row |= {"CE, R=10": cell(0.8, step_norm=10.5), "RSL, R=10": cell(0.7, step_norm=9.0)}
+    found = radius({"ablations": {"radius": {"a": row}}}, {"a": 1000})
+    assert [holds for _, holds in found.checks] == [True, False, True, True]  # one step left its ball
+    models = {"vit": {"alone": cell(0.8), "parameters": 5, "trained": 2}}
+    models["resnet"] = {"alone": cell(0.6), "parameters": 5, "trained": 2}
+    found = anchors("architectures", lambda names: [(names[0], names[1])])({"architectures": {"a": models}}, {"a": 500})
+    assert found.verdict == "holds"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """The flags that name photographs and a cache, and the files of a small ViT and a small ResNet."""
+    root = tmp_path_factory.mktemp("paper")
+    photographs(root / "photos")
+    vit = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=10))
+    resnet = ResNet(ResNetConfig((1, 1), True, 4, "small", 16, 10))
+    for name, model in (("vit", vit), ("resnet", resnet)):
+        save(root / f"{name}.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), name))
+    return (f"--datasets=folder:{root}/photos", f"--cache_dir={root}/cache"), root
+
+
+@pytest.mark.slow
+def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_path):
+    flags, root = places
+    small = ("--which=cls,radius", "--radii=0.5", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
+    line, _ = run("ablations", *flags, *small, f"--weights={root}/vit.safetensors", f"--out={tmp_path}")
+    result = json.loads(line.splitlines()[-1])
+    row = result["radius"]["photos"]
+    assert [*row] == ["CE, R=0.5", "RSL, R=0.5"]
+    assert all(0.1 < one["step_norm"] <= 0.5 for one in row.values())
+    assert result["cls"]["photos"]["CLS=T"]["chosen"]["new_class_token"]
+    for name in ("cls", "radius"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+        assert (tmp_path / f"{name}.md").read_text().startswith("| data set | C")
+
+
+@pytest.mark.slow
+def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path):
+    flags, root = places
+    given = f"--anchors={root}/vit.safetensors,{root}/resnet.safetensors"
+    small = ("--shards=2", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
+    line, _ = run("anchors", *flags, *small, given, f"--out={tmp_path}")
+    result = json.loads(line.splitlines()[-1])["photos"]
+    assert [*result] == ["vit", "resnet"]
+    for row in result.values():
+        assert {"alone", "2 shards", "parameters", "trained"} == {*row}
+        assert 0 < row["trained"] < row["parameters"]
+    again, err = run("anchors", *flags, *small, given, f"--out={tmp_path}")
+    assert again == line
+    assert "epoch" not in err
+
+
+@pytest.mark.slow
+def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_path):
+    flags, root = places
+    given = (*flags, f"--weights={root}/vit.safetensors", f"--out={tmp_path}/out", "--quick", "--only=Table 8,Table 10")
+    line, err = run("paper", *given)
+    assert "times: python -m experiments.times" in err
+    result = json.loads(line.splitlines()[-1])
+    assert result["verdicts"]["Table 10"] == "not run"
+    measured = (tmp_path / "out/times/result.json").read_bytes()
+    line, err = run("paper", *given)
+    assert "times: read" in err
+    assert json.loads(line.splitlines()[-1]) == result
+    assert (tmp_path / "out/times/result.json").read_bytes() == measured
+    report, page = ((tmp_path / f"out/report.{kind}").read_text() for kind in ("md", "html"))
+    assert re.findall("^## (.*):", report, re.M) == ["Table 8", "Table 10"]
+    assert "| seconds an example, ViT-L/16 | 0.147 | 0.204 | 0.021 | 0.065 |" in report
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", report):
+        assert (tmp_path / "out" / picture).exists()
+    assert page.count('src="data:image/png;base64,') == 1
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    _, err = run("paper", *given, "--schemes=a,b", code=1)
+    assert "flags: expected --schemes=MAE,SUPERVISED,CONTRASTIVE or none; got a,b" in err
+    _, err = run("paper", *given[:-1], "--only=Table 8,Table 9", "--schemes=a,b,c", f"--out={tmp_path}/other", code=1)
+    assert "paper: expected schemes to finish; got load: expected weights" in err
+    assert not (tmp_path / "other/report.md").exists()
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [(s, "vit") for s in schemes.SCHEMES] + [("classes", "resnet")])
+def test_each_scheme_s_loss_falls_along_its_gradient_and_gives_a_model_that_loads(tmp_path, scheme, kind):
+    images = np.random.default_rng(0).integers(0, 256, (128, 16, 16, 3)).astype(np.uint8)
+    made = schemes.make_scheme(scheme, kind, jax.random.key(0), images)
+    x, y = images[:8], jnp.arange(8) * made.has_classes
+
+    def loss(dw):
+        return made.objective(made.predict, dw, x, y)
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(made.dw)
+    if scheme == "mae":  # a leaf moves: the mask is another
+        bits = jax.tree.map(jnp.zeros_like, made.dw)
+        bits["decoder"]["head"]["bias"] = bits["decoder"]["head"]["bias"].at[0].set(1e-6)
+        assert float(jnp.abs(made.predict(bits, x) - made.predict(made.dw, x)).max()) > 1e-3
+    dw = jax.tree.map(lambda leaf: -1e-3 * leaf, gradient)
+    if scheme == "mae":
+        dw["decoder"]["head"]["bias"] = jnp.zeros_like(dw["decoder"]["head"]["bias"])  # the same mask again
+    assert float(jax.jit(loss)(dw)) < float(value)
+    assert max(float(jnp.abs(leaf).max()) for leaf in trees.leaves(gradient).values()) > 0
+    pretrained = made.finish(dw)
+    save(tmp_path / "model.safetensors", pretrained)
+    again = load(tmp_path / "model.safetensors")
+    assert again.model.classes == (52 if scheme == "classes" else 0)
+    assert trees.fingerprint(again.w) == trees.fingerprint(pretrained.w)
+    if kind == "resnet":  # fixed statistics of one batch are that batch's
+        normal = schemes.PREPROCESSING.normalize(images)
+        fixed, own = again.model.apply(again.w, normal), again.model.in_training(again.w, normal)[0]
+        assert np.abs(fixed - own).max() < 1e-3 * np.abs(own).max()
