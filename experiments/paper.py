@@ -35,6 +35,7 @@ flags.DEFINE_list("blocks", ["1"], "Numbers of last blocks for Table 1; many cos
 flags.DEFINE_integer("seeds", 3, "Seeds of final runs.", lower_bound=1)
 flags.DEFINE_string("resnet", None, "A ResNet's weights, for Table 7 on --datasets; unset: embedded models on digits.")
 flags.DEFINE_list("schemes", [], "MAE, supervised and contrastive weights for Table 9; none: three trained here.")
+flags.DEFINE_list("finished", [], "JOB=FOLDER of a command that was run elsewhere, such as table3=out/table3: read.")
 flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; none: all.")
 
 METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
@@ -112,6 +113,9 @@ def result_of(job: Job) -> dict[str, Any]:
 
     Raises: InputError with the command's own last line where it fails.
     """
+    elsewhere = finished().get(job.name)
+    if elsewhere is not None:
+        return json.loads((elsewhere / "result.json").read_text())
     out = binary.out_folder() / job.name
     own = identity(job.command, [common.open_dataset(spec).identity() for spec in job.datasets], tj.__version__)
     done = out / "command.json"
@@ -126,6 +130,15 @@ def result_of(job: Job) -> dict[str, Any]:
         require(ran.returncode == 0, "paper", f"{job.name} to finish", last[-300:], f"Run {shlex.join(job.command)}")
         write_whole(done, json.dumps({"identity": own, "command": job.command}) + "\n")
     return json.loads((out / "result.json").read_text())
+
+
+def finished() -> dict[str, Path]:
+    """The folders of --finished, by job."""
+    folders = {name: Path(folder) for name, _, folder in (entry.partition("=") for entry in F.finished)}
+    for name, folder in folders.items():
+        done = (folder / "result.json").exists()
+        require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
+    return folders
 
 
 class Section(NamedTuple):
@@ -145,8 +158,10 @@ def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, J
     """One section of the report."""
     mine = [n for n in all_jobs if n in claim.jobs or (n.partition("-")[0] in claim.jobs and "pretrain" not in n)]
     mine = [n for n in mine if n in done]
-    commands = [shlex.join(all_jobs[n].command) for n in mine]
-    pictures = [binary.out_folder() / n / picture for n in mine for picture in claim.pictures]
+    folders = {n: finished().get(n, binary.out_folder() / n) for n in mine}
+    commands = [shlex.join(all_jobs[n].command) for n in mine if n not in finished()]
+    commands += [f"# {n}: read from {finished()[n]}" for n in mine if n in finished()]
+    pictures = [folders[n] / picture for n in mine for picture in claim.pictures]
     pictures = [path for path in pictures if path.exists()]
     has_columns = claim.name != "Table 5" or any(c.startswith("TAFT") and c != "TAFT-1" for c in first_row(done))
     finding = claim.read({n: done[n] for n in mine}, tests) if mine and has_columns else None
@@ -229,6 +244,7 @@ def main() -> None:
     common.listed("only", {claim.name for claim in CLAIMS}) if F.only else None
     require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
     common.numbers("shards", int)
+    finished()
     specs = common.listed("datasets")
     names = {spec: common.open_dataset(spec).name for spec in specs}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]

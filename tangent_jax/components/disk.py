@@ -153,9 +153,7 @@ class Disk:
     def leftovers(self) -> list[Path]:
         """Files of the store's that no line names: removed weights, and what a killed writer left."""
         state = self.state
-        entries = [*state.components.values(), *state.composed.values()]
-        entries += [entry["factors"] for entry in entries if entry.get("factors")]
-        live = {entry["id"] for entry in entries} | {*state.receipts}
+        live = {entry["id"] for entry in state.files()} | {*state.receipts}
         ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
         partial = [self.root / f"{name}.partial" for name in MARKS]
         dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]

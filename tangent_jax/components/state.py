@@ -75,6 +75,11 @@ class State:
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             self.released.append((account, frozenset(part["examples"])))
 
+    def files(self) -> list[dict]:
+        """The entries of all files: components, compositions, and the components' factors."""
+        entries = [*self.components.values(), *self.composed.values()]
+        return entries + [entry["factors"] for entry in entries if entry.get("factors")]
+
 
 def replay(entries: Iterable[dict[str, Any]]) -> State:
     """The state that the journal's lines make; InputError for a line that this version does not know."""
@@ -92,8 +97,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 
 def well_formed(state: State) -> bool:
     """Whether every file that the lines name is one that a store writes, with its hashes."""
-    entries = [*state.components.values(), *state.composed.values()]
-    entries += [entry["factors"] for entry in entries if entry.get("factors")]
+    entries = state.files()
     named = [entry.get("file", entry.get("files")) for entry in entries] + [entry.get("weights") for entry in entries]
     identities = [*(entry.get("id") for entry in entries), *state.receipts]
     are_ours = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{16}", one) for one in identities)

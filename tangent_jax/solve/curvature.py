@@ -117,10 +117,11 @@ def batch_curvature(
     recorded = record(predict, dw, x, at_zero=True)
     roots = cotangents(loss, logits, y, key, count) * jnp.sqrt(weights.astype(logits.dtype))[:, None]
     signals = jax.vmap(recorded.back)(roots)
+    ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}
     kernels, layouts, vectors = {}, [], {}
     for use, s in zip(recorded.uses, signals, strict=True):
         if use.spec is None:
-            each = jax.vmap(partial(vector, use, ndim=dw_ndim(dw, use.path)))(s)
+            each = jax.vmap(partial(vector, use, ndim=ndims[use.path]))(s)
             vectors[use.path] = vectors.get(use.path, 0) + each
             continue
         assert use.x is not None
@@ -132,10 +133,6 @@ def batch_curvature(
         layouts.append((use.path, axes))
     blocks = {path: outer(v.reshape(-1, *v.shape[2:])) for path, v in vectors.items()}
     return Curvature(kernels, blocks, jnp.sum(weights), tuple(sorted(layouts)))
-
-
-def dw_ndim(dw: Tree, path: str) -> int:
-    return trees.leaves(dw)[path].ndim
 
 
 def outer(v: Array) -> Array:

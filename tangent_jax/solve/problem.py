@@ -25,7 +25,7 @@ from tangent_jax.solve.curvature import Curvature, Inverse, batch_curvature, inv
 from tangent_jax.train.batches import Batches, check_labels
 from tangent_jax.train.labels import Predict
 from tangent_jax.train.losses import mean_squared, rescaled_square
-from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.objective import Objective, make_objective, summed_gradient
 
 SIGNALS = 4  # random cotangents an example, for factors that only precondition
 
@@ -62,19 +62,19 @@ class Problem:
 
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
         """grad F(dw), F(dw), and the logits at dw chunk by chunk, "k b c". One pass."""
-        total, value, logits = jax.tree.map(lambda leaf: leaf * self.total_penalty, dw), 0.0, []
+        total, value, logits = trees.scaled(self.total_penalty, dw), 0.0, []
         for inputs, labels, rows, weights in self.chunks():
-            part, losses, z = _gradient(self.predict, dw, inputs, labels, rows, weights, self.objective)
-            total, value = jax.tree.map(jnp.add, total, part), value + float(losses)
+            part, losses, z = summed_gradient(self.predict, dw, inputs, labels, rows, weights, self.objective)
+            total, value = trees.plus(total, part), value + float(losses)
             logits.append(z)
         return total, value + 0.5 * self.total_penalty * float(trees.squared_norm(dw)), logits
 
     def product(self, v: Tree, logits: list[Array]) -> Tree:
         """The Hessian of F, at a step of these logits, times v. One pass."""
-        total = jax.tree.map(lambda leaf: leaf * self.total_penalty, v)
+        total = trees.scaled(self.total_penalty, v)
         for (inputs, labels, rows, weights), z in zip(self.chunks(), logits, strict=True):
             part = _product(self.predict, v, inputs, labels, rows, weights, z, self.objective)
-            total = jax.tree.map(jnp.add, total, part)
+            total = trees.plus(total, part)
         return total
 
     def expanded(self, dw: Tree, known: Curvature | None = None) -> tuple[list[Array], Inverse]:
@@ -116,7 +116,8 @@ def make_problem(
     classes = check_labels(function, predict, like, batches)
     v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
     good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
-    require(good, function, f"weights of {len(batches)} examples, >= 0, one above", f"shape {v.shape}")
+    lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
+    require(good, function, f"weights of {len(batches)} examples, >= 0, one above", lowest)
     check_affine(function, predict, like, batches.inputs[batches.rows[:2]])
     return Problem(predict, batches, objective, v, like, classes)
 
@@ -195,25 +196,6 @@ def _call(predict: Predict, dw: Tree, x: Any) -> Array:
 
 
 @jax.jit
-def _gradient(
-    predict: Predict, dw: Tree, inputs: Array, labels: Array, order: Array, weights: Array, objective: Objective
-) -> tuple[Tree, Array, Array]:
-    def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:
-        rows, v = batch
-
-        def value(dw: Tree) -> tuple[Array, Array]:
-            logits = predict(dw, inputs[rows])
-            return jnp.sum(jnp.where(v > 0, objective.loss(logits, labels[rows]) * v, 0)), logits
-
-        (losses, logits), gradient = jax.value_and_grad(value, has_aux=True)(dw)
-        return (jax.tree.map(jnp.add, total[0], gradient), total[1] + losses), logits
-
-    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
-    (gradient, losses), logits = jax.lax.scan(add, zero, (order, weights))
-    return gradient, losses, logits
-
-
-@jax.jit
 def _product(
     predict: Predict, v: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
     objective: Objective,
@@ -225,7 +207,7 @@ def _product(
         _, forward = jax.linearize(lambda dw: predict(dw, inputs[rows]), zero)
         gradient = jax.grad(lambda z: jnp.sum(objective.loss(z, labels[rows]) * w))
         bent = jax.jvp(gradient, (z,), (forward(v),))[1]
-        return jax.tree.map(jnp.add, total, jax.linear_transpose(forward, v)(bent)[0]), None
+        return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0]), None
 
     return jax.lax.scan(add, zero, (order, weights, logits))[0]
 

@@ -80,20 +80,29 @@ def distance_bound(predict: Predict, dw: Tree, batches: Batches, objective: Obje
     require(objective.penalty > 0, "distance_bound", "penalty > 0", objective.penalty)
     total, n = jax.grad(objective.ridge)(dw), len(batches)
     for inputs, labels, order, present in batches.chunks(*batches.in_order()):
-        part = _summed_gradient(trees.as_pytree(predict), dw, inputs, labels, order, present, objective)
-        total = jax.tree.map(lambda t, leaf: t + leaf / n, total, part)
+        part, _, _ = summed_gradient(trees.as_pytree(predict), dw, inputs, labels, order, present, objective)
+        total = trees.plus(total, trees.scaled(1 / n, part))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 
 @jax.jit
-def _summed_gradient(
-    predict: Predict, dw: Tree, inputs: Array, labels: Array, order: Array, present: Array, objective: Objective
-) -> Tree:
-    """The gradient of the loss summed over the rows of `order`, "k b", without the penalty."""
+def summed_gradient(
+    predict: Predict, dw: Tree, inputs: Array, labels: Array, order: Array, weights: Array, objective: Objective
+) -> tuple[Tree, Array, Array]:
+    """The gradient of the weighted sum of losses over the rows of `order`, "k b", without the penalty; that sum; the
+    logits, "k b c". What weighs 0 is padding and adds nothing, whatever it holds.
+    """
 
-    def add(total: Tree, batch: tuple[Array, Array]) -> tuple[Tree, None]:
-        rows, here = batch
-        gradient = jax.grad(lambda dw: jnp.sum(objective.loss(predict(dw, inputs[rows]), labels[rows]) * here))(dw)
-        return jax.tree.map(jnp.add, total, gradient), None
+    def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:
+        rows, v = batch
 
-    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, dw), (order, present))[0]
+        def value(dw: Tree) -> tuple[Array, Array]:
+            logits = predict(dw, inputs[rows])
+            return jnp.sum(jnp.where(v > 0, objective.loss(logits, labels[rows]) * v, 0)), logits
+
+        (losses, logits), gradient = jax.value_and_grad(value, has_aux=True)(dw)
+        return (trees.plus(total[0], gradient), total[1] + losses), logits
+
+    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
+    (gradient, losses), logits = jax.lax.scan(add, zero, (order, weights))
+    return gradient, losses, logits

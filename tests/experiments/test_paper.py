@@ -136,6 +136,12 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
         assert (tmp_path / "out" / picture).exists()
     assert page.count('src="data:image/png;base64,') == 1
     assert not re.search(r'(src|href)="(?!data:|#)', page)
+    elsewhere = (*given[:-2], f"--finished=times={tmp_path}/out/times", "--only=Table 8", f"--out={tmp_path}/again")
+    run("paper", *elsewhere)
+    assert f"# times: read from {tmp_path}/out/times" in (tmp_path / "again/report.md").read_text()
+    assert (tmp_path / "again/pictures/times-times.png").exists()
+    _, err = run("paper", *elsewhere, "--finished=times=nowhere", code=1)
+    assert "flags: expected --finished=JOB=FOLDER with a result.json in FOLDER; got times=nowhere" in err
     _, err = run("paper", *given, "--schemes=a,b", code=1)
     assert "flags: expected --schemes=MAE,SUPERVISED,CONTRASTIVE or none; got a,b" in err
     _, err = run("paper", *given[:-1], "--only=Table 8,Table 9", "--schemes=a,b,c", f"--out={tmp_path}/other", code=1)
