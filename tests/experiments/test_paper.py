@@ -136,6 +136,8 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
         assert (tmp_path / "out" / picture).exists()
     assert page.count('src="data:image/png;base64,') == 1
     assert not re.search(r'(src|href)="(?!data:|#)', page)
+    other = (f"--weights={root}/resnet.safetensors" if "--weights" in flag else flag for flag in given)
+    assert "times: python -m experiments.times" in run("paper", *other, "--only=Table 8")[1]  # another command
     elsewhere = (*given[:-2], f"--finished=times={tmp_path}/out/times", "--only=Table 8", f"--out={tmp_path}/again")
     run("paper", *elsewhere)
     assert f"# times: read from {tmp_path}/out/times" in (tmp_path / "again/report.md").read_text()
