@@ -81,8 +81,8 @@ def main() -> None:
     lines += ["| full data | " + " | ".join(f"{full[k]:.3f}" if k in full else "" for k in columns) + " |"]
     (binary.out_folder() / "compose.md").write_text("\n".join(lines) + "\n")
     series = {k: [table[f"{c}"][k] for c in counts] for k in columns if not k.endswith("_single")}
-    series |= {f"{name}, full data": [full[name]] * len(counts) for name in F.methods}
-    panel = {"x": counts, "lines": series, "xlabel": "shards composed", "ylabel": "test accuracy"}
+    panel = {"x": counts, "lines": series, "xlabel": "shards composed; dashed: one model", "ylabel": "test accuracy"}
+    panel |= {"levels": full, "ticks": counts}
     pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
     print("\n".join(lines))
     for name, method in methods.items():

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c", "#ccb974", "#64b5cd")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -50,7 +50,7 @@ def bars(
     axes.set(ylabel=ylabel, ylim=(max(0.0, lowest - 0.1), None), title=title)
     axes.set_xticks(range(len(groups)), groups)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, ncols=len(series), loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    axes.legend(frameon=False, ncols=min(4, len(series)), loc="upper center", bbox_to_anchor=(0.5, -0.1))
     save(figure, path)
 
 
@@ -69,14 +69,15 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
 
 
 def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`; or `log`, `ticks`."""
+    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`; or `log`, `ticks`, and
+    `levels` {name of a line: y}, dashed in its colour."""
     figure, axes = plt.subplots(
         1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
     )
     for panel, drawn in zip(panels, axes[0], strict=True):
         for name, line in panel["lines"].items():
             y, spread = line if isinstance(line, tuple) else (line, None)
-            base = name.removesuffix(", full data").removesuffix(", NLFT")  # in its colour, dashed
+            base = name.removesuffix(", NLFT")  # in its colour, dashed
             style = "-" if base == name else "--"
             colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
             marker = "o" if style == "-" and len(panel["x"]) < 60 else ""
@@ -84,6 +85,8 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
             if spread is not None:
                 low, high = np.subtract(y, spread), np.add(y, spread)
                 drawn.fill_between(panel["x"], low, high, color=colour, alpha=0.15, lw=0)
+        for name, level in panel.get("levels", {}).items():
+            drawn.axhline(level, ls="--", lw=1, color=COLOURS[list(panel["lines"]).index(name) % len(COLOURS)])
         drawn.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
         for axis in panel.get("log", ""):
             drawn.set(**{f"{axis}scale": "log"})
@@ -91,7 +94,8 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
             drawn.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
             drawn.xaxis.set_minor_formatter(NullFormatter())
         drawn.spines[["top", "right"]].set_visible(False)
-        drawn.legend(frameon=False, fontsize=8)
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(panel["lines"]) > 6 else {}
+        drawn.legend(frameon=False, fontsize=8, **beside)
     figure.suptitle(title)
     save(figure, path)
 

@@ -15,7 +15,7 @@ from experiments import binary, common, schemes
 from experiments.common import F
 from tangent_jax.core import require
 
-common.define("seed", epochs=12, out="out/pretrain")
+common.define("seed", epochs=12, batch_size=128, out="out/pretrain")
 flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=256)
 flags.DEFINE_enum("model", "vit", [*schemes.MODELS], "The embedded Vision Transformer or ResNet.")
 flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patches, or the images of their names.")
@@ -41,7 +41,7 @@ def main() -> None:
         fitted = tj.fit(
             scheme.predict,
             scheme.dw,
-            tj.Batches(images, labels, key, batch_size=128),
+            tj.Batches(images, labels, key, batch_size=F.batch_size),
             scheme.objective,
             epochs=F.epochs,
             on_epoch=measure,

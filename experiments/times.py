@@ -66,9 +66,12 @@ def main() -> None:
     lines = [[source, *(f"{table[source][c]:.4g}" for c in columns)] for source in sources]
     text = markdown(["seconds an example", *columns], lines)
     (binary.out_folder() / "times.md").write_text(text)
-    series = {name.replace("_", " "): [(table[source][name], 0.0) for source in sources] for name in columns}
+    series = {}
+    for name in columns:
+        found = [rows[" ".join([*name.split("_")[:1], source[5:], *name.split("_")[1:]])] for source in sources]
+        series[name.replace("_", " ")] = [(1000 * row["seconds"], 1000 * row["spread"]) for row in found]
     path, title = binary.out_folder() / "times.png", "One example, batch 1"
-    pictures.bars(path, [source.replace("_", " ") for source in sources], series, title, "seconds")
+    pictures.bars(path, [source.replace("_", " ") for source in sources], series, title, "milliseconds")
     print(text)
     binary.finish({**table, "device": jax.devices()[0].device_kind})
 
