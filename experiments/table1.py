@@ -19,6 +19,7 @@ common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, 
 common.define("certificate", "passes")
 flags.adopt_module_key_flags(cells)
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
+flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Of fc, nlft, taft.")
 flags.DEFINE_list("solvers", ["adam"], "Of the tangents: adam, optimum (column OPTIMUM-n, penalties searched).")
 flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1"], "Ridges searched for the optimum.")
 flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
@@ -44,10 +45,12 @@ def main() -> None:
     runs = Runs(binary.out_folder() / "runs.jsonl")
     sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
     solvers = common.listed("solvers", SOLVERS)
-    columns: dict[str, tuple] = {"FC": ("fc", 0)}
+    methods = common.listed("methods", ("fc", "nlft", "taft"))
+    columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
     for blocks in (blocks for blocks in common.numbers("blocks", int) if blocks <= depth):
-        columns[f"NLFT-{blocks}"] = ("nlft", blocks)
-        columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
+        columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
+        if "taft" in methods:
+            columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets:
         # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
@@ -63,7 +66,7 @@ def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, flo
     for name, row in table.items():
         for column in [c for c in row if c.startswith("OPTIMUM-")]:
             mean, blocks = row[column]["mean"], column.removeprefix("OPTIMUM-")
-            gap = {"linearisation": mean - row[f"NLFT-{blocks}"]["mean"]}
+            gap = {"linearisation": mean - row[f"NLFT-{blocks}"]["mean"]} if f"NLFT-{blocks}" in row else {}
             gap |= {"optimisation": row[f"TAFT-{blocks}"]["mean"] - mean} if f"TAFT-{blocks}" in row else {}
             found.setdefault(name, {})[blocks] = gap
     return found
