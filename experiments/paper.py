@@ -28,7 +28,7 @@ from experiments.common import F
 from experiments.published import TABLES
 from experiments.runs import markdown
 from tangent_jax.core import check_stop, identity, require
-from tangent_jax.core.files import write_whole
+from tangent_jax.core.files import digest, write_whole
 
 common.define(*common.MODEL, "cache_dir", "datasets", out="out/paper")
 flags.DEFINE_bool("quick", False, "Small budgets throughout.")
@@ -39,6 +39,24 @@ flags.DEFINE_string("resnet", None, "A ResNet's weights, for Table 7 on --datase
 flags.DEFINE_list("schemes", [], "MAE, supervised and contrastive weights for Table 9; none: three trained here.")
 flags.DEFINE_list("finished", [], "JOB=FOLDER of a command that was run elsewhere, such as table3=out/table3: read.")
 flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; none: all.")
+
+FULL = {
+    "epochs": (),
+    "search": ("--search_epochs=15",),
+    "compose": ("--search_lrs=1e-2,3e-3",),
+    "noise": ("--lrs=0.02,0.06",),
+    "letters": ("--images=20000", "--epochs=12", "--batch_size=64"),
+    "times": ("--seconds=60",),
+}
+QUICK = {
+    "epochs": ("--epochs=6",),
+    "search": ("--search_epochs=3",),
+    "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
+    "noise": ("--epsilons=1,8", "--subsets=full,layernorm,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10"),
+    "letters": ("--images=2500", "--epochs=6", "--batch_size=32"),
+    "times": ("--seconds=10",),
+}
+"""Budgets: the flags of training, of searches, of compositions, of private training, of pre-training, of timing."""
 
 METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
 RULE = (
@@ -63,45 +81,33 @@ class Job(NamedTuple):
 
 def jobs(names: dict[str, str]) -> list[Job]:
     """All commands, in the order in which they run; names: of the data sets, by their specifications."""
-    quick, specs, most = F.quick, tuple(names), F.shards[-1]
+    budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
     model = given("weights", "architecture", "image_size")
     data, sets = (*model, *given("cache_dir")), f"--datasets={','.join(names)}"
-    short = ("--epochs=6", "--search_epochs=3") if quick else ("--search_epochs=15",)
-    settings = (f"--seeds={F.seeds}", "--lrs=3e-3,1e-3", *short)
+    settings = (f"--seeds={F.seeds}", "--lrs=3e-3,1e-3", *budget["epochs"], *budget["search"])
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
     made = [
         Job("table1", "table1", (*data, *settings, sets, blocks), specs),
         Job("ablations", "ablations", (*data, *settings, sets), specs),
     ]
-    search = ("--search_lrs=1e-2,3e-3", "--search_ranks=8") if quick else ("--search_lrs=1e-2,3e-3",)
     for spec, name in names.items():
-        of_set = (*data, f"--dataset={spec}", *short[:1] * quick)
-        searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *search)
+        of_set = (*data, f"--dataset={spec}", *budget["epochs"])
+        searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
         kept = (f"--stores={F.out}/stores", f"--shards={most}")
         made.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
         made += [Job(f"{what}-{name}", what, (*of_set, *kept), (spec,)) for what in ("forget", "influence")]
-    noise = (
-        ("--epsilons=1,8", "--subsets=full,layernorm,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10")
-        if quick
-        else ("--lrs=0.02,0.06",)
-    )
-    made.append(Job("table3", "table3", (*data, sets, f"--seeds={F.seeds}", *noise), specs))
-    made.append(Job("times", "times", (*model, f"--seconds={10 if quick else 60}"), ()))
-    return made + jobs_of_anchors(specs, (*given("cache_dir"), *settings))
+    made.append(Job("table3", "table3", (*data, sets, f"--seeds={F.seeds}", *budget["noise"]), specs))
+    made.append(Job("times", "times", (*model, *budget["times"]), ()))
+    return made + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
 
 
-def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...]) -> list[Job]:
+def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
     """Tables 7 and 9: on the data sets where weights for them are given, else the embedded models on digits."""
     pair = [F.weights, F.resnet] if F.resnet else ["builtin", "builtin-resnet"]
     schemes, made = [*F.schemes], []
     if not schemes:
-        budget = (
-            ("--images=2500", "--epochs=6", "--batch_size=32")
-            if F.quick
-            else ("--images=20000", "--epochs=12", "--batch_size=64")
-        )
         files = {"mae": "vit_mae", "classes": "vit_builtin", "contrastive": "vit_contrastive"}
-        made = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *budget), ()) for scheme in files]
+        made = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
         schemes = [f"{F.out}/pretrain-{scheme}/{file}.safetensors" for scheme, file in files.items()]
     for name, anchors, is_given, more in (
         ("architectures", pair, F.resnet, ()),
@@ -127,23 +133,36 @@ def result_of(job: Job) -> dict[str, Any]:
     if elsewhere is not None:
         return json.loads((elsewhere / "result.json").read_text())
     out = binary.out_folder() / job.name
-    own = identity(job.command, [common.open_dataset(spec).identity() for spec in job.datasets], tj.__version__)
+    named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
+    weights = [digest(path.read_bytes()) for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
+    sets = [common.open_dataset(spec).identity() for spec in job.datasets]
+    own = identity(job.command, sets, weights, tj.__version__)
     done = out / "command.json"
     if done.exists() and (out / "result.json").exists() and json.loads(done.read_text())["identity"] == own:
         print(f"{job.name}: read", file=sys.stderr)
     else:
         print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
-        command = [sys.executable, *job.command[1:], f"--out={out}"]
-        # what one command has compiled, the next reads
-        compiled = {"JAX_COMPILATION_CACHE_DIR": str(binary.out_folder() / "compiled")}
-        compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-        pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        ran = subprocess.run(command, env={**compiled, **os.environ}, check=False, **pipes)
-        check_stop()
-        last = (ran.stderr.strip().splitlines() or ["nothing"])[-1]
-        require(ran.returncode == 0, "paper", f"{job.name} to finish", last[-300:], f"Run {shlex.join(job.command)}")
+        run(job, out)
         write_whole(done, json.dumps({"identity": own, "command": job.command}) + "\n")
     return json.loads((out / "result.json").read_text())
+
+
+def run(job: Job, out: Path) -> None:
+    """Runs the command, its progress on our stderr; what one command has compiled, the next reads."""
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(binary.out_folder() / "compiled")}
+    compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    command, told = [sys.executable, *job.command[1:], f"--out={out}"], b""
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env={**compiled, **os.environ}, **pipes) as process:
+        assert process.stderr is not None
+        while part := os.read(process.stderr.fileno(), 4096):
+            sys.stderr.buffer.write(part)
+            sys.stderr.flush()
+            told = (told + part)[-2000:]
+    check_stop()
+    last = (told.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+    do = f"Run {shlex.join(job.command)}"
+    require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
 
 
 def finished() -> dict[str, Path]:
@@ -170,21 +189,14 @@ class Section(NamedTuple):
 
 def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, Job], tests: dict[str, int]) -> Section:
     """One section of the report."""
-    mine = [n for n in all_jobs if n in claim.jobs or (n.partition("-")[0] in claim.jobs and "pretrain" not in n)]
-    mine = [n for n in mine if n in done]
+    mine = [n for n in done if {n, n.partition("-")[0]} & {*claim.jobs}]
     folders = {n: finished().get(n, binary.out_folder() / n) for n in mine}
     commands = [shlex.join(all_jobs[n].command) for n in mine if n not in finished()]
     commands += [f"# {n}: read from {finished()[n]}" for n in mine if n in finished()]
     pictures = [folders[n] / picture for n in mine for picture in claim.pictures]
     pictures = [path for path in pictures if path.exists()]
-    has_columns = claim.name != "Table 5" or any(c.startswith("TAFT") and c != "TAFT-1" for c in first_row(done))
-    finding = claim.read({n: done[n] for n in mine}, tests) if mine and has_columns else None
+    finding = claim.read({n: done[n] for n in mine}, tests) if mine else None
     return Section(claim, finding, commands, pictures)
-
-
-def first_row(done: dict[str, dict[str, Any]]) -> list[str]:
-    """The columns of Table 1."""
-    return [*next(iter(done.get("table1", {"": {}}).values()))]
 
 
 def as_markdown(sections: list[Section], head: str) -> str:
@@ -269,8 +281,7 @@ def main() -> None:
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
     every = jobs(names)
     needed = {job for claim in wanted for job in claim.jobs}
-    needed |= {"pretrain"} if "schemes" in needed else set()
-    todo = [job for job in every if job.name in needed or job.name.partition("-")[0] in needed]
+    todo = [job for job in every if {job.name, job.name.partition("-")[0]} & needed]
     done = {job.name: result_of(job) for job in todo}
     used = {*specs, *(spec for job in todo for spec in job.datasets)}
     tests = {common.open_dataset(spec).name: len(common.open_dataset(spec).test) for spec in used}
