@@ -42,7 +42,8 @@ flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; n
 
 FULL = {
     "epochs": (),
-    "search": ("--search_epochs=15",),
+    "table1": ("--lrs=1e-3,1e-4",),
+    "search": ("--lrs=3e-3,1e-3", "--search_epochs=15"),
     "compose": ("--search_lrs=1e-2,3e-3",),
     "noise": ("--lrs=0.02,0.06",),
     "letters": ("--images=20000", "--epochs=12", "--batch_size=64"),
@@ -50,13 +51,16 @@ FULL = {
 }
 QUICK = {
     "epochs": ("--epochs=6",),
-    "search": ("--search_epochs=3",),
+    "table1": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
+    "search": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
     "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
     "noise": ("--epsilons=1,8", "--subsets=full,layernorm,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10"),
     "letters": ("--images=2500", "--epochs=6", "--batch_size=32"),
     "times": ("--seconds=10",),
 }
-"""Budgets: the flags of training, of searches, of compositions, of private training, of pre-training, of timing."""
+"""Budgets: the flags of all training, of Table 1's search (the paper's), of other searches, compositions, private runs,
+pre-training and timing.
+"""
 
 METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
 RULE = (
@@ -84,19 +88,20 @@ def jobs(names: dict[str, str]) -> list[Job]:
     budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
     model = given("weights", "architecture", "image_size")
     data, sets = (*model, *given("cache_dir")), f"--datasets={','.join(names)}"
-    settings = (f"--seeds={F.seeds}", "--lrs=3e-3,1e-3", *budget["epochs"], *budget["search"])
+    seeds, epochs = (f"--seeds={F.seeds}",), budget["epochs"]
+    settings = (*seeds, *epochs, *budget["search"])
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
     made = [
-        Job("table1", "table1", (*data, *settings, sets, blocks), specs),
+        Job("table1", "table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
         Job("ablations", "ablations", (*data, *settings, sets), specs),
     ]
     for spec, name in names.items():
-        of_set = (*data, f"--dataset={spec}", *budget["epochs"])
+        of_set = (*data, f"--dataset={spec}", *epochs)
         searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
         kept = (f"--stores={F.out}/stores", f"--shards={most}")
         made.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
         made += [Job(f"{what}-{name}", what, (*of_set, *kept), (spec,)) for what in ("forget", "influence")]
-    made.append(Job("table3", "table3", (*data, sets, f"--seeds={F.seeds}", *budget["noise"]), specs))
+    made.append(Job("table3", "table3", (*data, sets, *seeds, *budget["noise"]), specs))
     made.append(Job("times", "times", (*model, *budget["times"]), ()))
     return made + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
 
