@@ -7,6 +7,7 @@ and JSON of every shape. A bounded time each.
 import io
 import json
 import os
+import re
 import tempfile
 import zipfile
 from pathlib import Path
@@ -163,21 +164,28 @@ def test_headers_of_tensors(folder, header):
     read(lambda: read_step(folder / "h.safetensors"), lambda: load(folder / "h.safetensors"))
 
 
-SHAPES = {
+VIT = {
     "cls_token": (1, 1, 8), "pos_embed": (1, 5, 8), "patch_embed.proj.weight": (8, 3, 4, 4), "norm.weight": (8,),
     "blocks.0.attn.qkv.weight": (24, 8), "blocks.0.mlp.fc1.weight": (16, 8), "blocks.0.norm1.bias": (8,),
 }  # fmt: skip
 
 
+RESNET = {
+    "conv1.weight": (8, 3, 3, 3), "bn1.weight": (8,), "bn1.running_var": (8,), "layer1.0.conv1.weight": (8, 8, 3, 3),
+    "layer1.0.bn1.running_mean": (8,), "layer1.0.downsample.0.weight": (8, 8, 1, 1), "fc.weight": (4, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", [VIT, RESNET], ids=["vit", "resnet"])
 @FUZZ
 @given(data=st.data())
-def test_weights_of_any_shape_and_number(folder, data):
+def test_weights_of_any_shape_and_number(folder, shapes, data):
     tensors = {}
-    for name, shape in SHAPES.items():
+    for name, shape in shapes.items():
         changed = data.draw(st.sampled_from([shape, shape, shape[1:], (), (*shape, 1), (0, *shape)]), name)
         kind = data.draw(st.sampled_from([np.float32, np.float32, np.float16, np.int8, bool]), name)
         number = data.draw(st.sampled_from(["0", "0", "1", "999999999"]), name)
-        tensors[name.replace("blocks.0", f"blocks.{number}")] = np.ones(changed, kind)
+        tensors[re.sub(r"(blocks\.|layer1\.|layer(?=1\.0\.b))\d+", rf"\g<1>{number}", name)] = np.ones(changed, kind)
     (folder / "w.safetensors").write_bytes(save(tensors))
     beside = data.draw(mutated({"architecture": "vit", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}) | JSON)
     (folder / "config.json").write_text(json.dumps(beside))
