@@ -54,8 +54,8 @@ def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[st
     (ma, sa), (mb, sb) = (value(x) for x in (a, b))
     noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
     holds = ma - mb > noise if strictly else ma - mb >= -noise
-    sign = ">" if strictly else "at least"
-    return f"{what}: {100 * ma:.1f} {sign} {100 * mb:.1f} (noise {100 * noise:.1f})", holds
+    words = f"above {100 * mb:.1f} by more than" if strictly else f"not below {100 * mb:.1f} by more than"
+    return f"{what}: {100 * ma:.1f}, {words} the noise of {100 * noise:.1f}", holds
 
 
 def bound(what: str, figure: float, most: float, unit: str = "") -> tuple[str, bool]:

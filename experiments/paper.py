@@ -233,7 +233,7 @@ def machine() -> str:
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:.6em 0;font-size:.9em}
 td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}
-img{max-width:100%}pre{background:#f4f4f4;padding:.8em;overflow-x:auto;font-size:.8em}
+img{max-width:min(100%,34em)}pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap;font-size:.8em}
 .holds{color:#2a7d2e}.part{color:#a36a00}.not{color:#b3261e}.run{color:#777}h2{margin-top:2.2em}"""
 
 
