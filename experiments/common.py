@@ -46,8 +46,12 @@ def flag(
 SEEDS = (1 << 32) - 1
 ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets|dtd:PATH"
 TABLE: dict[str, partial] = {
-    "weights": flag("string", "Pre-trained ViT: builtin, random:SIZE/PATCH, hf-hub:OWNER/NAME, a weights file."),
-    "architecture": flag("string", "What the weights must be, such as L/16; unset: whatever they are.", default=None),
+    "weights": flag(
+        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
+    ),
+    "architecture": flag(
+        "string", "What the weights must be, such as L/16 or resnet50; unset: whatever they are.", default=None
+    ),
     "image_size": flag(
         "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
     ),

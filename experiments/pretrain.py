@@ -16,7 +16,7 @@ from experiments.common import F
 from tangent_jax.core import require
 
 common.define("seed", epochs=12, batch_size=128, out="out/pretrain")
-flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=256)
+flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
 flags.DEFINE_enum("model", "vit", [*schemes.MODELS], "The embedded Vision Transformer or ResNet.")
 flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patches, or the images of their names.")
 

@@ -90,10 +90,11 @@ def resnet_logits(w: Tree, dw: Tree, x: Array) -> Array:
     return RESNET.in_training(trees.add(w, dw), PREPROCESSING.normalize(x))[0]
 
 
-def with_statistics(w: Tree, images: np.ndarray, batch: int = 128, batches: int = 40) -> Tree:
+def with_statistics(w: Tree, images: np.ndarray) -> Tree:
     """The weights with the mean statistics of some batches (precise batch norm: Wu and Johnson 2021)."""
+    batch, most = min(128, len(images)), 40
     observe = jax.jit(lambda w, x: RESNET.in_training(w, PREPROCESSING.normalize(x))[1])
-    starts = range(0, min(len(images) - batch, batch * batches) + 1, batch)
+    starts = range(0, len(images) - batch + 1, batch)[:most]
     seen = [observe(w, images[start : start + batch]) for start in starts]
     means = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values), 0), *seen)
     flat = {

@@ -122,9 +122,10 @@ def test_bench_writes_every_row_and_its_ratios(tmp_path):
 
 
 @pytest.mark.long
-def test_pretrain_writes_a_model_that_loads(tmp_path):
-    run("pretrain", "--images=64", "--epochs=1", f"--out={tmp_path}")
-    assert load(tmp_path / "vit_builtin.safetensors").model == load("builtin").model
+@pytest.mark.parametrize(("model", "builtin"), [("vit", "builtin"), ("resnet", "builtin-resnet")])
+def test_pretrain_writes_a_model_that_loads(tmp_path, model, builtin):
+    run("pretrain", f"--model={model}", "--images=64", "--epochs=1", f"--out={tmp_path}")
+    assert load(tmp_path / f"{model}_builtin.safetensors").model == load(builtin).model
 
 
 def damaged(root, harm):
