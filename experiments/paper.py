@@ -138,10 +138,7 @@ def result_of(job: Job) -> dict[str, Any]:
     if elsewhere is not None:
         return json.loads((elsewhere / "result.json").read_text())
     out = binary.out_folder() / job.name
-    named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
-    weights = [digest(path.read_bytes()) for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
-    sets = [common.open_dataset(spec).identity() for spec in job.datasets]
-    own = identity(job.command, sets, weights, tj.__version__)
+    own = identity_of(job)
     done = out / "command.json"
     if done.exists() and (out / "result.json").exists() and json.loads(done.read_text())["identity"] == own:
         print(f"{job.name}: read", file=sys.stderr)
@@ -150,6 +147,14 @@ def result_of(job: Job) -> dict[str, Any]:
         run(job, out)
         write_whole(done, json.dumps({"identity": own, "command": job.command}) + "\n")
     return json.loads((out / "result.json").read_text())
+
+
+def identity_of(job: Job) -> str:
+    """The digest of all that decides a job's result: its command, images, labels, weights, and our version."""
+    named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
+    weights = [digest(path.read_bytes()) for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
+    sets = [common.open_dataset(spec).identity() for spec in job.datasets]
+    return identity(job.command, sets, weights, tj.__version__)
 
 
 def run(job: Job, out: Path) -> None:
