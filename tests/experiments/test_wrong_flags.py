@@ -72,7 +72,7 @@ def cache(tmp_path_factory):
 def test_a_wrong_flag_is_one_clear_line(tmp_path, monkeypatch, cache, binary, flags, message):
     out = [] if any(flag.startswith("--out") for flag in flags) else [f"--out={tmp_path / 'out'}"]
     kept = [] if any(flag.startswith("--cache_dir") for flag in flags) else [f"--cache_dir={cache}"]
-    kept, out = ([], []) if binary == "store" else (kept, out)
+    kept, out = [] if binary in ("store", "pretrain") else kept, [] if binary == "store" else out
     _, err = run(binary, *kept, *out, *flags, code=1)
     assert message in err, err[-500:]
     assert "Traceback" not in err
