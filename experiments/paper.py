@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,10 +53,10 @@ FULL = {
 QUICK = {
     "epochs": ("--epochs=6",),
     "table1": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
-    "search": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
+    "search": ("--lrs=3e-3",),
     "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
-    "noise": ("--epsilons=1,8", "--subsets=full,layernorm,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10"),
-    "letters": ("--images=2500", "--epochs=6", "--batch_size=32"),
+    "noise": ("--epsilons=1,8", "--subsets=full,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10"),
+    "letters": ("--images=2000", "--epochs=6", "--batch_size=32"),
     "times": ("--seconds=10",),
 }
 """Budgets: the flags of all training, of Table 1's search (the paper's), of other searches, compositions, private runs,
@@ -144,8 +145,10 @@ def result_of(job: Job) -> dict[str, Any]:
         print(f"{job.name}: read", file=sys.stderr)
     else:
         print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
+        began = time.perf_counter()
         run(job, out)
-        write_whole(done, json.dumps({"identity": own, "command": job.command}) + "\n")
+        took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
+        write_whole(done, json.dumps(took) + "\n")
     return json.loads((out / "result.json").read_text())
 
 
@@ -184,6 +187,11 @@ def finished() -> dict[str, Path]:
     return folders
 
 
+def seconds(name: str) -> int:
+    """What a job took."""
+    return json.loads((binary.out_folder() / name / "command.json").read_text())["seconds"]
+
+
 class Section(NamedTuple):
     """A claim with what we found, or why not; the commands and pictures of its jobs."""
 
@@ -201,7 +209,7 @@ def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, J
     """One section of the report."""
     mine = [n for n in done if {n, n.partition("-")[0]} & {*claim.jobs}]
     folders = {n: finished().get(n, binary.out_folder() / n) for n in mine}
-    commands = [shlex.join(all_jobs[n].command) for n in mine if n not in finished()]
+    commands = [f"{shlex.join(all_jobs[n].command)}  # {seconds(n)} s" for n in mine if n not in finished()]
     commands += [f"# {n}: read from {finished()[n]}" for n in mine if n in finished()]
     pictures = [folders[n] / picture for n in mine for picture in claim.pictures]
     pictures = [path for path in pictures if path.exists()]
@@ -209,10 +217,10 @@ def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, J
     return Section(claim, finding, commands, pictures)
 
 
-def as_markdown(sections: list[Section], head: str) -> str:
+def as_markdown(sections: list[Section], head: str, made: str) -> str:
     """report.md; pictures lie in pictures/ beside it."""
     verdicts = [[s.claim.name, s.claim.title, s.verdict] for s in sections]
-    parts = [f"# {head}\n\n{machine()}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
+    parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
     for s in sections:
         parts.append(f"\n## {s.claim.name}: {s.claim.title}\n\n*Claim.* {s.claim.says}\n")
         parts.append("\nThe paper:\n\n" + markdown(*TABLES[s.claim.name]))
@@ -242,7 +250,7 @@ img{max-width:min(100%,34em)}pre{background:#f4f4f4;padding:.8em;white-space:pre
 .holds{color:#2a7d2e}.part{color:#a36a00}.not{color:#b3261e}.run{color:#777}h2{margin-top:2.2em}"""
 
 
-def as_html(sections: list[Section], head: str) -> str:
+def as_html(sections: list[Section], head: str, made: str) -> str:
     """report.html, which holds its pictures."""
 
     def table(columns: list[str], rows: list[list[object]]) -> str:
@@ -260,7 +268,7 @@ def as_html(sections: list[Section], head: str) -> str:
         f'<tr><td><a href="#{i}">{s.claim.name}</a></td><td>{s.claim.title}</td><td>{coloured(s.verdict)}</td></tr>'
         for i, s in enumerate(sections)
     )
-    parts = [f"<h1>{html.escape(head)}</h1><p>{machine()}</p><p>{rule}</p><table>{listed}</table>"]
+    parts = [f"<h1>{html.escape(head)}</h1><p>{made}</p><p>{rule}</p><table>{listed}</table>"]
     for i, s in enumerate(sections):
         parts.append(f'<h2 id="{i}">{s.claim.name}: {s.claim.title}</h2><p><i>Claim.</i> {s.claim.says}</p>')
         parts.append("<p>The paper:</p>" + table(*TABLES[s.claim.name]))
@@ -301,9 +309,11 @@ def main() -> None:
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
+    took = sum(seconds(name) for name in done if name not in finished()) / 60
     head = f"Tangent Transformers on {', '.join(names.values())}{', quick' if F.quick else ''}"
-    write_whole(out / "report.md", as_markdown(sections, head))
-    write_whole(out / "report.html", as_html(sections, head))
+    made = f"{machine()} The commands took {took:.1f} minutes."
+    write_whole(out / "report.md", as_markdown(sections, head, made))
+    write_whole(out / "report.html", as_html(sections, head, made))
     verdicts = {s.claim.name: s.verdict for s in sections}
     counts = {verdict: [*verdicts.values()].count(verdict) for verdict in dict.fromkeys(verdicts.values())}
     print(markdown(["", "verdict"], verdicts.items()))
