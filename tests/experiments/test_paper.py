@@ -151,7 +151,11 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     assert not (tmp_path / "other/report.md").exists()
 
 
-@pytest.mark.parametrize(("scheme", "kind"), [(s, "vit") for s in schemes.SCHEMES] + [("classes", "resnet")])
+LONG = {"marks": pytest.mark.long}
+TRAINED = [("mae", "vit"), ("contrastive", "vit"), pytest.param("classes", "vit", **LONG)]
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [*TRAINED, pytest.param("classes", "resnet", **LONG)])
 def test_each_scheme_s_loss_falls_along_its_gradient_and_gives_a_model_that_loads(tmp_path, scheme, kind):
     images = np.random.default_rng(0).integers(0, 256, (128, 16, 16, 3)).astype(np.uint8)
     made = schemes.make_scheme(scheme, kind, jax.random.key(0), images)
