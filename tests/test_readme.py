@@ -47,7 +47,7 @@ def test_every_binary_is_listed():
 
 
 def test_every_link_and_picture_of_the_pages_is_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
     for name in re.findall(r"`(tests/[\w/.]+)`", PAGES):
