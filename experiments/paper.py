@@ -188,8 +188,8 @@ def finished() -> dict[str, Path]:
 
 
 def seconds(name: str) -> int:
-    """What a job took."""
-    return json.loads((binary.out_folder() / name / "command.json").read_text())["seconds"]
+    """What a job of ours took; 0 where that was not kept."""
+    return json.loads((binary.out_folder() / name / "command.json").read_text()).get("seconds", 0)
 
 
 class Section(NamedTuple):
@@ -209,7 +209,9 @@ def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, J
     """One section of the report."""
     mine = [n for n in done if {n, n.partition("-")[0]} & {*claim.jobs}]
     folders = {n: finished().get(n, binary.out_folder() / n) for n in mine}
-    commands = [f"{shlex.join(all_jobs[n].command)}  # {seconds(n)} s" for n in mine if n not in finished()]
+    ours = [n for n in mine if n not in finished()]
+    times = {n: f"  # {seconds(n)} s" if seconds(n) else "" for n in ours}
+    commands = [shlex.join(all_jobs[n].command) + times[n] for n in ours]
     commands += [f"# {n}: read from {finished()[n]}" for n in mine if n in finished()]
     pictures = [folders[n] / picture for n in mine for picture in claim.pictures]
     pictures = [path for path in pictures if path.exists()]
@@ -309,9 +311,9 @@ def main() -> None:
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
-    took = sum(seconds(name) for name in done if name not in finished()) / 60
+    taken = [seconds(name) for name in done if name not in finished()]
+    made = machine() + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
     head = f"Tangent Transformers on {', '.join(names.values())}{', quick' if F.quick else ''}"
-    made = f"{machine()} The commands took {took:.1f} minutes."
     write_whole(out / "report.md", as_markdown(sections, head, made))
     write_whole(out / "report.html", as_html(sections, head, made))
     verdicts = {s.claim.name: s.verdict for s in sections}
