@@ -24,8 +24,9 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments import binary, common
-from experiments.claims import CLAIMS, Claim, Finding
+from experiments.claims import CLAIMS
 from experiments.common import F
+from experiments.findings import Claim, Finding
 from experiments.published import TABLES
 from experiments.runs import markdown
 from tangent_jax.core import check_stop, identity, require

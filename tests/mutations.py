@@ -246,8 +246,8 @@ MUTATIONS = [
     M("tangent_jax/models/vit/leaves.py", 'if path.endswith("/up/kernel"):', 'if path.endswith("/up/bias"):', f"{LORA}::test_at_the_anchor_nothing_changes"),
     M("tangent_jax/train/optimizers.py", "radius * (1 - 1e-6)", "radius * (1 + 1e-6)", "tests/train/test_fit.py::test_projected_descent_in_f32_never_leaves_its_ball"),
     M("tangent_jax/data/archives.py", 'f"labels/{file}{split}.txt") for name', 'f"labels/{file}1.txt") for name', "tests/data/test_sources.py::test_dtd_reads_each_of_its_ten_splits"),
-    M("experiments/claims.py", "holds = ma - mb > noise if strictly", "holds = ma - mb > 0 if strictly", f"{PAPER}::test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed"),
-    M("experiments/claims.py", '"holds" if all(held) else', '"holds" if any(held) else', f"{PAPER}::test_a_verdict_is_of_all_comparisons"),
+    M("experiments/findings.py", "holds = ma - mb > noise if strictly", "holds = ma - mb > 0 if strictly", f"{PAPER}::test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed"),
+    M("experiments/findings.py", '"holds" if all(held) else', '"holds" if any(held) else', f"{PAPER}::test_a_verdict_is_of_all_comparisons"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
 ]  # fmt: skip
 

@@ -11,7 +11,8 @@ from photos import photographs
 from run_binary import run
 
 from experiments import schemes
-from experiments.claims import CLAIMS, Finding, anchors, better, composition, radius
+from experiments.claims import CLAIMS, anchors, composition, radius
+from experiments.findings import Finding, better
 from experiments.published import TABLES
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained

@@ -1,0 +1,85 @@
+"""What a claim of the paper is here: comparisons of figures, their noise, and the verdict that they make.
+
+One of accuracies holds where the difference of the means is above their noise, the largest of both spreads over seeds
+and of the standard error sqrt(p (1 - p) / n) over n test images; "not below" holds above minus that noise. A bound
+holds where the figure is within it. The verdict: all comparisons hold: "holds"; some: "holds in part"; none: "does not hold".
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Result = dict[str, Any]
+Results = Mapping[str, Result]  # by the name of the job
+Tests = Mapping[str, int]  # how many test images, by the name of the data set
+Rows = list[list[object]]
+
+
+@dataclasses.dataclass
+class Finding:
+    """Our figures as a table, and the comparisons: (what, whether it holds)."""
+
+    columns: list[str]
+    rows: Rows
+    checks: list[tuple[str, bool]]
+
+    @property
+    def verdict(self) -> str:
+        held = [holds for _, holds in self.checks]
+        return "holds" if all(held) else "holds in part" if any(held) else "does not hold"
+
+
+Read = Callable[[Results, Tests], Finding | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One table or figure: its name, what the paper says of it, the jobs whose results it reads, the reading, the
+    jobs' pictures, and what it needs besides the defaults."""
+
+    name: str
+    title: str
+    says: str
+    jobs: tuple[str, ...]
+    read: Read
+    pictures: tuple[str, ...] = ()
+    needs: str = ""
+
+
+def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
+    """Whether accuracy a is above b; each a cell {"mean", "spread"} or a number; n: test images."""
+    (ma, sa), (mb, sb) = (value(x) for x in (a, b))
+    noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
+    holds = ma - mb > noise if strictly else ma - mb >= -noise
+    words = f"above {100 * mb:.1f} by more than" if strictly else f"not below {100 * mb:.1f} by more than"
+    return f"{what}: {100 * ma:.1f}, {words} the noise of {100 * noise:.1f}", holds
+
+
+def bound(what: str, figure: float, most: float, unit: str = "") -> tuple[str, bool]:
+    return f"{what}: {figure:.3g}{unit}, at most {most:g}{unit}", figure <= most
+
+
+def value(cell: Any) -> tuple[float, float]:
+    return (cell["mean"], cell["spread"]) if isinstance(cell, dict) else (cell, 0.0)
+
+
+def percent(cell: Any) -> str:
+    """An accuracy in percent, with its spread over seeds where there are any."""
+    mean, spread = value(cell)
+    return f"{100 * mean:.1f} ± {100 * spread:.1f}" if isinstance(cell, dict) else f"{100 * mean:.1f}"
+
+
+def settings(cell: Mapping[str, Any]) -> str:
+    """What held-out images chose."""
+    chosen = cell["chosen"]
+    words = [f"LR {chosen['learning_rate']:g}"] if "learning_rate" in chosen else ["as given"]
+    words += [f"PT={'F' if chosen['reset'] else 'T'}"] if "reset" in chosen else []
+    words += [f"CLS={'T' if chosen['new_class_token'] else 'F'}"] if "new_class_token" in chosen else []
+    words += [f"rank {chosen['rank']}"] if "rank" in chosen else []
+    return f"{', '.join(words)} (of {cell['searched']})"
+
+
+def by_set(results: Results, job: str) -> dict[str, Result]:
+    """The results of a job that is run once for each data set: JOB-DATASET."""
+    return {name.partition("-")[2]: result for name, result in results.items() if name.partition("-")[0] == job}
