@@ -2,7 +2,8 @@
 
 One of accuracies holds where the difference of the means is above their noise, the largest of both spreads over seeds
 and of the standard error sqrt(p (1 - p) / n) over n test images; "not below" holds above minus that noise. A bound
-holds where the figure is within it. The verdict: all comparisons hold: "holds"; some: "holds in part"; none: "does not hold".
+holds where the figure is within it. The verdict: all comparisons hold: "holds"; some: "holds in part"; none: "does
+not hold".
 """
 
 import dataclasses
