@@ -175,8 +175,8 @@ def chosen_shards(results: Results, tests: Tests) -> Finding:
     for name, result in by_set(results, "compose").items():
         names = [*result["methods"]]
         rows.append([name, *(settings(result["methods"][n]) for n in names)])
-        got = result["methods"]["taft"]["chosen"].get("learning_rate")
-        checks.append((f"{name}, TAFT, learning rate {got:g}, usual in the paper 0.001", got == 1e-3))
+        got = result["methods"]["taft"]["chosen"].get("learning_rate", "as given")
+        checks.append((f"{name}, TAFT, learning rate {got}, usual in the paper 0.001", got == 1e-3))
     return Finding(["data set", *names], rows, checks)
 
 
@@ -208,8 +208,8 @@ def anchors(job: str, order: Callable[[list[str]], list[tuple[str, str]]]) -> Ca
 
 def times(results: Results, tests: Tests) -> Finding:
     result = results["times"]
+    sources = [source for source in result if source.startswith("from_")]
     columns = ["nlft_train", "taft_train", "nlft_inference", "taft_inference"]
-    sources = [s for s in result if s.startswith("from_")]
     rows: Rows = [[s.replace("_", " "), *(f"{result[s][c]:.4g}" for c in columns)] for s in sources]
     checks = []
     for source in sources:

@@ -18,7 +18,7 @@ from absl import flags
 import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
-from experiments.runs import Runs
+from experiments.runs import Runs, markdown
 from experiments.sharded import Method
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, identity, trees
@@ -76,15 +76,15 @@ def main() -> None:
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full = {name: method.accuracy(method.full()) for name, method in methods.items()}
     columns = list(table[f"{counts[0]}"])
-    lines = ["| shards | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    lines += [f"| {c} | " + " | ".join(f"{row[k]:.3f}" for k in columns) + " |" for c, row in table.items()]
-    lines += ["| full data | " + " | ".join(f"{full[k]:.3f}" if k in full else "" for k in columns) + " |"]
-    (binary.out_folder() / "compose.md").write_text("\n".join(lines) + "\n")
+    rows = {**table, "full data": full}.items()
+    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
+    text = markdown(["shards", *columns], lines)
+    (binary.out_folder() / "compose.md").write_text(text)
     series = {k: [table[f"{c}"][k] for c in counts] for k in columns if not k.endswith("_single")}
     panel = {"x": counts, "lines": series, "xlabel": "shards composed; dashed: one model", "ylabel": "test accuracy"}
     panel |= {"levels": full, "ticks": counts}
     pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
-    print("\n".join(lines))
+    print(text)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {

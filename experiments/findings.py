@@ -1,10 +1,4 @@
-"""What a claim of the paper is here: comparisons of figures, their noise, and the verdict that they make.
-
-One of accuracies holds where the difference of the means is above their noise, the largest of both spreads over seeds
-and of the standard error sqrt(p (1 - p) / n) over n test images; "not below" holds above minus that noise. A bound
-holds where the figure is within it. The verdict: all comparisons hold: "holds"; some: "holds in part"; none: "does
-not hold".
-"""
+"""What a claim of the paper is here: comparisons of figures, and the verdict that they make by RULE."""
 
 import dataclasses
 import math
@@ -15,6 +9,12 @@ Result = dict[str, Any]
 Results = Mapping[str, Result]  # by the name of the job
 Tests = Mapping[str, int]  # how many test images, by the name of the data set
 Rows = list[list[object]]
+
+RULE = (
+    "A comparison of two accuracies holds where their difference is above the noise: the largest of both spreads over "
+    'seeds and of the standard error over the test images; "not below" holds above minus that noise. A bound holds '
+    "where the figure is within it. All comparisons hold: **holds**; some: **holds in part**; none: **does not hold**."
+)
 
 
 @dataclasses.dataclass
@@ -36,8 +36,8 @@ Read = Callable[[Results, Tests], Finding | None]
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One table or figure: its name, what the paper says of it, the jobs whose results it reads, the reading, the
-    jobs' pictures, and what it needs besides the defaults."""
+    """One table or figure: its name, what the paper says of it, how the names of the jobs begin whose results it
+    reads, the reading, the jobs' pictures, and what it needs besides the defaults."""
 
     name: str
     title: str
@@ -46,6 +46,9 @@ class Claim:
     read: Read
     pictures: tuple[str, ...] = ()
     needs: str = ""
+
+    def reads(self, job: str) -> bool:
+        return job.startswith(self.jobs)
 
 
 def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:

@@ -8,6 +8,7 @@ The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "d
 """
 
 import base64
+import functools
 import html
 import json
 import os
@@ -21,12 +22,13 @@ from typing import Any, NamedTuple
 
 import jax
 from absl import flags
+from markdown_it import MarkdownIt
 
 import tangent_jax as tj
 from experiments import binary, common
 from experiments.claims import CLAIMS
 from experiments.common import F
-from experiments.findings import Claim, Finding
+from experiments.findings import RULE, Claim, Finding
 from experiments.published import TABLES
 from experiments.runs import markdown
 from tangent_jax.core import check_stop, identity, require
@@ -65,11 +67,6 @@ pre-training and timing.
 """
 
 METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
-RULE = (
-    "A comparison of two accuracies holds where their difference is above the noise: the largest of both spreads over "
-    "seeds and of the standard error over the test images. A bound holds where the figure is within it. "
-    "All comparisons hold: **holds**; some: **holds in part**; none: **does not hold**."
-)
 
 
 class Job(NamedTuple):
@@ -83,6 +80,11 @@ class Job(NamedTuple):
     @property
     def command(self) -> list[str]:
         return ["python", "-m", f"experiments.{self.binary}", *self.flags]
+
+    @property
+    def folder(self) -> Path:
+        """Where its result is."""
+        return finished().get(self.name, binary.out_folder() / self.name)
 
 
 def jobs(names: dict[str, str]) -> list[Job]:
@@ -131,26 +133,33 @@ def given(*names: str) -> tuple[str, ...]:
     return tuple(f"--{name}={F[name].value}" for name in names if F[name].present or name == "weights")
 
 
+@functools.cache
+def finished() -> dict[str, Path]:
+    """The folders of --finished, by job."""
+    folders = {name: Path(folder) for name, _, folder in (entry.partition("=") for entry in F.finished)}
+    for name, folder in folders.items():
+        done = (folder / "result.json").exists()
+        require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
+    return folders
+
+
 def result_of(job: Job) -> dict[str, Any]:
     """The job's result: read where the same command has finished on the same data, else run now.
 
     Raises: InputError with the command's own last line where it fails.
     """
-    elsewhere = finished().get(job.name)
-    if elsewhere is not None:
-        return json.loads((elsewhere / "result.json").read_text())
-    out = binary.out_folder() / job.name
-    own = identity_of(job)
-    done = out / "command.json"
-    if done.exists() and (out / "result.json").exists() and json.loads(done.read_text())["identity"] == own:
-        print(f"{job.name}: read", file=sys.stderr)
-    else:
-        print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
-        began = time.perf_counter()
-        run(job, out)
-        took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
-        write_whole(done, json.dumps(took) + "\n")
-    return json.loads((out / "result.json").read_text())
+    kept, result = job.folder / "command.json", job.folder / "result.json"
+    if job.name not in finished():
+        own = identity_of(job)
+        if kept.exists() and result.exists() and json.loads(kept.read_text())["identity"] == own:
+            print(f"{job.name}: read", file=sys.stderr)
+        else:
+            print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
+            began = time.perf_counter()
+            run(job)
+            took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
+            write_whole(kept, json.dumps(took) + "\n")
+    return json.loads(result.read_text())
 
 
 def identity_of(job: Job) -> str:
@@ -161,11 +170,11 @@ def identity_of(job: Job) -> str:
     return identity(job.command, sets, weights, tj.__version__)
 
 
-def run(job: Job, out: Path) -> None:
+def run(job: Job) -> None:
     """Runs the command, its progress on our stderr; what one command has compiled, the next reads."""
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(binary.out_folder() / "compiled")}
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    command, told = [sys.executable, *job.command[1:], f"--out={out}"], b""
+    command, told = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env={**compiled, **os.environ}, **pipes) as process:
         assert process.stderr is not None
@@ -179,18 +188,9 @@ def run(job: Job, out: Path) -> None:
     require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
 
 
-def finished() -> dict[str, Path]:
-    """The folders of --finished, by job."""
-    folders = {name: Path(folder) for name, _, folder in (entry.partition("=") for entry in F.finished)}
-    for name, folder in folders.items():
-        done = (folder / "result.json").exists()
-        require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
-    return folders
-
-
-def seconds(name: str) -> int:
+def seconds(job: Job) -> int:
     """What a job of ours took; 0 where that was not kept."""
-    return json.loads((binary.out_folder() / name / "command.json").read_text()).get("seconds", 0)
+    return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
 
 
 class Section(NamedTuple):
@@ -202,30 +202,33 @@ class Section(NamedTuple):
     pictures: list[Path]
 
     @property
+    def title(self) -> str:
+        return f"{self.claim.name}: {self.claim.title}"
+
+    @property
     def verdict(self) -> str:
         return self.finding.verdict if self.finding else "not run"
 
 
-def section(claim: Claim, done: dict[str, dict[str, Any]], all_jobs: dict[str, Job], tests: dict[str, int]) -> Section:
-    """One section of the report."""
-    mine = [n for n in done if {n, n.partition("-")[0]} & {*claim.jobs}]
-    folders = {n: finished().get(n, binary.out_folder() / n) for n in mine}
-    ours = [n for n in mine if n not in finished()]
-    times = {n: f"  # {seconds(n)} s" if seconds(n) else "" for n in ours}
-    commands = [shlex.join(all_jobs[n].command) + times[n] for n in ours]
-    commands += [f"# {n}: read from {finished()[n]}" for n in mine if n in finished()]
-    pictures = [folders[n] / picture for n in mine for picture in claim.pictures]
-    pictures = [path for path in pictures if path.exists()]
-    finding = claim.read({n: done[n] for n in mine}, tests) if mine else None
+def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
+    """One section of the report; done: the results of jobs; tests: how many test images a data set has."""
+    mine = {job: result for job, result in done.items() if claim.reads(job.name)}
+    commands = []
+    for job in mine:
+        took = "" if job.name in finished() or not seconds(job) else f"  # {seconds(job)} s"
+        read = f"# {job.name}: read from {job.folder}"
+        commands.append(read if job.name in finished() else shlex.join(job.command) + took)
+    pictures = [path for job in mine for name in claim.pictures if (path := job.folder / name).exists()]
+    finding = claim.read({job.name: result for job, result in mine.items()}, tests) if mine else None
     return Section(claim, finding, commands, pictures)
 
 
 def as_markdown(sections: list[Section], head: str, made: str) -> str:
     """report.md; pictures lie in pictures/ beside it."""
-    verdicts = [[s.claim.name, s.claim.title, s.verdict] for s in sections]
+    verdicts = [[f"[{s.claim.name}](#{anchor(s.title)})", s.claim.title, s.verdict] for s in sections]
     parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
     for s in sections:
-        parts.append(f"\n## {s.claim.name}: {s.claim.title}\n\n*Claim.* {s.claim.says}\n")
+        parts.append(f"\n## {s.title}\n\n*Claim.* {s.claim.says}\n")
         parts.append("\nThe paper:\n\n" + markdown(*TABLES[s.claim.name]))
         if s.finding is None:
             parts.append(f"\n**Not run.** It needs `{s.claim.needs}`.\n")
@@ -238,55 +241,33 @@ def as_markdown(sections: list[Section], head: str, made: str) -> str:
     return "".join(parts)
 
 
-def machine() -> str:
-    """What made the figures."""
-    device = jax.devices()[0].device_kind
-    return (
-        f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores. Accuracy in percent."
-    )
+def anchor(title: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:.6em 0;font-size:.9em}
 td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}
 img{max-width:min(100%,34em)}pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap;font-size:.8em}
-.holds{color:#2a7d2e}.part{color:#a36a00}.not{color:#b3261e}.run{color:#777}h2{margin-top:2.2em}"""
+h2{margin-top:2.2em}"""
+COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3261e", "not run": "#777777"}
 
 
-def as_html(sections: list[Section], head: str, made: str) -> str:
-    """report.html, which holds its pictures."""
+def as_html(report: str, out: Path) -> str:
+    """report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
+    page = MarkdownIt("commonmark").enable("table").render(report)
+    page = re.sub("<h2>(.*?)</h2>", lambda m: f'<h2 id="{anchor(html.unescape(m[1]))}">{m[1]}</h2>', page)
+    for verdict, colour in COLOURS.items():
+        page = page.replace(f"<td>{verdict}</td>", f'<td style="color:{colour}"><b>{verdict}</b></td>')
 
-    def table(columns: list[str], rows: list[list[object]]) -> str:
-        lines = [("th", columns), *(("td", row) for row in rows)]
-        cells = ("".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in row) for tag, row in lines)
-        return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+    def inline(match: re.Match[str]) -> str:
+        return f'src="data:image/png;base64,{base64.b64encode((out / match[1]).read_bytes()).decode()}"'
 
-    def coloured(verdict: str) -> str:
-        return (
-            f'<b class="{verdict.split()[-1].replace("hold", "not") if verdict != "holds" else verdict}">{verdict}</b>'
-        )
-
-    rule = re.sub(r"\*\*(.*?)\*\*", r"<b>\1</b>", RULE)
-    listed = "".join(
-        f'<tr><td><a href="#{i}">{s.claim.name}</a></td><td>{s.claim.title}</td><td>{coloured(s.verdict)}</td></tr>'
-        for i, s in enumerate(sections)
-    )
-    parts = [f"<h1>{html.escape(head)}</h1><p>{made}</p><p>{rule}</p><table>{listed}</table>"]
-    for i, s in enumerate(sections):
-        parts.append(f'<h2 id="{i}">{s.claim.name}: {s.claim.title}</h2><p><i>Claim.</i> {s.claim.says}</p>')
-        parts.append("<p>The paper:</p>" + table(*TABLES[s.claim.name]))
-        if s.finding is None:
-            parts.append(f"<p><b>Not run.</b> It needs <code>{s.claim.needs}</code>.</p>")
-            continue
-        parts.append("<p>Here:</p>" + table(s.finding.columns, s.finding.rows))
-        for path in s.pictures:
-            data = base64.b64encode(path.read_bytes()).decode()
-            parts.append(f'<img alt="{s.claim.name}" src="data:image/png;base64,{data}">')
-        checks = "".join(f"<li>{'yes' if h else 'no'}: {html.escape(what)}</li>" for what, h in s.finding.checks)
-        parts.append(f"<p>Verdict: {coloured(s.verdict)}.</p><ul>{checks}</ul>")
-        parts.append(f"<pre>{html.escape(chr(10).join(s.commands))}</pre>")
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(head)}</title>'
-    return f"{page}<style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    page = re.sub('src="(pictures/.*?)"', inline, page)
+    title = html.escape(report.partition("\n")[0].removeprefix("# "))
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    return f"{head}<body>{page}</body></html>\n"
 
 
 def main() -> None:
@@ -300,23 +281,20 @@ def main() -> None:
     specs = common.listed("datasets")
     names = {spec: common.open_dataset(spec).name for spec in specs}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
-    every = jobs(names)
-    needed = {job for claim in wanted for job in claim.jobs}
-    todo = [job for job in every if {job.name, job.name.partition("-")[0]} & needed]
-    done = {job.name: result_of(job) for job in todo}
-    used = {*specs, *(spec for job in todo for spec in job.datasets)}
-    tests = {common.open_dataset(spec).name: len(common.open_dataset(spec).test) for spec in used}
-    all_jobs = {job.name: job for job in every}
-    sections = [section(claim, done, all_jobs, tests) for claim in wanted]
+    done = {job: result_of(job) for job in jobs(names) if any(claim.reads(job.name) for claim in wanted)}
+    sets = [common.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
+    tests = {dataset.name: len(dataset.test) for dataset in sets}
+    sections = [section(claim, done, tests) for claim in wanted]
     out = binary.out_folder()
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
-    taken = [seconds(name) for name in done if name not in finished()]
-    made = machine() + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
-    head = f"Tangent Transformers on {', '.join(names.values())}{', quick' if F.quick else ''}"
-    write_whole(out / "report.md", as_markdown(sections, head, made))
-    write_whole(out / "report.html", as_html(sections, head, made))
+    device, taken = jax.devices()[0].device_kind, [seconds(job) for job in done if job.name not in finished()]
+    made = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
+    made += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
+    report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", made)
+    write_whole(out / "report.md", report)
+    write_whole(out / "report.html", as_html(report, out))
     verdicts = {s.claim.name: s.verdict for s in sections}
     counts = {verdict: [*verdicts.values()].count(verdict) for verdict in dict.fromkeys(verdicts.values())}
     print(markdown(["", "verdict"], verdicts.items()))

@@ -26,6 +26,9 @@ flags.DEFINE_integer("classes", 67, "Classes of the new head; the paper's data s
 flags.DEFINE_integer("repeats", 60, "Rounds at most.", lower_bound=1)
 flags.DEFINE_float("seconds", 60.0, "Seconds at most, compilation apart.", 0.1)
 
+SOURCES = ("from_images", "from_features")
+COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
+
 
 def operations(method: str) -> list[Operation]:
     """Training and inference of one example by a method, from images and from features."""
@@ -46,34 +49,28 @@ def operations(method: str) -> list[Operation]:
         return predict(dw, predict.model.apply(predict.w, x, start, stage))
 
     made = []
-    for source, x, start in (("images", images, 0), ("features", features, stage)):
-        title, state = f"{method} {source}", (dw, optimizer.init(dw))
-        made.append(compiled_step(f"{title} train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
-        made.append(compiled(f"{title} inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
+    for source, x, start in zip(SOURCES, (images, features), (0, stage), strict=True):
+        title, state = f"{source} {method}", (dw, optimizer.init(dw))
+        made.append(compiled_step(f"{title}_train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
+        made.append(compiled(f"{title}_inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
     return made
 
 
 def main() -> None:
     both = [operation for method in ("nlft", "taft") for operation in operations(method)]
-    rows = {row["operation"]: row for row in rounds(both, "rounds", F.repeats, F.seconds)}
-    table: dict[str, Any] = {}
-    for title, row in rows.items():
-        method, source, what = title.split()
-        table.setdefault(f"from_{source}", {})[f"{method}_{what}"] = row["seconds"]
-        table.setdefault("spread", {})[title] = row["spread"]
-    columns = ["nlft_train", "taft_train", "nlft_inference", "taft_inference"]
-    sources = ("from_images", "from_features")
-    lines = [[source, *(f"{table[source][c]:.4g}" for c in columns)] for source in sources]
-    text = markdown(["seconds an example", *columns], lines)
+    seconds: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
+    spread: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
+    for row in rounds(both, "rounds", F.repeats, F.seconds):
+        source, column = row["operation"].split()
+        seconds[source][column], spread[source][column] = row["seconds"], row["spread"]
+    lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
+    text = markdown(["seconds an example", *COLUMNS], lines)
     (binary.out_folder() / "times.md").write_text(text)
-    series = {}
-    for name in columns:
-        found = [rows[" ".join([*name.split("_")[:1], source[5:], *name.split("_")[1:]])] for source in sources]
-        series[name.replace("_", " ")] = [(1000 * row["seconds"], 1000 * row["spread"]) for row in found]
-    path, title = binary.out_folder() / "times.png", "One example, batch 1"
-    pictures.bars(path, [source.replace("_", " ") for source in sources], series, title, "milliseconds")
+    bars = {c.replace("_", " "): [(1000 * seconds[s][c], 1000 * spread[s][c]) for s in SOURCES] for c in COLUMNS}
+    groups, title = [line[0] for line in lines], "One example, batch 1"
+    pictures.bars(binary.out_folder() / "times.png", groups, bars, title, "milliseconds")
     print(text)
-    binary.finish({**table, "device": jax.devices()[0].device_kind})
+    binary.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
 
 
 if __name__ == "__main__":

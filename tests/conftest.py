@@ -1,6 +1,7 @@
 """Fixtures: f64, and what lies in ../shared (tests that need it skip, visibly, where it is absent)."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 collect_ignore = ["models/make_fixtures.py"]  # needs PyTorch: `make parity`
@@ -12,9 +13,12 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-# Compiling is most of the time: LLVM optimises in `make test-all` alone.
+# Compiling is most of the time: XLA optimises in `make test-all` alone.
 if not os.environ.get("TANGENT_JAX_OPTIMISED"):
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+    fast = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+    # a third of all; XLA aborts on a flag that it does not know, so only where it was tried
+    fast += ["--xla_cpu_use_fusion_emitters=false"] * version("jaxlib").startswith("0.10.")
+    os.environ.setdefault("XLA_FLAGS", " ".join(fast))
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

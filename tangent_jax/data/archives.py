@@ -141,3 +141,6 @@ ARCHIVES: dict[str, Callable[..., Dataset]] = {
     "pets": pets,
     "dtd": dtd,
 }
+
+SPLITS = {"dtd": 10}
+"""How many official splits an archive has; the first is read unless another is asked for."""

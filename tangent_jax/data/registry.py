@@ -3,7 +3,7 @@
 import os
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.data.archives import ARCHIVES
+from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.folders import folder
 from tangent_jax.data.sources import Dataset, digits, existing, tfds
 
@@ -11,7 +11,8 @@ KNOWN = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name i
 
 
 def open_dataset(spec: str) -> Dataset:
-    """The data set that a specification names: digits, folder:PATH, tfds:NAME[@DATA_DIR], or ARCHIVE:PATH.
+    """The data set that a specification names: digits, folder:PATH, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
+    ARCHIVE:PATH@SPLIT where an archive has several official splits.
 
     Source: sources.py and archives.py say what each must hold.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
@@ -24,12 +25,15 @@ def open_dataset(spec: str) -> Dataset:
     require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
     if kind in openers:
         return openers[kind](where)
-    where, _, split = where.rpartition("@") if kind == "dtd" and "@" in where else (where, "", "1")
-    good = split.isdigit() and 1 <= int(split) <= 10
-    require(good, "open_dataset", "dtd:PATH@SPLIT with a split in 1..10", spec)
+    chosen: dict[str, int] = {}
+    if kind in SPLITS and "@" in where:
+        where, _, split = where.rpartition("@")
+        good = split.isdigit() and 1 <= int(split) <= SPLITS[kind]
+        require(good, "open_dataset", f"{kind}:PATH@SPLIT with a split in 1..{SPLITS[kind]}", spec)
+        chosen["split"] = int(split)
     path = existing(where)
     try:
-        return ARCHIVES[kind](path) if kind != "dtd" else ARCHIVES[kind](path, int(split))
+        return ARCHIVES[kind](path, **chosen)
     except InputError:
         raise
     except Exception as error:  # scipy's reader of .mat files raises many kinds

@@ -48,8 +48,8 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
             pretrained = read(path)
     elif source.startswith("random:"):
         name = source.removeprefix("random:")
-        is_ours = name in resnet_config.SIZES
-        model = ResNet(resnet_config.resnet_config(name)) if is_ours else VisionTransformer(vit_config(name))
+        is_residual = name in resnet_config.SIZES
+        model = ResNet(resnet_config.resnet_config(name)) if is_residual else VisionTransformer(vit_config(name))
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
         pretrained = read(download(source.removeprefix("hf-hub:")))

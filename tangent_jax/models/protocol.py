@@ -8,13 +8,14 @@ Subsets, predictors, features, per-example norms, provenance and exports know a 
 needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.data.preprocessing import Preprocessing
 
 
@@ -72,6 +73,21 @@ def draw(model: Model, paths: list[str], key: Array) -> Tree:
 def initial_weights(model: Model, key: Array) -> Tree:
     """Random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
     return draw(model, list(model.shapes()), key)
+
+
+def stages_run(
+    kind: str, last: int, input_shape: Callable[[int], tuple[int, ...]], x: Array, start: int, stop: int | None
+) -> range:
+    """The stages from `start` to before `stop` (None: all that are left) of a model whose last stage is `last`.
+
+    Raises: InputError, at trace time, for others, or where x is not a batch of what `start` reads.
+    """
+    stop = last + 1 if stop is None else stop
+    require(0 <= start <= stop <= last + 1, kind, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
+    shape, do = ("b", *input_shape(start)), "Resize images, or compute features of this stage"
+    good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
+    require(good, kind, f"the input of stage {start}, of shape {shape}", x.shape, do)
+    return range(start, stop)
 
 
 def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None) -> tuple[Tree, Array]:

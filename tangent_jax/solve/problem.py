@@ -23,7 +23,7 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solve.curvature import Curvature, Inverse, batch_curvature, invert
 from tangent_jax.train.batches import Batches, check_labels
-from tangent_jax.train.labels import Predict
+from tangent_jax.train.labels import Predict, called
 from tangent_jax.train.losses import mean_squared, rescaled_square
 from tangent_jax.train.objective import Objective, make_objective, summed_gradient
 
@@ -182,17 +182,12 @@ def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
     leaves, structure = jax.tree.flatten(like)
     rng = np.random.default_rng(0)
     v = [0.1 * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
-    zero, one, two = (_call(predict, structure.unflatten([t * leaf for leaf in v]), x) for t in (0, 1, 2))
+    zero, one, two = (called(predict, structure.unflatten([t * leaf for leaf in v]), x) for t in (0, 1, 2))
     finite = bool(jnp.isfinite(two).all())
     require(finite, function, "finite logits", "NaN or infinity", "Look for inputs that are not finite")
     bend = float(jnp.max(jnp.abs(two - 2 * one + zero)))
     size = float(jnp.max(jnp.abs(one - zero)) + 0.01 * jnp.max(jnp.abs(zero)))
     require(bend <= 1e-2 * size, function, "a model that is linear in dw", f"one that bends by {bend / size:.2g}", do)
-
-
-@jax.jit
-def _call(predict: Predict, dw: Tree, x: Any) -> Array:
-    return predict(dw, x)
 
 
 @jax.jit

@@ -20,7 +20,7 @@ from jax import Array
 from tangent_jax.core import Tree, check_stop, is_stopping, progress_bar, require, trees, whole_number
 from tangent_jax.train.batches import Batches, Source, as_inputs, check_labels, epoch_chunks
 from tangent_jax.train.checkpoints import Saver, run_identity
-from tangent_jax.train.labels import as_labels, check_start
+from tangent_jax.train.labels import as_labels, called, check_start
 from tangent_jax.train.objective import Objective, Predict, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 
@@ -171,11 +171,6 @@ def summary(dw: Tree, history: list[Row]) -> Fitted:
     return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)
 
 
-@jax.jit
-def _logits(predict: Predict, dw: Tree, x: Array) -> Array:
-    return predict(dw, x)
-
-
 def logits(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
     """predict(dw, x) of every input, "n c", in batches of one shape (the last is padded)."""
     inputs = as_inputs("logits", inputs)
@@ -184,7 +179,7 @@ def logits(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.
     for start in range(0, n, size):
         x = np.asarray(inputs[start : start + size])
         x = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        parts.append(_logits(trees.as_pytree(predict), dw, x))
+        parts.append(called(trees.as_pytree(predict), dw, x))
     return np.concatenate([np.asarray(part) for part in parts])[:n]
 
 

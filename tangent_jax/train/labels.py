@@ -29,7 +29,8 @@ def as_labels(function: str, labels: Any, classes: int | None = None) -> np.ndar
 
 
 @jax.jit
-def _call(predict: Predict, dw: Tree, x: Any) -> Any:
+def called(predict: Predict, dw: Tree, x: Any) -> Any:
+    """predict(dw, x) as one program, shared by all who ask."""
     return predict(dw, x)
 
 
@@ -38,7 +39,7 @@ def classes_of(function: str, predict: Predict, dw: Tree, x: Any) -> int:
 
     Raises: InputError where it gives no array "b c" of floats.
     """
-    shape = _call.eval_shape(trees.as_pytree(predict), dw, x)
+    shape = called.eval_shape(trees.as_pytree(predict), dw, x)
     found = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
     rows_match = hasattr(shape, "shape") and len(shape.shape) == 2 and shape.shape[0] == len(x)
     good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)

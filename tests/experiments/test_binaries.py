@@ -164,7 +164,7 @@ CLEAR = {
     "nan": "load: expected norm/bias finite; got NaN or infinity",
     "truncated": "load: expected a whole safetensors file; got",
     "wrong model": "load: expected B/16 with width 768; got width 96",
-    "missing weights": "load: expected weights: builtin, random:SIZE/PATCH",
+    "missing weights": "load: expected weights: builtin, builtin-resnet, random:L/16",
     "too many blocks": "make_subset: expected blocks in 0..6, a whole number; got 9.",
     "stray word": "finetune: expected flags only; got word.",
 }

@@ -32,6 +32,13 @@ def test_every_table_and_figure_has_a_claim_and_the_paper_s_figures():
     names = [claim.name for claim in CLAIMS]
     assert len({*names}) == len(names) == 20
     assert {*names} == {*TABLES}
+    assert [claim.name for claim in CLAIMS if claim.reads("compose-dtd1")] == [
+        "Table 2",
+        "Table 6",
+        "Table 10",
+        "Table 11",
+    ]
+    assert not [claim.name for claim in CLAIMS if claim.reads("compose-cub50") and claim.name == "Table 10"]
     for columns, rows in TABLES.values():
         assert {len(row) for row in rows} == {len(columns)}
 
@@ -136,6 +143,8 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", report):
         assert (tmp_path / "out" / picture).exists()
     assert page.count('src="data:image/png;base64,') == 1
+    for anchor in re.findall(r'href="#(.*?)"', page):
+        assert f'<h2 id="{anchor}">' in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     other = (f"--weights={root}/resnet.safetensors" if "--weights" in flag else flag for flag in given)
     assert "times: python -m experiments.times" in run("paper", *other, "--only=Table 8")[1]  # another command

@@ -9,10 +9,13 @@ Source: He et al. 2016, v1.5: the stride is in a bottleneck's 3 x 3 convolution.
 (linearised ResNets freeze them: LQF, Achille et al. 2021); only pre-training reads those of the batch.
 """
 
+from functools import partial
+
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent, Tree, require
+from tangent_jax.core import Dual, Tangent, Tree
+from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
 
@@ -28,19 +31,13 @@ def forward(
     `seen`: None, or a dict that receives the batch's own mean and variance for each norm, which are then used.
     A model without a head gives mean features, "b d".
     """
-    last = config.depth + 1
-    stop = last + 1 if stop is None else stop
-    require(0 <= start <= stop <= last + 1, "ResNet", f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
-    shape, do = ("b", *input_shape(config, start)), "Resize images, or compute features of this stage"
-    good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
-    require(good, "ResNet", f"the input of stage {start}, of shape {shape}", x.shape, do)
     dx: Tangent = None
-    for stage in range(start, stop):
+    for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = convolved(config, p, "stem_conv", "stem_norm", x, dx, 2 if config.stem == "large" else 1, seen)
             x, dx = relu(x, dx, config.slope)
             x, dx = max_pool(x, dx) if config.stem == "large" else (x, dx)
-        elif stage < last:
+        elif stage <= config.depth:
             x, dx = block(config, p, stage - 1, x, dx, seen)
             x, dx = mean_pool(x, dx) if stage == config.depth else (x, dx)
         elif config.classes:

@@ -10,10 +10,13 @@ With class-token pooling the last block reads one query row only, and so compute
 (rules/class_attention.py); what it needs of the other tokens is their standardised x^, the input of that stage.
 """
 
+from functools import partial
+
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent, Tree, require
+from tangent_jax.core import Dual, Tangent, Tree
+from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import (
     ACTIVATIONS,
@@ -37,17 +40,11 @@ def forward(config: ViTConfig, p: Tree, x: Array, start: int = 0, stop: int | No
 
     A model without a head gives normalised features, "b d".
     """
-    last = config.depth + 1
-    stop = last + 1 if stop is None else stop
-    require(0 <= start <= stop <= last + 1, "ViT", f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
-    shape, do = ("b", *input_shape(config, start)), "Resize images, or compute features of this stage"
-    good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
-    require(good, "ViT", f"the input of stage {start}, of shape {shape}", x.shape, do)
     dx: Tangent = None
-    for stage in range(start, stop):
+    for stage in stages_run("ViT", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = embed(config, p, x)
-        elif stage < last:
+        elif stage <= config.depth:
             x, dx = run_block(config, p, stage - 1, x, dx)
         else:
             x, dx = layer_norm(x, dx, p["norm"], config.eps)
