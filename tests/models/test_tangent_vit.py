@@ -81,7 +81,7 @@ def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(
     assert_rel_close(closed(model, w, dw, images()), full(dw, images()))
     u = normal(8, (2, 7))
     gradients = [
-        jax.grad(lambda dw, f=f: jnp.sum(u * f(dw).total ** 2))(dw)
+        jax.jit(jax.grad(lambda dw, f=f: jnp.sum(u * f(dw).total ** 2)))(dw)
         for f in (lambda dw: closed(model, w, dw, images()), lambda dw: full(dw, images()))
     ]
     assert_rel_close(*gradients)
@@ -138,11 +138,12 @@ def test_the_tangent_is_linear_in_dw(x64):
 def test_the_transpose_is_the_vjp(x64, variant):
     model, w = small(2, **VARIANTS[variant])
     dw, u = step(make_subset(model, "everything"), w), normal(9, (2, 7))
-    transposed = jax.linear_transpose(lambda dw: closed(model, w, dw, images()).tangent, dw)(u)[0]
-    assert_rel_close(transposed, jax.vjp(lambda w: plain(model)(w, images()), w)[1](u)[0])
-    _, forward, transpose = jacobian(plain(model), w, dw, images())
-    assert_rel_close(transpose(u), transposed)
-    assert_rel_close(jnp.vdot(forward(dw), u), trees_dot(dw, transposed))
+    x = images()
+    transposed = jax.jit(jax.linear_transpose(lambda dw: closed(model, w, dw, x).tangent, dw))(u)[0]
+    assert_rel_close(transposed, jax.jit(lambda u: jax.vjp(lambda w: plain(model)(w, x), w)[1](u)[0])(u))
+    _, forward, transpose = jacobian(plain(model), w, dw, x)
+    assert_rel_close(jax.jit(transpose)(u), transposed)
+    assert_rel_close(jnp.vdot(jax.jit(forward)(dw), u), trees_dot(dw, transposed))
 
 
 def trees_dot(a, b):
@@ -174,7 +175,7 @@ def test_jit_vmap_and_grad_are_clean(x64):
         lambda dw, f=f: jnp.sum(f(dw).total ** 2)
         for f in (lambda dw: closed(model, w, dw, images()), lambda dw: linearize(plain(model), w)(dw, images()))
     ]
-    assert_rel_close(*[jax.grad(loss)(dw) for loss in losses])
+    assert_rel_close(*[jax.jit(jax.grad(loss))(dw) for loss in losses])
 
 
 def flops(function, *args):
