@@ -6,6 +6,8 @@ The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one
 component to come moves the mean, by count, "relative": over the mean's norm}.
 """
 
+from typing import Any
+
 import numpy as np
 from absl import flags
 from jax.flatten_util import ravel_pytree
@@ -36,7 +38,14 @@ def by_component() -> None:
     moved, relative = movements(steps @ steps.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved by the last to come": (moved.mean(0).tolist(), moved.std(0).tolist())}
-    left = {"x": counts, "lines": lines, "xlabel": "components", "ylabel": "L2 in weight space", "log": "xy"}
+    left: dict[str, Any] = {
+        "x": counts,
+        "lines": lines,
+        "xlabel": "components",
+        "ylabel": "L2 in weight space",
+        "log": "xy",
+    }
+    left["ticks"] = [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]
     change = {"without one": sorted(value - whole for value in without.values())}
     right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component, ranked"}
     panels = [left, {**right, "ylabel": "change of test accuracy"}]

@@ -38,19 +38,20 @@ def bars(
     title: str,
     ylabel: str = "test accuracy",
 ) -> None:
-    """Grouped bars of accuracy: `series` maps a name to (mean, spread) per group."""
-    figure, axes = plt.subplots(figsize=(2.2 + 2.2 * len(groups), 3.4), layout="constrained")
+    """Grouped bars: `series` maps a name to (mean, spread) per group. Those of accuracy start above 0."""
+    figure, axes = plt.subplots(figsize=(max(4.4, 1.4 + 0.6 * len(groups) * len(series)), 3.6), layout="constrained")
     width = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
         at = [g + (i - (len(series) - 1) / 2) * width for g in range(len(groups))]
         means, spreads, colour = [m for m, _ in values], [s for _, s in values], COLOURS[i % len(COLOURS)]
         drawn = axes.bar(at, means, width * 0.92, yerr=spreads, capsize=2, label=name, color=colour)
-        axes.bar_label(drawn, [f"{m:.3f}" for m, _ in values], fontsize=7, padding=2)
+        axes.bar_label(drawn, [f"{m:.3f}" if abs(m) < 1 else f"{m:.3g}" for m, _ in values], fontsize=7, padding=2)
     lowest = min(mean for values in series.values() for mean, _ in values)
-    axes.set(ylabel=ylabel, ylim=(max(0.0, lowest - 0.1), None), title=title)
+    floor = max(0.0, lowest - 0.1) if ylabel == "test accuracy" else min(0.0, 1.1 * lowest)
+    axes.set(ylabel=ylabel, ylim=(floor, None), title=title)
     axes.set_xticks(range(len(groups)), groups)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, ncols=min(4, len(series)), loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    figure.legend(frameon=False, ncols=min(4, len(series)), loc="outside lower center", fontsize=8)
     save(figure, path)
 
 
