@@ -38,14 +38,8 @@ def by_component() -> None:
     moved, relative = movements(steps @ steps.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved by the last to come": (moved.mean(0).tolist(), moved.std(0).tolist())}
-    left: dict[str, Any] = {
-        "x": counts,
-        "lines": lines,
-        "xlabel": "components",
-        "ylabel": "L2 in weight space",
-        "log": "xy",
-    }
-    left["ticks"] = [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]
+    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": "components", "ylabel": "L2 in weight space"}
+    left |= {"log": "xy", "ticks": [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]}
     change = {"without one": sorted(value - whole for value in without.values())}
     right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component, ranked"}
     panels = [left, {**right, "ylabel": "change of test accuracy"}]
