@@ -274,7 +274,7 @@ def main() -> None:
     if F.quick:
         F.shards = F.shards if F["shards"].present else ["10", "25"]
         F.seeds = F.seeds if F["seeds"].present else 2
-    common.listed("only", {claim.name for claim in CLAIMS}) if F.only else None
+    common.listed("only", [claim.name for claim in CLAIMS]) if F.only else None
     require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
     common.numbers("shards", int)
     finished()

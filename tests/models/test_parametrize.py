@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, pictures, small, tree_normal
+from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, normal, pictures, small, tree_normal
 
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.recipe import Recipe
@@ -13,6 +13,9 @@ from tangent_jax.linearize import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import trunk_keys
 from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
 
 VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}}
@@ -80,6 +83,22 @@ def test_closed_form_norms_are_those_of_vmapped_gradients(x64, kind, method, var
     predict = tangent(made, 2, kind, method=method)
     dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
     x = made.model.apply(made.w, images(3), 0, predict.subset.stage)
+    assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))
+
+
+def test_convolutions_have_low_rank_factors_too(x64):
+    model = ResNet(ResNetConfig((1, 1), True, 2, "small", 5, 7))
+    w = initial_weights(model, jax.random.key(1))
+    w = trees.add(w, trees.scaled(0.1, tree_normal(11, w)))  # order one; variances stay above 0
+    made = Pretrained(model, trees.cast(w, float), "here").with_lora(2, 1, jax.random.key(0))
+    made = moved(Pretrained(made.model, trees.cast(made.w, float), "here"), "lora")
+    x = normal(3, (3, *model.input_shape(2)))
+    for kind in ("lora", "lora_b"):
+        predict = tangent(made, 1, kind)
+        dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
+        assert any(path.endswith("conv2/lora_b") for path in predict.subset.paths)
+        want = jax.jit(linearize(lambda w, x: made.model.apply(w, x, 2), made.w))(dw, x)
+        assert_rel_close(jax.jit(lambda dw: made.model.dual(trees.pair(made.w, dw), x, 2))(dw), want)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))
 
 
