@@ -247,6 +247,7 @@ MUTATIONS = [
     M("tangent_jax/train/optimizers.py", "radius * (1 - 1e-6)", "radius * (1 + 1e-6)", "tests/train/test_fit.py::test_projected_descent_in_f32_never_leaves_its_ball"),
     M("tangent_jax/data/archives.py", 'f"labels/{file}{split}.txt") for name', 'f"labels/{file}1.txt") for name', "tests/data/test_sources.py::test_dtd_reads_each_of_its_ten_splits"),
     M("experiments/findings.py", "holds = ma - mb > noise if strictly", "holds = ma - mb > 0 if strictly", f"{PAPER}::test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed"),
+    M("experiments/findings.py", "return job.startswith(self.jobs)", "return job in self.jobs", f"{PAPER}::test_every_table_and_figure_has_a_claim_and_the_paper_s_figures"),
     M("experiments/findings.py", '"holds" if all(held) else', '"holds" if any(held) else', f"{PAPER}::test_a_verdict_is_of_all_comparisons"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
 ]  # fmt: skip
