@@ -8,7 +8,6 @@ from experiments.findings import (
     Claim,
     Finding,
     Read,
-    Result,
     Results,
     Rows,
     Tests,
@@ -33,18 +32,13 @@ def table1(results: Results, tests: Tests) -> Finding:
     )
 
 
-def shards_of(result: Result) -> list[str]:
-    return [*result["shards"]]
-
-
 def composition(against: tuple[str, ...]) -> Read:
     def read(results: Results, tests: Tests) -> Finding:
         rows, checks, found = [], [], by_set(results, "compose")
         every = [*next(iter(found.values()))["methods"]]
         names = every if len(against) > 1 else ["taft", *against]
         for name, result in found.items():
-            for count in shards_of(result):
-                row = result["shards"][count]
+            for count, row in result["shards"].items():
                 rows.append([name, count, *(percent(row[n]) for n in names)])
                 checks += [
                     better(f"{name}, {count} shards, TAFT against {other}", row["taft"], row[other], tests[name])

@@ -215,9 +215,10 @@ def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]
     mine = {job: result for job, result in done.items() if claim.reads(job.name)}
     commands = []
     for job in mine:
-        took = "" if job.name in finished() or not seconds(job) else f"  # {seconds(job)} s"
-        read = f"# {job.name}: read from {job.folder}"
-        commands.append(read if job.name in finished() else shlex.join(job.command) + took)
+        if job.name in finished():
+            commands.append(f"# {job.name}: read from {job.folder}")
+        else:
+            commands.append(shlex.join(job.command) + (f"  # {took} s" if (took := seconds(job)) else ""))
     pictures = [path for job in mine for name in claim.pictures if (path := job.folder / name).exists()]
     finding = claim.read({job.name: result for job, result in mine.items()}, tests) if mine else None
     return Section(claim, finding, commands, pictures)
@@ -256,7 +257,7 @@ COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3
 
 def as_html(report: str, out: Path) -> str:
     """report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
-    page = MarkdownIt("commonmark").enable("table").render(report)
+    page = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
     page = re.sub("<h2>(.*?)</h2>", lambda m: f'<h2 id="{anchor(html.unescape(m[1]))}">{m[1]}</h2>', page)
     for verdict, colour in COLOURS.items():
         page = page.replace(f"<td>{verdict}</td>", f'<td style="color:{colour}"><b>{verdict}</b></td>')

@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Compiling is most of the time: XLA optimises in `make test-all` alone.
 if not os.environ.get("TANGENT_JAX_OPTIMISED"):
     fast = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-    # a third of all; XLA aborts on a flag that it does not know, so only where it was tried
+    # This flag saves a third of a first run. XLA aborts on a flag that it does not know: set only where it was tried.
     fast += ["--xla_cpu_use_fusion_emitters=false"] * version("jaxlib").startswith("0.10.")
     os.environ.setdefault("XLA_FLAGS", " ".join(fast))
 

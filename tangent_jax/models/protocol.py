@@ -80,7 +80,7 @@ def stages_run(
 ) -> range:
     """The stages from `start` to before `stop` (None: all that are left) of a model whose last stage is `last`.
 
-    Raises: InputError, at trace time, for others, or where x is not a batch of what `start` reads.
+    Raises: InputError, at trace time, for stages that the model has not, or where x is no batch of what `start` reads.
     """
     stop = last + 1 if stop is None else stop
     require(0 <= start <= stop <= last + 1, kind, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
