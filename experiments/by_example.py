@@ -14,8 +14,8 @@ from experiments.sharded import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
 from tangent_jax.privacy.membership import auc
-from tangent_jax.solve import influence
-from tangent_jax.solve.jacobian import Jacobian, gram, jacobian_rows
+from tangent_jax.solver import influence
+from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 
 flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges, of which leave-one-out chooses.")
 flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be found again.", 0.0, 0.5)

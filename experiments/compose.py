@@ -22,7 +22,7 @@ from experiments.runs import Runs, markdown
 from experiments.sharded import Method
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, identity, trees
-from tangent_jax.solve.posterior import fitted_beta
+from tangent_jax.solver.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list(

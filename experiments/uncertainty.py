@@ -15,7 +15,7 @@ from experiments.runs import markdown
 from experiments.sharded import Method
 from tangent_jax.core import Tree
 from tangent_jax.privacy.membership import auc
-from tangent_jax.solve.posterior import fitted_beta, posterior, probabilities
+from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
 common.define(*common.OPTIMUM, out="out/uncertainty")
 flags.DEFINE_string("other", None, "A data set of other things, as --dataset; unset: none.")

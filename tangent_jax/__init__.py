@@ -23,7 +23,7 @@ from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.linearize import jacobian, linearize
+from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.load import load, save
@@ -42,11 +42,11 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
-from tangent_jax.solve.curvature import Curvature
-from tangent_jax.solve.kernel import Kernel, KernelSolution, make_kernel
-from tangent_jax.solve.optimum import Solved, solve
-from tangent_jax.solve.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
-from tangent_jax.solve.problem import curvature
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
+from tangent_jax.solver.optimum import Solved, solve
+from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
+from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, accuracy, fit, logits
 from tangent_jax.train.fit_many import fit_many

@@ -16,8 +16,8 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.curvature import Curvature
-from tangent_jax.solve.problem import curvature
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.problem import curvature
 from tangent_jax.train.fit import Fitted
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.objective import distance_bound

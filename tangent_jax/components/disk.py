@@ -35,7 +35,7 @@ from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.core import Tree, check_stop, require, trees
 from tangent_jax.core.files import Lock, digest, expanded, file_digest, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
-from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solver.curvature import Curvature
 
 FORMAT = 2
 OURS = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?(\.partial)?")  # the names of the files that a store writes

@@ -12,7 +12,7 @@ import numpy as np
 from tangent_jax.components.steps import read_step, write_step
 from tangent_jax.core import Tree, refusal, trees
 from tangent_jax.models.signals import Layout
-from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solver.curvature import Curvature
 
 
 def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:

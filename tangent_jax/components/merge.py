@@ -21,7 +21,7 @@ import numpy as np
 
 from tangent_jax.components import sums
 from tangent_jax.core import Tree, finite_number, require, trees
-from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solver.curvature import Curvature
 
 MERGES = ("mean", "inputs", "fisher", "curvature")
 

@@ -15,7 +15,7 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.subsets import MADE, make_subset
-from tangent_jax.solve.optimum import Solved, solve
+from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import HYPER_PARAMETERS
 from tangent_jax.train.objective import Objective, make_objective

@@ -24,7 +24,7 @@ from tangent_jax.components.steps import read_metadata, read_step
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import digest, file_digest, write_whole
 from tangent_jax.privacy.mechanism import spent_together
-from tangent_jax.solve.curvature import Curvature
+from tangent_jax.solver.curvature import Curvature
 
 
 class Retrained(NamedTuple):

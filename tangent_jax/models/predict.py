@@ -13,7 +13,7 @@ from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.data.sources import Examples
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.protocol import Model, prepared

@@ -7,7 +7,7 @@ The tangent is linear in every leaf, so an example's row of the Jacobian is its 
     y += dbeta     J = sum_t s_t                 biases, tokens, positions
 
 Both come of one forward and one backward pass over probes (rules/probe.py) that form no gradient. Per-example norms
-(privacy/norms.py), curvature and kernels (solve/) are made of them.
+(privacy/norms.py), curvature and kernels (solver/) are made of them.
 """
 
 import math

@@ -39,7 +39,7 @@ class Fitted(NamedTuple):
 
     `seconds` is the training's wall time, compilation included, `on_epoch` not; `examples_per_second` is
     the median epoch's; `run`: the identity of all that decided it, where checkpoints were kept; `certificate`: how far
-    at most, in L2, dw is from the optimum, where it was solved for (solve/), whose passes are then its steps.
+    at most, in L2, dw is from the optimum, where it was solved for (solver/), whose passes are then its steps.
     """
 
     dw: Tree

@@ -19,7 +19,7 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
-from tangent_jax.solve.problem import curvature
+from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 

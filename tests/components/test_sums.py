@@ -9,7 +9,7 @@ from helpers import assert_rel_close, images, small, tree_normal
 
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import InputError, trees
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.modules import TangentViT
 

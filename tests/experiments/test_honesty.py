@@ -15,7 +15,7 @@ from tangent_jax.components.steps import read_step
 from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.models.protocol import initial_weights

@@ -14,7 +14,7 @@ from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
-from tangent_jax.solve.optimum import solve
+from tangent_jax.solver.optimum import solve
 from tangent_jax.train.objective import make_objective
 
 SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")

@@ -9,7 +9,7 @@ from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, norm
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import InputError, trees
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import trunk_keys
 from tangent_jax.models.predict import tangent

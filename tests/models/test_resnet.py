@@ -11,7 +11,7 @@ from helpers import assert_rel_close, assert_sums_are_vmapped_ones, normal, pict
 from safetensors.numpy import save_file
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save

@@ -15,7 +15,7 @@ from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import Dual, trees
 from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.linearize import linearize
+from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.predict import tangent

@@ -7,7 +7,7 @@ import pytest
 from helpers import TOLERANCE, assert_rel_close, images, normal, small, tree_normal
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.linearize import jacobian, linearize
+from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig

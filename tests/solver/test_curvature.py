@@ -8,10 +8,10 @@ from dense import private_case
 from helpers import assert_rel_close, private_task, tree_normal
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.solve import curvature as of_curvature
-from tangent_jax.solve.curvature import cotangents, invert, outer
-from tangent_jax.solve.jacobian import jacobian_rows
-from tangent_jax.solve.problem import curvature
+from tangent_jax.solver import curvature as of_curvature
+from tangent_jax.solver.curvature import cotangents, invert, outer
+from tangent_jax.solver.jacobian import jacobian_rows
+from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import cross_entropy
 from tangent_jax.train.objective import make_objective

@@ -8,12 +8,12 @@ from dense import flat, private_case, ridge
 from helpers import private_task
 
 from tangent_jax.core import InputError
-from tangent_jax.solve import influence
-from tangent_jax.solve import jacobian as of_jacobian
-from tangent_jax.solve.jacobian import gram, jacobian_rows, own_gram
-from tangent_jax.solve.kernel import make_kernel
-from tangent_jax.solve.optimum import solve
-from tangent_jax.solve.posterior import SolverPosterior, fitted_beta, posterior, probabilities
+from tangent_jax.solver import influence
+from tangent_jax.solver import jacobian as of_jacobian
+from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver.kernel import make_kernel
+from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.posterior import SolverPosterior, fitted_beta, posterior, probabilities
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 

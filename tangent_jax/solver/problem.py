@@ -21,7 +21,7 @@ from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.curvature import Curvature, Inverse, batch_curvature, invert
+from tangent_jax.solver.curvature import Curvature, Inverse, batch_curvature, invert
 from tangent_jax.train.batches import Batches, check_labels
 from tangent_jax.train.labels import Predict, called
 from tangent_jax.train.losses import mean_squared, rescaled_square

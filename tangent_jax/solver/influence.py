@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require, whole_number
-from tangent_jax.solve.jacobian import Jacobian, gram
-from tangent_jax.solve.kernel import KernelSolution
+from tangent_jax.solver.jacobian import Jacobian, gram
+from tangent_jax.solver.kernel import KernelSolution
 
 ESTIMATES = ("exact", "first_order", "leverage")
 

@@ -21,8 +21,8 @@ import scipy.linalg
 from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.jacobian import Jacobian, gram, jacobian_rows
-from tangent_jax.solve.problem import make_problem
+from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
+from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.labels import as_labels
 from tangent_jax.train.losses import mean_squared, rescaled_square

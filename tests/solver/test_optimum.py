@@ -13,8 +13,8 @@ from dense import flat, private_case, ridge
 from helpers import assert_rel_close, private_task
 
 from tangent_jax.core import InputError, request_stop, trees
-from tangent_jax.linearize import linearize
-from tangent_jax.solve.optimum import solve
+from tangent_jax.linearization import linearize
+from tangent_jax.solver.optimum import solve
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Saver
 from tangent_jax.train.losses import cross_entropy
@@ -184,8 +184,8 @@ DEVICES = """
 import jax, numpy as np, sys
 sys.path.insert(0, "tests")
 from helpers import private_task
-from tangent_jax.solve.optimum import solve
-from tangent_jax.solve.problem import spread
+from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.problem import spread
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 predict, _, x, y = private_task("blocks", 0)

@@ -24,8 +24,8 @@ from jax import Array
 from tangent_jax.core import Tree, check_stop, finite_number, is_stopping, progress_bar, require, trees, whole_number
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.curvature import Curvature, Inverse, invert
-from tangent_jax.solve.problem import Problem, make_problem
+from tangent_jax.solver.curvature import Curvature, Inverse, invert
+from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Saver, run_identity
 from tangent_jax.train.labels import Predict, check_start

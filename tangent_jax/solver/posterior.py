@@ -21,10 +21,10 @@ from scipy.special import log_softmax, softmax
 from tangent_jax.core import progress_bar, require
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solve.jacobian import gram, jacobian_rows, own_gram
-from tangent_jax.solve.kernel import KernelSolution
-from tangent_jax.solve.optimum import Solved, solve_linear
-from tangent_jax.solve.problem import make_problem
+from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver.kernel import KernelSolution
+from tangent_jax.solver.optimum import Solved, solve_linear
+from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import Objective
 
