@@ -38,7 +38,7 @@ def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Ro
         for name, rows in shards.items()
     ]
     settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": AT_ONCE}
-    return dict(zip(shards, fit_many(predict, predict.zeros(), runs, recipe.objective(), **settings), strict=True))
+    return dict(zip(shards, fit_many(predict, runs, recipe.objective(), **settings), strict=True))
 
 
 def fill(
@@ -157,7 +157,7 @@ def retrain(
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
-        bound = distance_bound(predict, fitted.dw, left.batches(batch_size=64), recipe.objective())
+        bound = distance_bound(predict, fitted.dw, left, recipe.objective())
         new = Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if factors else new
 
@@ -167,7 +167,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
     recipe, total = origin.recipe, origin.total_penalty
     assert recipe is not None
     assert total is not None
-    same_total = dataclasses.replace(recipe, penalty=total / len(left.labels))
+    same_total = dataclasses.replace(recipe, penalty=total / len(left))
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None

@@ -51,7 +51,7 @@ class Provenance:
         """This origin, of a step trained on these examples; `kept`: folders besides their cache."""
         kept = (*([features.folder] if features.folder else []), *kept)
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
-            changes = {"total_penalty": self.recipe.penalty * len(features.labels), **changes}
+            changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
         return dataclasses.replace(self, examples=features.examples, seconds=seconds, kept=kept, **changes)
 
     @property

@@ -17,7 +17,7 @@ from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
-from tangent_jax.train.losses import HYPER_PARAMETERS
+from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, projected
 
@@ -81,8 +81,7 @@ class Recipe:
         return jax.random.fold_in(jax.random.key(self.seed), self.order)
 
     def objective(self) -> Objective:
-        hyper_parameters = {name: getattr(self, name) for name in HYPER_PARAMETERS.get(self.loss, {})}
-        return make_objective(self.loss, self.penalty, **hyper_parameters)
+        return make_objective(self.loss, self.penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)})
 
     def optimizer(self) -> Optimizer:
         own = adam(self.learning_rate)
@@ -125,12 +124,12 @@ class Recipe:
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains a step from zero on the features, or those at `rows`; options are `fit`'s on_epoch and checkpoints."""
+        """Trains a step from zero on the features, or those at `rows`; options are `fit`'s."""
         if self.solver == "optimum":
-            return as_fitted(self.solve(predict, features, rows=rows, **options), len(features.labels))
+            return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
-        return fit(predict, predict.zeros(), data, self.objective(), **settings, **options)
+        return fit(predict, data, self.objective(), **settings, **options)
 
     def solve(
         self,
@@ -139,15 +138,15 @@ class Recipe:
         start: Tree | Solved | None = None,
         *,
         rows: np.ndarray | None = None,
-        weights: np.ndarray | None = None,
-        on_epoch: Any = None,
-        checkpoints: Any = None,
+        example_weights: np.ndarray | None = None,
+        on_step: Any = None,
+        folder: Any = None,
     ) -> Solved:
         """The optimum on the features, or those at `rows`, from zero or a start; options are `solve`'s."""
         data = features if rows is None else features.take(rows)
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
-        watched = {"on_pass": on_epoch, "checkpoints": checkpoints, "weights": weights}
-        return solve(predict, data, self.objective(), start, **bound, **watched)
+        watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
+        return solve(predict, data, self.objective(), start=start, **bound, **watched)
 
 
 def as_fitted(solved: Solved, examples: int) -> Fitted:

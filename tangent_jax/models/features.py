@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,37 +25,45 @@ from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
 from tangent_jax.models.protocol import Model, prepared
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import Batches, OnDevice
 
 FORMAT = 2  # of the rows: counted up when the same trunk would give others, as when decoding changes
 
 
-class Features(NamedTuple):
-    """What training reads: inputs "n ...", labels "n", (content identifier, name) of each, images skipped.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+    """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
-    `folder`: the cache that holds the inputs, None where there is none.
+    Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`: how
+    many images could not be read; `folder`: the cache that holds the inputs, None where there is none; `device`: the one
+    copy on the device that all batches of these features share.
     """
 
     inputs: Any
-    labels: np.ndarray
+    targets: np.ndarray
     examples: tuple[tuple[str, str], ...]
-    skipped: int
+    skipped: int = 0
     folder: str | None = None
+    device: OnDevice = dataclasses.field(default_factory=OnDevice, init=False, repr=False)
+
+    def __len__(self) -> int:
+        """The number of examples."""
+        return len(self.targets)
 
     def take(self, rows: np.ndarray) -> "Features":
         """The examples at `rows`, in that order; the inputs stay where they are."""
         examples = tuple(self.examples[i] for i in rows)
-        return self._replace(inputs=Rows(self.inputs, rows), labels=self.labels[rows], examples=examples)
+        return dataclasses.replace(self, inputs=Rows(self.inputs, rows), targets=self.targets[rows], examples=examples)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
         """The examples, or those at `rows`, for `fit` (which needs the key) or `fit_private`."""
-        return Batches(self.inputs, self.labels, key, rows=rows, batch_size=batch_size)
+        return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, device=self.device)
 
     def hold_out(self) -> tuple["Features", "Features"]:
         """(train, held out): every fifth image of each class is held out, the same ones every time."""
-        rank = np.zeros(len(self.labels), int)
-        for label in np.unique(self.labels):
-            rows = np.flatnonzero(self.labels == label)
+        rank = np.zeros(len(self), int)
+        for label in np.unique(self.targets):
+            rows = np.flatnonzero(self.targets == label)
             rank[rows] = np.arange(len(rows))
         held = rank % 5 == 4
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))

@@ -24,7 +24,8 @@ from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.objective import Objective, Predict
+from tangent_jax.train.objective import Objective
+from tangent_jax.train.targets import Predict
 
 RATE = 0.01  # of plain descent, in units of 1 / clip norm: dw stays where the canary is clipped
 DESCENT = optax.sgd(RATE)
@@ -96,11 +97,8 @@ def run_openly(
     The guarantee holds for every optimiser and every step, so an auditor may choose the one that shows most.
     """
     steps: list[Tree] = [jax.tree.map(np.asarray, dw)]
-    options: Any = {"optimizer": DESCENT, "seed": seed}
-    fit_private(
-        predict, dw, batches, mechanism, objective, **options,
-        on_step=lambda _, dw: steps.append(jax.tree.map(np.array, dw)),
-    )  # fmt: skip
+    options: Any = {"mechanism": mechanism, "start": dw, "optimizer": DESCENT, "seed": seed}
+    fit_private(predict, batches, objective, **options, on_step=lambda _, dw: steps.append(jax.tree.map(np.array, dw)))
     return steps
 
 
@@ -158,7 +156,7 @@ def canary_scores(
     predict, claimed = trees.as_pytree(predict), claimed or mechanism
     objective = objective or default_objective()
     # without the canary it is replaced by nothing: an example whose gradient is zero, as padding is
-    absent = Batches(batches.inputs, batches.labels, rows=batches.rows[:-1], batch_size=batches.batch_size)
+    absent = Batches(batches.inputs, batches.targets, rows=batches.rows[:-1], batch_size=batches.batch_size)
     data, scores = (*batches.resident(), batches.rows[None]), []
     with progress_bar(2 * trials, "training") as bar:
         for part in (absent, batches):
@@ -190,13 +188,13 @@ def _attack(
     predict: Predict, before: Tree, noisy: Tree, data: Any, count: Any, objective: Objective, claimed: Mechanism
 ) -> Array:
     """The score of each run, from its steps before and its noisy gradients, "runs steps ..."."""
-    inputs, labels, order = data
+    inputs, targets, order = data
     n = order.shape[-1]
     canary = jnp.zeros((1, n)).at[0, -1].set(1)
 
     def at(dw: Tree, gradient: Tree) -> tuple[Array, Array]:
         def summed(present: Array) -> Tree:
-            return clip_all(predict, dw, (inputs, labels, order, present), 1, objective, claimed).value
+            return clip_all(predict, dw, (inputs, targets, order, present), 1, objective, claimed).value
 
         left = jax.tree.map(lambda g, other: count * g - other, gradient, summed(1 - canary))
         alone = summed(canary)

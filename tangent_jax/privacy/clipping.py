@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, require
 from tangent_jax.privacy.mechanism import check_clip_norm
-from tangent_jax.train.labels import as_labels, classes_of
 from tangent_jax.train.losses import Loss
+from tangent_jax.train.objective import Objective, check_targets
+from tangent_jax.train.targets import as_targets, output_shape
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite", "sensitivity"], meta_fields=[])
@@ -68,16 +69,18 @@ def clipped_sum(
 ) -> ClippedSum:
     """The clipped sum by per-example gradients, `chunk` of them held at a time.
 
-    Args:       predict: (dw, x "b ...") -> logits "b c", each row of its own x alone; y: labels "b"; present: 1, or 0
-                where padded, "b"; loss: (logits, labels) -> "b"; clip_norm: C > 0, L2 over the whole tree.
+    Args:       predict: (dw, x "b ...") -> outputs "b c", called with one example at a time; y: targets "b ...";
+                present: 1, or 0 where padded, "b"; loss: (outputs, targets) -> "b", called likewise; clip_norm: C > 0, L2 over the whole tree.
     Returns:    ClippedSum.
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, up to rounding.
     Edge cases: a gradient that is not finite counts as zero; padding contributes nothing; no example gives zero.
     Raises:     InputError for clip_norm <= 0.
     """
     check_clip_norm("clipped_sum", clip_norm)
+    objective = Objective(loss)
     if not isinstance(y, Tracer):
-        as_labels("clipped_sum", y, classes_of("clipped_sum", predict, dw, jnp.asarray(x)))
+        shape = output_shape("clipped_sum", predict, dw, jnp.asarray(x))
+        check_targets("clipped_sum", as_targets("clipped_sum", y), shape, objective)
     x, y, present = map(jnp.asarray, (x, y, present))
     padding = -len(y) % min(chunk, len(y))
 
@@ -86,7 +89,7 @@ def clipped_sum(
         return a.reshape(-1, min(chunk, len(y)), *a.shape[1:])
 
     def gradient_of_one(x: Array, y: Array) -> Tree:
-        return jax.grad(lambda dw: loss(predict(dw, x[None]), y[None])[0])(dw)
+        return jax.grad(lambda dw: objective.losses(predict(dw, x[None]), y[None])[0])(dw)
 
     def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
         x, y, here = batch
@@ -103,28 +106,3 @@ def clipped_sum(
     zeros = jax.tree.map(jnp.zeros_like, dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
     return ClippedSum(value, norms.reshape(-1)[: len(y)], bad.sum(), clip_norm)
-
-
-@jax.jit
-def _losses(predict: Callable, loss: Loss, dw: Tree, x: Array, y: Array) -> Array:
-    return loss(predict(dw, x), y)
-
-
-def check_per_example(
-    predict: Callable[[Tree, Array], Array], dw: Tree, x: Array, y: Array, *, loss: Loss, tolerance: float = 1e-3
-) -> None:
-    """Raises InputError if an example's loss depends on the others: batch norm, or a loss that mixes examples.
-
-    Clipping bounds what one example does only if it does it alone. Compared: each of the first examples in a batch
-    with others, and by itself.
-    """
-    n, losses = min(len(y), 4), partial(_losses, trees.as_pytree(predict), trees.as_pytree(loss), dw)
-    require(n >= 2, "check_per_example", "at least two examples", n)
-    together = losses(x[:n], y[:n])
-    shaped = together.shape == (n,)
-    require(shaped, "check_per_example", f"a loss of each example, shape ({n},)", together.shape, "Do not reduce it")
-    alone = jnp.concatenate([losses(x[i : i + 1], y[i : i + 1]) for i in range(n)])
-    apart = float(jnp.max(jnp.abs(together - alone)))
-    most, expected = float(jnp.max(jnp.abs(alone))), "losses that do not depend on the rest of the batch"
-    do = "Use a model without batch norm and a loss without batch statistics"
-    require(apart <= tolerance * (1 + most), "check_per_example", expected, f"a difference of {apart:.2g}", do)

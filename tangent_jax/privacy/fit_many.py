@@ -16,26 +16,28 @@ from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import as_batches
 from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
-from tangent_jax.train.objective import Objective, Predict
+from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, as_data
+from tangent_jax.train.targets import Predict, started
 
 
 def fit_private_many(
     predicts: Sequence[Predict],
-    dw: Tree,
-    batches: Batches,
+    data: Any,
+    objective: Objective | None = None,
+    *,
     mechanisms: Sequence[Mechanism],
     optimizers: Sequence[Optimizer],
     seeds: Sequence[int],
-    objective: Objective | None = None,
+    start: Tree | None = None,
 ) -> list[Tree]:
     """Trains one dw per mechanism, on all examples at every step.
 
     Args:       predicts, mechanisms, optimizers, seeds: one per model, alike but for their numbers; what is one array
-                in all predictors is shared; batches: held on the device.
+                in all predictors is shared; data: Features or Batches, held on the device; others: as `fit_private`.
     Returns:    one dw per model, on the host.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
     Raises:     InputError for lists of unequal length, Poisson samples, differing steps, or inputs not resident.
@@ -45,8 +47,9 @@ def fit_private_many(
     steps = {mechanism.steps for mechanism in mechanisms}
     whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
     require(len(steps) == 1 and whole, "fit_private_many", "full-batch runs of one number of steps", sorted(steps))
-    objective = objective or default_objective()
-    optimizers = [as_data(optimizer) for optimizer in optimizers]
+    objective, batches = objective or default_objective(), as_batches("fit_private_many", data, 64)
+    dw = started("fit_private_many", predicts[0], start)
+    optimizers = [as_data("fit_private_many", optimizer) for optimizer in optimizers]
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)
     states = repeated(State(dw, optimizers[0].init(dw)), len(runs))

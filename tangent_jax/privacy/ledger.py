@@ -20,7 +20,7 @@ from tangent_jax.core import require
 from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.train.checkpoints import Saver, checkpoints_in
+from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
 
 DO = "Count this run as spent, and choose another folder"
 
@@ -74,7 +74,7 @@ class Ledger:
         account = Account(self.saver.run, fields, self.saver.digest())
         write_whole(self.path, sealed(dataclasses.asdict(account)))
 
-    def save(self, state: Any, history: list[dict[str, float]]) -> None:
+    def save(self, state: Any, history: History) -> None:
         """A checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
         self.lock.check()
         self.saver.save(state, history, digest(self.path.read_bytes()))

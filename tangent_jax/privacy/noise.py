@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, placement, require
 from tangent_jax.privacy.clipping import ClippedSum
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
@@ -49,7 +49,8 @@ def noise_key(seed: int | None, step: int) -> Array:
     """
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")
+    bits = placement.agreed(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw its own
+    return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
 
 
 def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:

@@ -22,6 +22,7 @@ from tangent_jax.models.signals import Use, layout, letters, product, record, ve
 from tangent_jax.privacy.clipping import ClippedSum, clip_factors
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
+from tangent_jax.train.objective import Objective
 
 
 def clipped_sum_closed_form(
@@ -39,7 +40,8 @@ def clipped_sum_closed_form(
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
     logits, uses, back = record(predict, dw, x, at_zero)
-    signals = back(jax.grad(lambda logits: jnp.sum(loss(logits, y) * present))(logits))
+    losses = Objective(loss).losses
+    signals = back(jax.grad(lambda logits: jnp.sum(losses(logits, y) * present))(logits))
     squared = squared_norms(dw, uses, signals, len(y))
     factors, norms, bad = clip_factors(squared, present, clip_norm)
     lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)

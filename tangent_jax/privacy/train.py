@@ -12,7 +12,7 @@ the optimiser in units of C, so that learning rate and clip norm are chosen apar
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,22 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, is_stopping, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
+from tangent_jax.core.identity import program
 from tangent_jax.models.predict import Predictor
-from tangent_jax.privacy.clipping import ClippedSum, check_per_example, clipped_sum
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.train.batches import Batches, Chunk, check_labels
-from tangent_jax.train.checkpoints import run_identity
-from tangent_jax.train.fit import State
-from tangent_jax.train.labels import check_start
-from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
+from tangent_jax.train.fit import OnStep, State
+from tangent_jax.train.objective import Objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
+from tangent_jax.train.targets import Predict, started
 
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
-Row = dict[str, float]
 
 
 def default_objective() -> Objective:
@@ -50,20 +50,25 @@ def clip(
 ) -> ClippedSum:
     """The clipped sum of one micro-batch: norms in closed form for a model of the protocol, else vmapped gradients."""
     options: Any = {"loss": objective.loss, "clip_norm": mechanism.clip_norm}
-    if isinstance(predict, Predictor) and predict.linearization == "closed_form":
+    if is_closed_form(predict):
         return clipped_sum_closed_form(predict, dw, x, y, present, **options)
     return clipped_sum(predict, dw, x, y, present, **options)
+
+
+def is_closed_form(predict: Any) -> bool:
+    """Whether norms come from the model's `dual`."""
+    return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
 
 def clip_all(
     predict: Predict, dw: Tree, chunk: tuple[Any, ...], count: Any, objective: Objective, mechanism: Mechanism
 ) -> ClippedSum:
     """The clipped sum over the first `count` micro-batches of a chunk, before any noise."""
-    inputs, labels, order, present = chunk
+    inputs, targets, order, present = chunk
 
     def part(i: Any) -> ClippedSum:
         rows = order[i]
-        return clip(predict, dw, inputs[rows], labels[rows], present[i], objective, mechanism)
+        return clip(predict, dw, inputs[rows], targets[rows], present[i], objective, mechanism)
 
     def add(i: Array, total: ClippedSum) -> ClippedSum:
         more = part(i)
@@ -125,45 +130,51 @@ class PrivatelyFitted(NamedTuple):
 
 def fit_private(
     predict: Predict,
-    dw: Tree,
-    batches: Batches,
-    mechanism: Mechanism,
+    data: Any,
     objective: Objective | None = None,
     *,
+    mechanism: Mechanism,
+    start: Tree | None = None,
     optimizer: Optimizer | None = None,
     seed: int | None = None,
+    on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
-    on_step: Callable[[Row, Tree], Mapping[str, float] | None] | None = None,
 ) -> PrivatelyFitted:
     """Trains dw under differential privacy: the mechanism's steps.
 
-    Args:       predict, dw, optimizer, on_step: as in `fit`, each row of predict's output of its own x alone; batches:
-                their size is that of micro-batches, in memory only; objective: None: cross entropy without penalty;
-                optimizer: None: `momentum()`; seed: None draws noise and samples from the operating system's entropy;
-                a number repeats them, and then nothing is private;
+    Args:       predict, start, on_step: as in `fit`; data: Features or Batches, whose batch size is that of
+                micro-batches, in memory only; objective: None: cross entropy without penalty;
+                mechanism: of `make_mechanism`; optimizer: None: `momentum()`; seed: None draws noise and samples from
+                the operating system's entropy; a number repeats them, and then nothing is private;
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                example, given secret noise; a run never takes a step that `spent` does not count, killed or not.
+                example, given secret noise; a run never takes a step that `spent` does not count, killed or not. Losses
+                and a function's gradients are evaluated one example at a time; a model's closed form is held against
+                single examples before the first step.
     Edge cases: an example whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
-    Raises:     InputError for delta >= 1 / n, an example's loss that depends on others, labels of no class, a ledger
-                that is another run's or does not fit its checkpoint, a step that is not finite.
+    Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, a model whose examples see
+                each other, targets of no class, a ledger that is another run's or does not fit its checkpoint, a step
+                that is not finite.
     """
-    predict, objective = trees.as_pytree(predict), objective or default_objective()
-    optimizer = as_data(optimizer or momentum())
+    dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
+    objective, optimizer = objective or default_objective(), as_data("fit_private", optimizer or momentum())
+    batches = as_batches("fit_private", data, 64)
     check_private(predict, dw, batches, mechanism, objective)
-    state, history, ledger, run = State(dw, optimizer.init(dw)), [], None, None
+    check_optimizer(optimizer, dw)
+    state, history, ledger, run = State(dw, optimizer.init(dw)), History(), None, None
     spent = Spent(mechanism, seed is None).paid(0)
     with ExitStack() as held:
         if folder is not None:
-            run = run_identity(predict, dw, batches, objective, optimizer, mechanism, seed, on_step)
+            run = run_identity(batches, decided(predict, state, batches, objective, mechanism, optimizer), seed)
+            history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
-            (state, history), spent = ledger.saver.restore(state), ledger.spent
-            left = history or spent.mechanism.steps < mechanism.steps
+            state, spent = ledger.saver.restore(state, history), ledger.spent
+            left = len(history) or spent.mechanism.steps < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
-        began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
+        began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
         for step in range(spent.mechanism.steps, mechanism.steps):
             spent = spent.paid(step + 1)
@@ -175,12 +186,13 @@ def fit_private(
             check_step(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
-            history.append({**row, **((on_step(row, state.dw) if on_step else None) or {})})
+            history.add("fit_private", row, on_step(row, state.dw) if on_step else None)
             if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
                 ledger.save(state, history)
             bar.update()
-    non_finite = int(sum(row["non_finite"] for row in history))
-    return PrivatelyFitted(state.dw, len(history), spent, history, history[-1]["seconds"], non_finite, run)
+    rows = history.merged()
+    non_finite = int(sum(row["non_finite"] for row in rows))
+    return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 
 def check_step(dw: Tree, step: int) -> None:
@@ -191,18 +203,85 @@ def check_step(dw: Tree, step: int) -> None:
 
 def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
     """Raises InputError where the guarantee would not hold."""
-    do = "Pass features.batches(), or Batches(inputs, labels)"
-    require(isinstance(batches, Batches), "fit_private", "Batches", type(batches).__name__, do)
     require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
-    check_start("fit_private", dw)
     n = len(batches)
     require(n >= 2, "fit_private", "at least 2 examples", n)
+    twice = n - len(np.unique(batches.rows))
+    require(
+        not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
+    )
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
-    check_labels("fit_private", predict, dw, batches)
+    check_data("fit_private", predict, dw, batches, objective)
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)
-    rows = batches.rows[:4]
-    x, y = jnp.asarray(batches.inputs[rows]), jnp.asarray(batches.labels[rows])
-    check_per_example(predict, dw, x, y, loss=objective.loss)
+    rows = batches.rows[: batches.batch_size]
+    x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
+    if is_closed_form(predict):
+        check_alone("fit_private", predict, dw, x, y, objective)
+
+
+def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
+    """Raises InputError where a model's closed form lets an example of a batch see another.
+
+    At a random step, on a whole micro-batch: one example's clipped gradient must be the same beside the others, beside
+    others that are not finite, which any use of them would show, and beside itself many times over.
+    """
+    x, rng = as_floats(predict, x), np.random.default_rng(0)
+    at = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype), dw)
+    half = jnp.finfo(predict.dtype or jnp.float32).eps > jnp.finfo(jnp.float32).eps
+    mechanism, tolerance = Mechanism(1.0, 1.0, 1, 1e-5), 5e-2 if half else 1e-3
+
+    def clipped(x: np.ndarray, y: np.ndarray) -> ClippedSum:
+        order = np.arange(len(x), dtype=np.int32)[None]
+        present = np.ones(order.shape, np.float32)
+        return _clip_all(predict, at, (jnp.asarray(x), jnp.asarray(y), order, present), 1, objective, mechanism)
+
+    together, n = np.asarray(clipped(x, y).norms), len(x)
+    for i in sorted({0, n // 2, n - 1}):
+        lonely = np.full_like(x, np.nan) if np.issubdtype(x.dtype, np.floating) else x.copy()
+        lonely[i] = x[i]
+        repeated = clipped(np.broadcast_to(x[i], x.shape), np.broadcast_to(y[i], y.shape))
+        found = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
+        apart = float(np.max(np.abs(np.subtract(found, together[i])))) if np.isfinite(together[i]) else 0.0
+        expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
+        got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
+        require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
+
+
+def as_floats(predict: Any, x: np.ndarray) -> np.ndarray:
+    """uint8 images normalised, so that they can hold what is not finite; other inputs as they are."""
+    return np.array(predict.model.preprocessing.normalize(x)) if x.dtype == np.uint8 else np.array(x)
+
+
+def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
+    """Raises InputError for an optimiser that wants more than the private gradient, such as the loss."""
+    try:
+        jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
+    except TypeError as error:
+        got, do = str(error).splitlines()[0], "What it wants is not private; take another"
+        raise refusal("fit_private", "an optimiser of gradients alone", got, do) from error
+
+
+def decided(
+    predict: Predict, state: State, batches: Batches, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
+) -> list[Any]:
+    """What decides a private run besides its examples and noise: the program of a step, and the numbers in it."""
+    rows = batches.rows[:1].repeat(batches.batch_size)
+    x, y, order = batches.inputs[rows], batches.targets[rows], np.zeros((1, len(rows)), np.int32)
+
+    def step(predict: Any, state: State, chunk: Any, key: Array, others: Any) -> Any:
+        objective, mechanism, optimizer = others
+        total = clip_all(predict, state.dw, chunk, 1, objective, mechanism)
+        return optimizer.init(state.dw), private_step(state, total, 1.0, key, objective, mechanism, optimizer)
+
+    chunk, others = (x, y, order, np.ones(order.shape, np.float32)), (objective, mechanism, optimizer)
+    traced = program(step, predict, state, chunk, noise_key(0, 0), others)
+    return [
+        traced,
+        jax.tree.leaves((predict, state, others)),
+        mechanism.steps,
+        mechanism.delta,
+        mechanism.sampling_rate,
+    ]
 
 
 def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +291,8 @@ def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) 
     """
     if mechanism.sampling_rate == 1:
         return batches.in_order()
-    coins = np.random.default_rng(None if seed is None else [seed, step])
+    entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
+    coins = np.random.default_rng(entropy)
     return batches.padded(batches.rows[coins.random(len(batches)) < mechanism.sampling_rate])
 
 
@@ -221,10 +301,10 @@ def add_up(
 ) -> ClippedSum:
     """The clipped sum over all micro-batches of all chunks, before any noise."""
     total = None
-    for inputs, labels, order, present in chunks:
+    for inputs, targets, order, present in chunks:
         length = 1 << (len(order) - 1).bit_length()  # few shapes to compile, whatever the sample's size
         more = ((0, length - len(order)), (0, 0))
-        chunk = (inputs, labels, np.pad(order, more), np.pad(present, more))
+        chunk = (inputs, targets, np.pad(order, more), np.pad(present, more))
         part = _clip_all(predict, dw, chunk, len(order), objective, mechanism)
         total = part if total is None else total + part
     assert total is not None

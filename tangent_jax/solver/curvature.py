@@ -24,7 +24,7 @@ from jax import Array
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Layout, layout, record, vector
-from tangent_jax.train.losses import Loss, cross_entropy, mean_squared, rescaled_square
+from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
 
@@ -84,38 +84,13 @@ class Curvature:
         return jax.tree.unflatten(jax.tree.structure(dw), list(product.values()))
 
 
-def cotangents(loss: Loss, logits: Array, y: Array, key: Array | None, count: int) -> Array:
-    """Cotangents u_k "k b c" with sum_k u_k u_k^T = H_b, the Hessian of the loss in an example's logits.
-
-    Args:   key: None for the exact root, k = C; else `count` random vectors whose sum has H_b for its mean.
-    """
-    b, c = logits.shape
-    if key is None:
-        v = jnp.broadcast_to(jnp.eye(c, dtype=logits.dtype)[:, None], (c, b, c))
-    else:
-        v = jax.random.rademacher(key, (count, b, c), logits.dtype) * count**-0.5
-    name = getattr(loss, "func", None)
-    if name in (rescaled_square, mean_squared):  # H is diagonal, and the same for all logits
-        diagonal = jax.grad(lambda z: jnp.sum(jax.grad(lambda z: jnp.sum(loss(z, y)))(z)))(logits)
-        return jnp.sqrt(diagonal) * v
-    if name is cross_entropy:  # H = diag(p) - p p^T = R R^T,  R = diag(sqrt p) - p sqrt(p)^T
-        p = jax.nn.softmax(logits)
-        return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
-
-    def hessian(z: Array, y: Array) -> Array:
-        return jax.hessian(lambda z: loss(z[None], y[None])[0])(z)
-
-    values, vectors = jnp.linalg.eigh(jax.vmap(hessian)(logits, y))
-    return jnp.einsum("bck,nbk->nbc", vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None], v)
-
-
 def batch_curvature(
-    predict: Predictor, dw: Tree, x: Array, y: Array, logits: Array, weights: Array, loss: Loss, key: Array | None,
+    predict: Predictor, dw: Tree, x: Array, y: Array, outputs: Array, weights: Array, loss: Loss, key: Array | None,
     count: int,
 ) -> Curvature:  # fmt: skip
-    """The factors of one batch; `logits`: those at which the loss is expanded; weights "b", 0 where padded."""
+    """The factors of one batch; `outputs`: those at which the loss is expanded; weights "b", 0 where padded."""
     recorded = record(predict, dw, x, at_zero=True)
-    roots = cotangents(loss, logits, y, key, count) * jnp.sqrt(weights.astype(logits.dtype))[:, None]
+    roots = loss.hessian_root(outputs, y, key, count) * jnp.sqrt(weights.astype(outputs.dtype))[:, None]
     signals = jax.vmap(recorded.back)(roots)
     ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}
     kernels, layouts, vectors = {}, [], {}

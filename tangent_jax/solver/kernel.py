@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.linalg
 
@@ -24,8 +25,6 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.labels import as_labels
-from tangent_jax.train.losses import mean_squared, rescaled_square
 from tangent_jax.train.objective import Objective, make_objective
 
 LARGEST = 20_000  # examples x classes
@@ -167,18 +166,18 @@ def make_kernel(
     objective = objective or make_objective()
     require(isinstance(predict, Predictor), "make_kernel", "a Predictor", type(predict).__name__, "Use tj.solve")
     problem = make_problem("make_kernel", predict, data, objective, weights, predict.zeros())
-    require(problem.is_quadratic, "make_kernel", "a square loss, rsl or mse", "another", "Use tj.solve")
+    got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"
+    require(problem.is_quadratic, "make_kernel", "a square loss", got, do)
     require(problem.weights.min() > 0, "make_kernel", "weights > 0", problem.weights.min())
     batches = problem.batches
-    labels = as_labels("make_kernel", batches.labels[batches.rows])
-    classes, outputs = problem.classes, len(labels) * problem.classes
-    got = f"{len(labels)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
+    given = batches.targets[batches.rows]
+    classes, outputs = problem.classes, len(given) * problem.classes
+    got = f"{len(given)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
     require(outputs <= LARGEST, "make_kernel", f"examples x classes at most {LARGEST}", got, "Use tj.solve")
     rows = jacobian_rows(predict, batches.inputs[batches.rows])
-    hyper = objective.loss.keywords if objective.loss.func is rescaled_square else {}  # pyright: ignore
-    assert hyper or objective.loss.func is mean_squared  # pyright: ignore
-    truth = np.eye(classes)[labels]
-    alpha = 1 + (float(hyper.get("alpha", 1.0)) - 1) * truth
-    precision = 2 / classes * alpha * problem.weights[:, None]
-    targets = float(hyper.get("kappa", 1.0)) * truth
-    return Kernel(predict, rows, gram(rows), labels, targets, precision, float(objective.penalty))
+    with jax.enable_x64(True):
+        stated = objective.loss.quadratic(given, classes)
+        assert stated is not None
+        targets, precision = (np.asarray(part, np.float64) for part in stated)
+    precision = precision * problem.weights[:, None]
+    return Kernel(predict, rows, gram(rows), given, targets, precision, float(objective.penalty))

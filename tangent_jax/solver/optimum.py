@@ -28,8 +28,8 @@ from tangent_jax.solver.curvature import Curvature, Inverse, invert
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Saver, run_identity
-from tangent_jax.train.labels import Predict, check_start
 from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.targets import Predict, check_start
 
 Row = dict[str, float]
 OnPass = Callable[[Row, Tree], Mapping[str, float] | None]

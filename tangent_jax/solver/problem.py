@@ -22,10 +22,9 @@ from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature, Inverse, batch_curvature, invert
-from tangent_jax.train.batches import Batches, check_labels
-from tangent_jax.train.labels import Predict, called
-from tangent_jax.train.losses import mean_squared, rescaled_square
-from tangent_jax.train.objective import Objective, make_objective, summed_gradient
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import Objective, check_data, make_objective, summed_gradient
+from tangent_jax.train.targets import Predict, called
 
 SIGNALS = 4  # random cotangents an example, for factors that only precondition
 
@@ -49,7 +48,7 @@ class Problem:
     @property
     def is_quadratic(self) -> bool:
         """Whether the loss's Hessian is the same everywhere."""
-        return getattr(self.objective.loss, "func", None) in (rescaled_square, mean_squared)
+        return self.objective.loss.quadratic(self.batches.targets[self.batches.rows[:1]], self.classes) is not None
 
     def chunks(self) -> Iterator[tuple[Any, Any, Array, Array]]:
         """(inputs, labels, order "k b", weights "k b", 0 where padded) over all rows."""
@@ -113,7 +112,9 @@ def make_problem(
     """
     predict = trees.as_pytree(predict)
     batches = data if isinstance(data, Batches) else data.batches(batch_size=pass_batch(predict, like, data.inputs))
-    classes = check_labels(function, predict, like, batches)
+    shape = check_data(function, predict, like, batches, objective)
+    require(len(shape) == 1, function, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
+    (classes,) = shape
     v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
     good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
     lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
@@ -200,7 +201,7 @@ def _product(
     def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         rows, w, z = batch
         _, forward = jax.linearize(lambda dw: predict(dw, inputs[rows]), zero)
-        gradient = jax.grad(lambda z: jnp.sum(objective.loss(z, labels[rows]) * w))
+        gradient = jax.grad(lambda z: jnp.sum(objective.losses(z, labels[rows]) * w))
         bent = jax.jvp(gradient, (z,), (forward(v),))[1]
         return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0]), None
 
@@ -230,7 +231,7 @@ def _along(
     classes = logits[0].shape[-1]
     losses = jnp.zeros(())
     for z, q, (labels, weights) in zip(logits, moved, chunks, strict=True):
-        each = objective.loss((z + t * q).reshape(-1, classes), labels.reshape(-1))
+        each = objective.losses((z + t * q).reshape(-1, classes), labels.reshape(-1, *labels.shape[2:]))
         losses += jnp.sum(each * weights.reshape(-1))
     return losses + 0.5 * total_penalty * (norms[0] + 2 * t * norms[1] + t * t * norms[2])
 

@@ -2,50 +2,52 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require, whole_number
-from tangent_jax.train.labels import as_labels, classes_of
+from tangent_jax.core import placement, require, whole_number
+from tangent_jax.train.targets import as_targets
 
 Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
-"""(inputs, labels, order, present): steps "k" of batches "b", as rows of inputs and labels, 0 where padded."""
+"""(inputs, targets, order, present): steps "k" of batches "b", as rows of inputs and targets, 0 where padded."""
 RESIDENT_BYTES = 4 << 30
 STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can be stopped
 
 
 class Batches:
-    """The examples of one run: an array or memory map of inputs "n ...", labels "n", or their part at `rows`.
+    """The examples of one run: an array or memory map of inputs "n ...", targets "n ...", or their part at `rows`.
 
-    `key` decides the order, epoch by epoch (None: for those who need none); `batch_size`: examples a step; inputs of
-    more than `resident_bytes` are streamed in chunks, the next read while one is worked on.
+    Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order, epoch
+    by epoch (None: for those who need none); `batch_size`: examples a step; inputs of more than `resident_bytes` are
+    streamed in chunks, the next read while one is worked on. `device`: the copy on the device that several share.
     """
 
     def __init__(
         self,
         inputs: Any,
-        labels: Any,
+        targets: Any,
         key: Array | None = None,
         *,
         rows: np.ndarray | None = None,
         batch_size: int = 32,
         resident_bytes: int = RESIDENT_BYTES,
+        device: "OnDevice | None" = None,
     ) -> None:
         whole_number("Batches", "batch_size", batch_size, 1)
-        labels, inputs = as_labels("Batches", labels), as_inputs("Batches", inputs)
-        good = len(inputs) == len(labels) and len(labels) >= 1
-        require(good, "Batches", f"as many inputs as labels ({len(labels)}, at least 1)", len(inputs))
-        self.inputs, self.labels, self.key = inputs, labels, checked_key(key)
-        self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
+        targets, inputs = as_targets("Batches", targets), as_inputs("Batches", inputs)
+        good = len(inputs) == len(targets) and len(targets) >= 1
+        require(good, "Batches", f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
+        self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
+        self.rows = np.arange(len(targets)) if rows is None else np.asarray(rows)
         require(len(self.rows) >= 1, "Batches", "at least one row", "none")
-        within = self.rows.dtype.kind in "iu" and self.rows.min() >= 0 and self.rows.max() < len(labels)
-        require(within, "Batches", f"rows in 0..{len(labels) - 1}, whole numbers", self.rows[:3])
+        within = self.rows.dtype.kind in "iu" and self.rows.min() >= 0 and self.rows.max() < len(targets)
+        require(within, "Batches", f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
         self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
-        self._resident: tuple[Array, Array] | None = None
+        self.device = OnDevice() if device is None else device
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -74,29 +76,27 @@ class Batches:
         return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
 
     def resident(self) -> tuple[Array, Array]:
-        """(inputs, labels) on the device, copied there once; InputError where they are more than `resident_bytes`."""
+        """(inputs, targets) on the device, copied there once; InputError where they are more than `resident_bytes`."""
         fit = self.inputs.nbytes <= self.resident_bytes
         expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
         require(fit, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
-        if self._resident is None:
-            self._resident = jnp.asarray(self.inputs), jnp.asarray(self.labels, jnp.int32)
-        return self._resident
+        return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
-        """The inputs and labels that the order asks for; a chunk's order counts from its own first row."""
+        """The inputs and targets that the order asks for; a chunk's order counts from its own first row."""
         if self.inputs.nbytes <= self.resident_bytes:
             for start in range(0, len(order), STEPS):
                 yield (*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
             return
-        bytes_each = max(1, self.inputs.nbytes // len(self.labels))
+        bytes_each = max(1, self.inputs.nbytes // len(self.targets))
         steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
 
         def read(start: int) -> Chunk:
             rows = order[start : start + steps]
             flat = rows.ravel()
             local = np.arange(flat.size, dtype=np.int32).reshape(rows.shape)
-            inputs, labels = jax.device_put(self.inputs[flat]), np.asarray(self.labels[flat], np.int32)
-            return inputs, labels, local, present[start : start + steps]
+            inputs, targets = placement.replicated((self.inputs[flat], self.targets[flat]))
+            return inputs, targets, local, present[start : start + steps]
 
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(read, 0)
@@ -105,6 +105,19 @@ class Batches:
                 if start + steps < len(order):
                     ahead = reader.submit(read, start + steps)
                 yield chunk
+
+
+class OnDevice:
+    """Inputs and targets on the device, copied there when they are first asked for."""
+
+    def __init__(self) -> None:
+        self.held: tuple[Array, Array] | None = None
+
+    def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
+        """(inputs, targets) on the device."""
+        if self.held is None:
+            self.held = placement.replicated((np.asarray(inputs) if not isinstance(inputs, Array) else inputs, targets))
+        return self.held
 
 
 def as_inputs(function: str, inputs: Any) -> Any:
@@ -123,28 +136,42 @@ def checked_key(key: Any) -> Array | None:
     return key
 
 
-def check_labels(function: str, predict: Any, dw: Tree, batches: Batches) -> int:
-    """How many classes `predict` has; InputError for a label of the batches that is none of them."""
-    classes = classes_of(function, predict, dw, batches.inputs[batches.rows[:2]])
-    as_labels(function, batches.labels[batches.rows], classes)
-    return classes
+class Data(Protocol):
+    """Examples that make their own batches, such as Features."""
+
+    def batches(self, key: Array | None = None, *, batch_size: int = 32) -> Batches: ...
 
 
-Source = Batches | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
-"""What `fit` reads: Batches; an iterable of batches (x, y), gone through once an epoch; or a function of the epoch."""
+def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
+    """The data as Batches: as they are, or Features' own.
+
+    Raises: InputError for what is neither.
+    """
+    if isinstance(data, Batches):
+        return data
+    do = "Pass what predict.features gives, or Batches(inputs, targets)"
+    require(hasattr(data, "batches"), function, "Features or Batches", type(data).__name__, do)
+    return data.batches(key, batch_size=batch_size)
 
 
-def epoch_chunks(source: Source, epoch: int, classes: int | None = None) -> Iterator[Chunk]:
-    """One epoch of the source, every batch padded to the size of the first; labels are below `classes`."""
+Source = Batches | Data | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
+"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), gone through once an epoch; or a function of the epoch."""
+
+
+def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarray], None]) -> Iterator[Chunk]:
+    """One epoch of the source, every batch padded to the size of the first; `check` sees inputs and targets of each."""
     if isinstance(source, Batches):
         yield from source.chunks(*source.order(epoch))
         return
     size = None
-    for x, y in source(epoch) if callable(source) else source:
-        x, y = np.asarray(x), as_labels("fit", y, classes)
+    for batch in source(epoch) if callable(source) else source:
+        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        require(is_pair, "fit", "batches that are pairs (x, y)", type(batch).__name__)
+        x, y = np.asarray(batch[0]), as_targets("fit", batch[1])
         size = size or len(y)
-        good = 1 <= len(y) <= size and len(x) == len(y)
-        require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (len(x), len(y)))
+        good = x.ndim >= 1 and 1 <= len(y) <= size and len(x) == len(y)
+        require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
+        check(x, y)
         padding = size - len(y)
         x, y = (np.concatenate([a, np.zeros((padding, *a.shape[1:]), a.dtype)]) for a in (x, y))
         order, present = np.arange(size, dtype=np.int32)[None], (np.arange(size) < size - padding).astype(np.float32)

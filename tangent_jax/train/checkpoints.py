@@ -11,13 +11,14 @@ import dataclasses
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from tangent_jax._version import __version__
-from tangent_jax.core import Tree, identity, refusal, require
+from tangent_jax.core import Tree, identity, placement, refusal, require
 from tangent_jax.core.files import allocate, expanded, file_digest, folder_digest, write_whole, write_whole_folder
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Rows
@@ -25,50 +26,103 @@ from tangent_jax.train.batches import Batches
 
 CHECKPOINT_SECONDS = 10.0
 SLACK = 1 << 18  # bytes that Orbax writes besides the leaves
-FORMAT = 2  # of checkpoints and ledgers: part of every run's identity
+FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
 
 
-def run_identity(predict: Any, dw: Tree, batches: Batches, *others: Any) -> str:
-    """A name for all that decides a run: model, start, order, every row that trains and its label, `others`.
+def run_identity(batches: Batches, *others: Any) -> str:
+    """A name for all that decides a run: every row that trains and its target, their order, and `others`.
 
-    Raises: InputError where a function or setting among them cannot be told from another (`core.identity`).
+    Args:   others: programs (`core.identity.program`), arrays and settings.
+    Raises: InputError where a value among them has no content to read.
     """
-    data = Rows(batches.inputs, batches.rows), batches.labels[batches.rows], batches.key, batches.batch_size
-    return identity(predict, dw, data, others, FORMAT, __version__)[:32]
+    data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.key, batches.batch_size
+    return identity(data, others, FORMAT, __version__)[:32]
+
+
+Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What checkpoint.json says; `ledger`: the hash of the ledger at that time, where a run keeps one."""
+    """A run's checkpoint.json: `history`, `measured`: of each step its row, and what was measured of it besides.
+
+    `measure`: the name of what measured, None where it says none: then nothing of it is kept. `ledger`: the hash of the
+    ledger at that time, where a run keeps one.
+    """
 
     run: str
     state: str
     state_digest: str
     history: tuple[dict[str, Any], ...]
+    measured: tuple[dict[str, Any], ...] = ()
+    measure: str | None = None
     ledger: str | None = None
+
+
+class History:
+    """The rows of a run, and what was measured of each: `measure` names it, None for what says no name."""
+
+    def __init__(self, measure: str | None = None) -> None:
+        self.rows: list[Row] = []
+        self.measured: list[Row] = []
+        self.measure = measure
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, function: str, row: Row, told: Any = None, **measured: float) -> Row:
+        """One more row, with what was measured and what `on_step` told of it.
+
+        Raises: InputError where that is no mapping of names to numbers.
+        """
+        told = {} if told is None else told
+        is_named = isinstance(told, Mapping) and all(isinstance(name, str) for name in told)
+        require(is_named, function, "None or {name: number} from on_step", repr(told)[:60])
+        self.rows.append(row)
+        self.measured.append(measured | {name: as_number(function, name, value) for name, value in told.items()})
+        return self.merged()[-1]
+
+    def merged(self) -> list[Row]:
+        """Each row with what was measured of it."""
+        return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
+
+
+def as_number(function: str, name: str, value: Any) -> float | int:
+    """A measured value as a Python number; InputError for what is none."""
+    good = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
+    require(good, function, f"a number as {name} from on_step", repr(value)[:60])
+    return value if isinstance(value, (bool, int, float)) else value.item()
+
+
+def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
+    """The name of what measures a run: an `on_step` has one where it says so by a method `name(dw)`."""
+    if on_step is None:
+        return identity(others)[:32]
+    name = getattr(on_step, "name", None)
+    return identity(name(dw), others)[:32] if callable(name) else None
 
 
 class Saver:
     """The last finished epoch of one run on disk; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.run, self.folder = run, expanded("checkpoints", folder).absolute() / run
+        self.run, self.folder = run, expanded("folder", folder).absolute() / run
         self.path, self.checkpoint = self.folder / "checkpoint.json", None
         if self.path.exists():
             self.checkpoint = unsealed(Checkpoint, "checkpoints", self.path, self.advice())
             got = f"that of {self.checkpoint.run}"
             require(self.checkpoint.run == run, "checkpoints", f"the checkpoint of {run}", got, self.advice())
-        self.saved, self.seconds, self.epochs = time.perf_counter(), seconds, 0
+        self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
 
     def advice(self) -> str:
         return f"Delete {self.folder} to train anew"
 
-    def restore(self, state: Tree) -> tuple[Tree, list[dict[str, float]]]:
-        """The state and history of the last save, or those given where there is none."""
+    def restore(self, state: Tree, history: History) -> Tree:
+        """The state of the last save, its rows put into the history; or the state given where there is none."""
         import orbax.checkpoint as ocp  # a second to import, and only runs that are saved need it
 
         if self.checkpoint is None:
-            return state, []
+            return state
         folder, said = self.folder / self.checkpoint.state, self.checkpoint.state_digest
         whole = folder.is_dir() and folder_digest(folder) == said
         require(whole, "checkpoints", f"an unaltered {folder}", "one that is missing or altered", self.advice())
@@ -80,20 +134,24 @@ class Saver:
         except Exception as error:
             got = f"{type(error).__name__} in {folder}"
             raise refusal("checkpoints", "a state of this run", got, self.advice()) from error
-        self.epochs = len(self.checkpoint.history)
-        return jax.tree.unflatten(structure, [restored[name] for name in target]), [*self.checkpoint.history]
+        history.rows, self.steps = [*self.checkpoint.history], len(self.checkpoint.history)
+        is_same = history.measure is not None and history.measure == self.checkpoint.measure
+        history.measured = [*self.checkpoint.measured] if is_same else [{} for _ in history.rows]
+        return jax.tree.unflatten(structure, [restored[name] for name in target])
 
     def is_due(self, last: bool) -> bool:
         """Whether the last save was long enough ago, or this is the run's end."""
         return last or time.perf_counter() - self.saved >= self.seconds
 
-    def save(self, state: Tree, history: list[dict[str, float]], ledger: str | None = None) -> None:
+    def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
         """The state is on disk when this returns.
 
         Raises: OSError where it cannot be written; the last save is still there.
         """
         import orbax.checkpoint as ocp
 
+        if not placement.is_writer():
+            return
         named = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))}
         folder = self.folder / f"{len(history)}-{time.time_ns():x}"
         try:
@@ -108,12 +166,14 @@ class Saver:
             raise
         except Exception as error:  # Orbax's and tensorstore's own, as on a full disk
             raise OSError(f"cannot write a checkpoint to {self.folder}: {str(error).splitlines()[0]}") from error
-        self.checkpoint = Checkpoint(self.run, folder.name, state_digest, tuple(history), ledger)
+        measured = tuple(history.measured if history.measure else [{} for _ in history.rows])
+        rows = tuple(history.rows)
+        self.checkpoint = Checkpoint(self.run, folder.name, state_digest, rows, measured, history.measure, ledger)
         write_whole(self.path, sealed(dataclasses.asdict(self.checkpoint)))
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
-        self.saved, self.epochs = time.perf_counter(), len(history)
+        self.saved, self.steps = time.perf_counter(), len(history)
 
     def digest(self) -> str | None:
         """The hash of checkpoint.json, None before the first save."""

@@ -18,27 +18,31 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, progress_bar, require, trees, whole_number
-from tangent_jax.train.batches import Batches, Source, as_inputs, check_labels, epoch_chunks
-from tangent_jax.train.checkpoints import Saver, run_identity
-from tangent_jax.train.labels import as_labels, called, check_start
-from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.core.identity import program
+from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
+from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
+from tangent_jax.train.evaluate import Metric
+from tangent_jax.train.objective import Objective, alone, check_data, check_targets, make_objective, outputs_of
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
+from tangent_jax.train.targets import Predict, output_shape, started
 
-Row = dict[str, float]
+OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
+Metrics = Mapping[str, Metric]
+OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
-    """What training carries from step to step."""
+    """Training's state between steps."""
 
     dw: Tree
     optimizer_state: Any
 
 
 class Fitted(NamedTuple):
-    """A trained step with its history: per epoch loss, train accuracy, seconds, and what `on_epoch` returned.
+    """A trained dw with its history: per epoch loss, seconds, the metrics asked for, and what `on_step` returned.
 
-    `seconds` is the training's wall time, compilation included, `on_epoch` not; `examples_per_second` is
-    the median epoch's; `run`: the identity of all that decided it, where checkpoints were kept; `certificate`: how far
+    `seconds` is the training's wall time, compilation included, `on_step` not; `examples_per_second` is
+    the median epoch's; `run`: the identity of all that decided it, where a folder was given; `certificate`: how far
     at most, in L2, dw is from the optimum, where it was solved for (solver/), whose passes are then its steps.
     """
 
@@ -52,116 +56,165 @@ class Fitted(NamedTuple):
 
 
 def train_step(
-    predict: Predict, state: State, x: Array, y: Array, present: Array, objective: Objective, optimizer: Optimizer,
-    progress: Any,
+    predict: Predict, state: State, x: Array, y: Array, present: Array, key: Array | None, objective: Objective,
+    optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step on a batch; also the sums over its examples of the loss and of correct predictions, "2"."""
+    """One step on a batch; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
 
     def value(dw: Tree) -> tuple[Array, Array]:
-        logits = predict(dw, x)
-        return objective.of_logits(logits, dw, y, present), logits
+        outputs = outputs_of(predict, dw, x, key)
+        return objective.of_outputs(outputs, dw, y, present, key), outputs
 
-    gradient, logits = jax.grad(value, has_aux=True)(state.dw)
-    sums = jnp.stack([jnp.sum(objective.loss(logits, y) * present), jnp.sum((logits.argmax(-1) == y) * present)])
-    return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, progress=progress)), sums
+    (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
+    known = {"progress": progress, "value": total, "grad": gradient, "value_fn": lambda dw: value(dw)[0]}
+    each = [objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in metrics)]
+    sums = jnp.stack([jnp.sum(one * present) for one in each])
+    return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
 
-@partial(jax.jit, donate_argnames="state")
+@partial(jax.jit, static_argnames="metrics", donate_argnames="state")
 def train_epoch(
-    predict: Predict, state: State, inputs: Array, labels: Array, order: Array, present: Array, objective: Objective,
-    optimizer: Optimizer, progress: Any,
+    predict: Predict, state: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array | None,
+    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step per row of `order` and `present`, "k b"; returns the state and each step's sums, "k 2"."""
+    """One step per row of `order` and `present`, "k b", and key, "k"; returns the state and each step's sums, "k m"."""
 
-    def step(state: State, batch: tuple[Array, Array]) -> tuple[State, Array]:
-        rows, here = batch
-        return train_step(predict, state, inputs[rows], labels[rows], here, objective, optimizer, progress)
+    def step(state: State, batch: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
+        rows, here, key = batch
+        x, y = inputs[rows], targets[rows]
+        return train_step(predict, state, x, y, here, key, objective, optimizer, progress, metrics)
 
-    return jax.lax.scan(step, state, (order, present))
+    return jax.lax.scan(step, state, (order, present, keys))
 
 
 def fit(
     predict: Predict,
-    dw: Tree,
-    batches: Source,
+    data: Source,
     objective: Objective | None = None,
     *,
+    start: Tree | None = None,
     optimizer: Optimizer | None = None,
     epochs: int = 30,
-    on_epoch: Callable[[Row, Tree], Mapping[str, float] | None] | None = None,
-    checkpoints: str | os.PathLike | None = None,
+    key: Array | None = None,
+    metrics: Metrics | None = None,
+    on_step: OnStep | None = None,
+    folder: str | os.PathLike | None = None,
 ) -> Fitted:
     """Trains dw.
 
-    Args:       predict: (dw, x) -> logits "b c", a pytree or a function;
-                dw: where to start, usually zeros; batches: `Batches` with a key, which decides the order; or an
-                iterable of (x, y), gone through once an epoch, or a function of the epoch that returns one;
-                objective: None: the paper's rescaled square loss; optimizer: of optax; None: the paper's `adam()`;
-                on_epoch: called after every epoch with its row of the history and dw, which is given up afterwards
+    Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
+                data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x, y),
+                gone through once an epoch, or a function of the epoch that returns one;
+                objective: None: the paper's rescaled square loss; start: dw to begin at, None: a predictor's zero;
+                optimizer: of optax; None: the paper's `adam()`;
+                metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
+                on_step: called after every epoch with its row of the history and dw, which is given up afterwards
                 (copy what you keep); what it returns is added to the row;
-                checkpoints: a folder; a run that was killed goes on from its last finished epoch there, told from
-                others by all that decides it: model, data, settings, and what `on_epoch` measures on.
+                folder: a run that was killed goes on from its last finished epoch there, told from others by all that
+                decides dw: data, start, settings, and the program of a step. A resumed row has what `on_step` returned
+                only where that says its own name, as `Measure` does.
     Returns:    Fitted.
     Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
-    Raises:     InputError for no epoch, batches that cannot be used, labels of no class, a loss that is not finite;
-                and with checkpoints for functions that cannot be told apart by what they hold.
+    Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
     whole_number("fit", "epochs", epochs, 1)
-    predict, objective = trees.as_pytree(predict), objective or make_objective()
-    check_start("fit", dw)
-    optimizer, saver = as_data(optimizer or adam()), None
-    state, history = State(dw, optimizer.init(dw)), []
-    classes = check_source("fit", batches, predict, dw)
-    if checkpoints is not None:
-        kind, do = type(batches).__name__, "Pass features.batches(key), or Batches(inputs, labels, key)"
-        require(isinstance(batches, Batches), "fit", "Batches, where checkpoints are kept", kind, do)
-        assert isinstance(batches, Batches)
-        saver = Saver(checkpoints, run_identity(predict, dw, batches, objective, optimizer, epochs, on_epoch))
-        state, history = saver.restore(state)
+    dw, predict = started("fit", predict, start), trees.as_pytree(predict)
+    objective, optimizer, metrics = objective or make_objective(), as_data("fit", optimizer or adam()), metrics or {}
+    data = as_source("fit", data, key)
+    if isinstance(data, Batches):
+        check_data("fit", predict, dw, data, objective)
+    clash = sorted({*metrics} & {*OWN})
+    require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
+    state, history, saver = State(dw, optimizer.init(dw)), History(), None
+    if folder is not None:
+        kind, do = type(data).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
+        require(isinstance(data, Batches), "fit", "Batches, where a folder is given", kind, do)
+        run = run_identity(data, decided(predict, state, data, objective, optimizer), epochs)
+        history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, data))
+        saver = Saver(folder, run)
+        state = saver.restore(state, history)
     state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
+    check = partial(check_batch, predict, dw, objective)
     with progress_bar(epochs, "epoch", len(history)) as bar:
         for epoch in range(len(history), epochs):
-            started, sums, examples, steps = time.perf_counter(), np.zeros(2), 0, 0
-            for inputs, labels, order, present in epoch_chunks(batches, epoch, classes):
+            began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
+            for inputs, targets, order, present in epoch_chunks(data, epoch, check):
+                keys = step_keys(data, epoch, steps, len(order))
                 state, per_step = train_epoch(
-                    predict, state, inputs, labels, order, present, objective, optimizer, epoch / epochs
-                )
+                    predict, state, inputs, targets, order, present, keys, objective, optimizer, epoch / epochs,
+                    tuple(metrics.values()),
+                )  # fmt: skip
                 sums += np.asarray(per_step, np.float64).sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(order)
-                if saver is None or saver.epochs == epoch:  # else the last epoch would be lost: it ends first
+                if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
                     check_stop()
-            loss, correct = (sums / examples).tolist()
-            check_loss("fit", loss, epoch)
-            row: Row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": correct}
-            row |= {"seconds": time.perf_counter() - started, "steps": steps, "examples": examples}
-            row |= (on_epoch(row, state.dw) if on_epoch else None) or {}
-            history.append(row)
+            row = epoch_row("fit", epoch, sums, examples, steps)
+            row["seconds"] = time.perf_counter() - began
+            measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
+            told = on_step({**row, **measured}, state.dw) if on_step else None
+            row = history.add("fit", row, told, **measured)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
-            bar.set_postfix(loss=f"{loss:.4g}", accuracy=f"{row.get('test_accuracy', correct):.4f}")
-    return summary(state.dw, history)._replace(run=None if saver is None else saver.run)
+            bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
+    return summary(state.dw, history.merged())._replace(run=None if saver is None else saver.run)
 
 
-def check_source(function: str, batches: Source, predict: Predict, dw: Tree) -> int | None:
-    """How many classes `predict` has, where the inputs are known before training; checks their labels against it.
+def as_source(function: str, data: Any, key: Array | None) -> Any:
+    """Batches with a key, or an iterable or function of batches (x, y).
 
-    Raises: InputError for what is no source of batches, or has no key to decide their order.
+    Raises: InputError for what is no data, or has no key to decide its order.
     """
-    do = "Pass features.batches(key), or Batches(inputs, labels, key)"
-    if not isinstance(batches, Batches):
-        good = callable(batches) or (hasattr(batches, "__iter__") and not isinstance(batches, (tuple, dict, str)))
-        require(good, function, "Batches, or an iterable of batches (x, y)", type(batches).__name__, do)
+    do = "Pass features.batches(key), or Batches(inputs, targets, key)"
+    if isinstance(data, Batches) or hasattr(data, "batches"):
+        batches = as_batches(function, data, key=key)
+        require(batches.key is not None, function, "batches with a key, which decides their order", "none", do)
+        return batches
+    good = callable(data) or (hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str)))
+    require(good, function, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
+    return data
+
+
+def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
+    """Raises InputError for targets of a batch that are none of the loss."""
+    check_targets("fit", y, output_shape("fit", predict, dw, x), objective)
+
+
+def step_keys(data: Any, epoch: int, first: int, count: int) -> Array | None:
+    """A key for each of `count` steps from `first` of an epoch, folded from the data's; None for data without one."""
+    if not isinstance(data, Batches):
         return None
-    require(batches.key is not None, function, "batches with a key, which decides their order", "none", do)
-    return check_labels(function, predict, dw, batches)
+    of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
+    return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
 
 
-def check_loss(function: str, loss: float, epoch: int) -> None:
-    """Raises InputError for a loss that is not finite: from there on nothing is learned."""
+def decided(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> list[Any]:
+    """What decides a training besides its examples: the program of a step and of the start, and the numbers in them."""
+    x, y = data.inputs[data.rows[:1]].repeat(data.batch_size, 0), data.targets[data.rows[:1]].repeat(data.batch_size, 0)
+    step = partial(train_step, progress=0.0)
+    key = step_keys(data, 0, 0, 1)
+    arguments = predict, state, x, y, np.ones(len(y), np.float32), None if key is None else key[0]
+    programs = [
+        program(lambda *a: step(*a[:6], objective=a[6], optimizer=a[7]), *arguments, objective, optimizer),
+        program(lambda optimizer, dw: optimizer.init(dw), optimizer, state.dw),
+    ]
+    return [programs, jax.tree.leaves((predict, state, objective, optimizer))]
+
+
+def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
+    """Each metric's name and the program that it traces to."""
+    z = jax.ShapeDtypeStruct((1, *output_shape("fit", predict, dw, data.inputs[data.rows[:1]])), jnp.float32)
+    y = data.targets[data.rows[:1]]
+    return [(name, program(metric, z, y)) for name, metric in metrics.items()]
+
+
+def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
+    """The row of an epoch; InputError for a loss that is not finite: from there on nothing is learned."""
+    loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
+    return {"epoch": epoch + 1, "loss": loss, "seconds": 0.0, "steps": steps, "examples": examples}
 
 
 def summary(dw: Tree, history: list[Row]) -> Fitted:
@@ -169,28 +222,3 @@ def summary(dw: Tree, history: list[Row]) -> Fitted:
     seconds = [row["seconds"] for row in history]
     speed = history[-1]["examples"] / float(np.median(seconds))
     return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)
-
-
-def logits(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
-    """predict(dw, x) of every input, "n c", in batches of one shape (the last is padded)."""
-    inputs = as_inputs("logits", inputs)
-    require(len(inputs), "logits", "at least one input", "none")
-    n, size, parts = len(inputs), min(whole_number("logits", "batch_size", batch_size, 1), len(inputs)), []
-    for start in range(0, n, size):
-        x = np.asarray(inputs[start : start + size])
-        x = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        parts.append(called(trees.as_pytree(predict), dw, x))
-    return np.concatenate([np.asarray(part) for part in parts])[:n]
-
-
-def accuracy(predict: Predict, dw: Tree, inputs: Any, labels: Any) -> float:
-    """The fraction of inputs whose largest logit is the label's.
-
-    Raises: InputError for no inputs, another number of labels, labels of no class, logits that are not finite.
-    """
-    values = logits(predict, dw, inputs)
-    labels = as_labels("accuracy", labels, values.shape[-1])
-    require(len(labels) == len(values), "accuracy", f"as many labels as inputs ({len(values)})", len(labels))
-    bad = int(np.sum(~np.isfinite(values).all(-1)))
-    require(not bad, "accuracy", "finite logits", f"{bad} rows that are not", "Look for inputs that are not finite")
-    return float(np.mean(values.argmax(-1) == labels))

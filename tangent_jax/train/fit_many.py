@@ -15,33 +15,37 @@ from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, require, trees, whole_number
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import Fitted, Row, State, check_loss, check_source, summary, train_step
-from tangent_jax.train.labels import check_start
-from tangent_jax.train.objective import Objective, Predict, make_objective
+from tangent_jax.train.checkpoints import Row
+from tangent_jax.train.evaluate import Metric
+from tangent_jax.train.fit import Fitted, Metrics, State, as_source, epoch_row, step_keys, summary, train_step
+from tangent_jax.train.objective import Objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
+from tangent_jax.train.targets import Predict, started
 
 
-@partial(jax.jit, donate_argnames="states")
+@partial(jax.jit, static_argnames="metrics", donate_argnames="states")
 def train_epoch_many(
-    predict: Predict, states: State, inputs: Array, labels: Array, order: Array, present: Array, objective: Objective,
-    optimizer: Optimizer, progress: Any,
+    predict: Predict, states: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array,
+    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step of every model per row of `order` and `present`, "k s b"; returns states and sums, "k s 2"."""
+    """One step of every model per row of `order`, `present`, "k s b", and keys, "k s"; states and sums, "k s m"."""
 
-    def step(state: State, rows: Array, here: Array) -> tuple[State, Array]:
-        return train_step(predict, state, inputs[rows], labels[rows], here, objective, optimizer, progress)
+    def step(state: State, rows: Array, here: Array, key: Array) -> tuple[State, Array]:
+        x, y = inputs[rows], targets[rows]
+        return train_step(predict, state, x, y, here, key, objective, optimizer, progress, metrics)
 
-    return jax.lax.scan(lambda states, batch: jax.vmap(step)(states, *batch), states, (order, present))
+    return jax.lax.scan(lambda states, batch: jax.vmap(step)(states, *batch), states, (order, present, keys))
 
 
 def fit_many(
     predict: Predict,
-    dw: Tree,
     runs: Sequence[Batches],
     objective: Objective | None = None,
     *,
+    start: Tree | None = None,
     optimizer: Optimizer | None = None,
     epochs: int = 30,
+    metrics: Metrics | None = None,
     at_once: int = 10,
 ) -> list[Fitted]:
     """Trains one dw for each entry of `runs`.
@@ -55,15 +59,17 @@ def fit_many(
     """
     require(len(runs) >= 1, "fit_many", "at least one run", "none")
     whole_number("fit_many", "epochs", epochs, 1)
-    check_start("fit_many", dw)
+    dw, predict = started("fit_many", predict, start), trees.as_pytree(predict)
+    objective, optimizer = objective or make_objective(), as_data("fit_many", optimizer or adam())
     for run in runs:
-        check_source("fit_many", run, predict, dw)
-    shared = all(run.inputs is runs[0].inputs and np.array_equal(run.labels, runs[0].labels) for run in runs)
+        do = "Pass features.batches(key, rows=...)"
+        require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)
+        as_source("fit_many", run, None)
+        check_data("fit_many", predict, dw, run, objective)
+    shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
     do = "Pass rows= of the same features"
-    require(shared, "fit_many", "runs of one array of inputs and labels", "several", do)
-    predict, objective = trees.as_pytree(predict), objective or make_objective()
-    optimizer = as_data(optimizer or adam())
-    (inputs, labels), results = runs[0].resident(), {}
+    require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
+    data, results, metrics = runs[0].resident(), {}, metrics or {}
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
@@ -73,16 +79,16 @@ def fit_many(
                 began = time.perf_counter()
                 order = zip(*(run.order(epoch) for run in together), strict=True)
                 orders, present = (np.stack(parts, 1) for parts in order)
+                keys = jnp.stack([step_keys(run, epoch, 0, run.steps) for run in together], 1)
                 states, sums = train_epoch_many(
-                    predict, states, inputs, labels, orders, present, objective, optimizer, epoch / epochs
-                )
+                    predict, states, *data, orders, present, keys, objective, optimizer, epoch / epochs,
+                    tuple(metrics.values()),
+                )  # fmt: skip
                 totals = np.asarray(sums, np.float64).sum(0)
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
-                    loss, correct = (total / len(run)).tolist()
-                    check_loss("fit_many", loss, epoch)
-                    row: Row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": correct, "seconds": seconds}
-                    history.append({**row, "steps": run.steps, "examples": len(run)})
+                    row = epoch_row("fit_many", epoch, total, len(run), run.steps) | {"seconds": seconds}
+                    history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
                 bar.update(len(together))
             for i, s in enumerate(members):
                 results[s] = summary(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw), histories[i])

@@ -1,53 +1,178 @@
-"""Losses of logits "b c" and integer labels "b", one number per example; convex in the logits."""
+"""Losses of outputs "b c" and targets "b ...", one number for each example, convex in the outputs.
 
+A loss is a value that says what it is: how it is computed, a root of its Hessian, and whether it is a square:
+
+    loss(f, y) = sum_c p_c / 2 (f_c - t_c)^2 + const          then `quadratic` gives t and p
+
+So a square loss of a user's own has the kernel and the one linear system too; any other has its root from `jax.hessian`.
+"""
+
+import dataclasses
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jaxtyping import Float, Int
 
-from tangent_jax.core import finite_number, require
-
-Loss = Callable[[Array, Array], Array]
+from tangent_jax.core import finite_number, require, trees
+from tangent_jax.train.targets import as_labels
 
 
-def rescaled_square(
-    logits: Float[Array, "b c"], labels: Int[Array, " b"], alpha: float | Array = 1.0, kappa: float | Array = 15.0
-) -> Float[Array, " b"]:
-    """Rescaled square loss (Hui and Belkin 2021; Liu et al. 2024).
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A loss. Write a frozen dataclass of this base with `__call__`; its fields are its hyper-parameters.
+
+    Fields are data to jit where the class is a pytree (`jax.tree_util.register_dataclass`), else constants.
+    """
+
+    def __call__(self, outputs: Array, targets: Array) -> Array:
+        """The loss of each example, "b", from outputs "b c" and targets "b ..."; an example may read no other's."""
+        raise NotImplementedError
+
+    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+        """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
+
+        Args:   key: None for an exact root, k = c; else `count` random vectors, whose sum has the Hessian for its mean.
+        """
+
+        def hessian(z: Array, y: Array) -> Array:
+            return jax.hessian(lambda z: self(z[None], y[None])[0])(z)
+
+        values, vectors = jnp.linalg.eigh(jax.vmap(hessian)(outputs, targets))
+        root = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None]
+        return jnp.einsum("bck,nbk->nbc", root, directions(outputs, key, count))
+
+    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array] | None:
+        """(t, p) of a square loss, "n c" each, for targets "n ..." and outputs of `classes` numbers; else None."""
+        return None
+
+    def check(self, function: str, targets: Any, classes: int | None) -> None:
+        """Raises InputError for targets "n ..." that are none of this loss; classes: numbers of an output "c"."""
+
+
+def directions(outputs: Array, key: Array | None, count: int) -> Array:
+    """The unit vectors "c b c", or `count` vectors "k b c" of random signs over sqrt(k): sum_k v_k v_k^T is I."""
+    b, c = outputs.shape
+    if key is None:
+        return jnp.broadcast_to(jnp.eye(c, dtype=outputs.dtype)[:, None], (c, b, c))
+    return jax.random.rademacher(key, (count, b, c), outputs.dtype) * count**-0.5
+
+
+class SquareLoss(Loss):
+    """The losses that `quadratic` says whole: sum_c p_c / 2 (f_c - t_c)^2, without a constant."""
+
+    def __call__(self, outputs: Array, targets: Array) -> Array:
+        t, p = self.of(outputs, targets)
+        return jnp.sum(0.5 * p * jnp.square(outputs - t), -1)
+
+    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+        """The Hessian is diagonal, and the same for all outputs."""
+        return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
+
+    def of(self, outputs: Array, targets: Array) -> tuple[Array, Array]:
+        """`quadratic`, in the dtype of the outputs."""
+        stated = self.quadratic(targets, outputs.shape[-1])
+        assert stated is not None, type(self)
+        t, p = stated
+        return t.astype(outputs.dtype), p.astype(outputs.dtype)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["alpha", "kappa"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class RescaledSquare(SquareLoss):
+    """Rescaled square loss of class indices "b" (Hui and Belkin 2021; Liu et al. 2024).
 
         (alpha (f_y - kappa)^2 + sum_{c != y} f_c^2) / C
 
-    Args:       alpha: weight of the true class; kappa: its target.
-    Returns:    "b".
-    Edge cases: alpha = kappa = 1 is `mean_squared`.
+    `alpha`: weight of the true class; `kappa`: its target; the paper's are 1 and 15.
     """
-    y = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-    return jnp.mean((1 + (alpha - 1) * y) * jnp.square(logits - kappa * y), -1)
+
+    alpha: float | Array = 1.0
+    kappa: float | Array = 15.0
+
+    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array]:
+        y = jax.nn.one_hot(jnp.asarray(targets), classes, dtype=jnp.result_type(float))
+        return self.kappa * y, 2 / classes * (1 + (self.alpha - 1) * y)
+
+    def check(self, function: str, targets: Any, classes: int | None) -> None:
+        as_labels(function, targets, classes)
 
 
-def mean_squared(logits: Float[Array, "b c"], labels: Int[Array, " b"]) -> Float[Array, " b"]:
-    """Mean over classes of (f - one-hot)^2."""
-    return rescaled_square(logits, labels, 1.0, 1.0)
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class MeanSquared(SquareLoss):
+    """The mean over c of (f_c - t_c)^2: t the targets, of the outputs' shape, or the one-hot of class indices "b".
+
+    >>> MeanSquared()(jnp.array([[1.0, 3.0]]), jnp.array([[1.0, 1.0]])).tolist()
+    [2.0]
+    """
+
+    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array]:
+        t = jnp.asarray(targets)
+        t = jax.nn.one_hot(t, classes, dtype=jnp.result_type(float)) if t.ndim == 1 else t
+        return t, jnp.full_like(t, 2 / classes, dtype=jnp.result_type(float))
+
+    def check(self, function: str, targets: Any, classes: int | None) -> None:
+        if targets.ndim == 1:
+            as_labels(function, targets, classes)
+            return
+        got = f"shape {targets.shape}"
+        require(targets.shape[1:] == (classes,), function, f"targets of the outputs' shape (n, {classes})", got)
 
 
-def cross_entropy(logits: Float[Array, "b c"], labels: Int[Array, " b"]) -> Float[Array, " b"]:
-    """-log softmax(f)_y."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """-log softmax(f)_y, of class indices "b"."""
+
+    def __call__(self, outputs: Array, targets: Array) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
+
+    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+        """diag(p) - p p^T = R R^T,  R = diag(sqrt p) - p sqrt(p)^T."""
+        p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
+        return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
+
+    def check(self, function: str, targets: Any, classes: int | None) -> None:
+        as_labels(function, targets, classes)
 
 
-LOSSES: dict[str, Loss] = {"rsl": rescaled_square, "ce": cross_entropy, "mse": mean_squared}
-HYPER_PARAMETERS = {"rsl": {"alpha": 1.0, "kappa": 15.0}, "ce": {}, "mse": {}}
-"""Of each loss, with the paper's values."""
+@partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class FunctionLoss(Loss):
+    """A user's function (outputs "b c", targets "b ...") -> "b"."""
+
+    function: Any
+
+    def __call__(self, outputs: Array, targets: Array, *key: Array) -> Array:
+        return self.function(outputs, targets, *key)
 
 
-def make_loss(name: str, **hyper_parameters: float) -> Loss:
-    """The loss of a name in LOSSES, a pytree: its hyper-parameters are data to jit."""
+def as_loss(loss: Loss | Callable) -> Loss:
+    """The loss as a pytree; a function becomes a FunctionLoss."""
+    if not isinstance(loss, Loss):
+        return FunctionLoss(trees.as_pytree(loss))
+    if jax.tree.leaves(loss) == [loss]:
+        jax.tree_util.register_static(type(loss))
+    return loss
+
+
+LOSSES: dict[str, type[Loss]] = {"rsl": RescaledSquare, "ce": CrossEntropy, "mse": MeanSquared}
+
+
+def hyper_parameters(name: str) -> list[str]:
+    """The hyper-parameters of a named loss; none for a name that is no loss."""
+    return [field.name for field in dataclasses.fields(LOSSES[name])] if name in LOSSES else []
+
+
+def make_loss(name: str, **given: float) -> Loss:
+    """The loss of a name in LOSSES, with the paper's hyper-parameters or those given."""
     require(name in LOSSES, "make_loss", f"a loss in {', '.join(LOSSES)}", name)
-    known = HYPER_PARAMETERS[name]
-    for field, value in hyper_parameters.items():
+    known = hyper_parameters(name)
+    for field, value in given.items():
         require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
         finite_number("make_loss", field, value, 0.0, 1e6)
-    return jax.tree_util.Partial(LOSSES[name], **{**known, **hyper_parameters})
+    return LOSSES[name](**given)

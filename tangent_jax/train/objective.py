@@ -3,57 +3,107 @@
     F(dw) = mean_b loss(predict(dw, x_b), y_b) + penalty / 2 |dw|^2
 
 Training, many models at once, the distance bound, private training and audits evaluate this one. Its numbers are data
-to jit: another value compiles nothing. Convex in dw where `predict` is linear in dw.
+to jit: another value compiles nothing. Convex in dw where `predict` is linear in dw. The loss is evaluated one example
+at a time under vmap: whatever its code says, an example cannot see another.
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Tree, finite_number, require, trees
-from tangent_jax.train.batches import Batches
-from tangent_jax.train.losses import Loss, make_loss
+from tangent_jax.train.batches import Batches, as_batches
+from tangent_jax.train.losses import FunctionLoss, Loss, as_loss, make_loss
+from tangent_jax.train.targets import Predict, output_shape
 
-Predict = Callable[[Tree, Array], Array]
+
+@partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Keyed:
+    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws: to mask, drop, augment.
+
+    `fit` gives it a new key at every step, folded from that of its data; each example's loss gets a key of its own.
+    """
+
+    function: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", trees.as_pytree(self.function))
+
+    def __call__(self, *arguments: Any) -> Array:
+        require(len(arguments) == 3, "Keyed", "a key as the last argument", "none", "Only `fit` draws; measure without")
+        return self.function(*arguments)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["loss", "penalty"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss (logits "b c", labels "b") -> "b", and the strength lambda of lambda/2 |dw|^2.
+    """A loss (outputs "b c", targets "b ...") -> "b", and the strength lambda of lambda/2 |dw|^2.
 
-    `loss` is a pytree or a plain function: `make_objective` makes one of a name.
+    `loss` is a Loss or a function: `make_objective` makes one of a name.
 
-    >>> objective = Objective(lambda logits, labels: (logits[:, 0] - labels) ** 2, penalty=2.0)
+    >>> objective = Objective(lambda outputs, targets: (outputs[:, 0] - targets) ** 2, penalty=2.0)
     >>> float(objective(lambda dw, x: x * dw, jnp.array(3.0), jnp.ones((1, 1)), jnp.array([1])))
     13.0
     """
 
-    loss: Loss
+    loss: Any
     penalty: float | Array = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss", trees.as_pytree(self.loss))
+        if isinstance(self.loss, Loss) or callable(self.loss):  # else a placeholder of JAX's
+            object.__setattr__(self, "loss", as_loss(self.loss))
 
-    def __call__(self, predict: Predict, dw: Tree, x: Array, y: Array, present: Array | None = None) -> Array:
+    def __call__(
+        self, predict: Predict, dw: Tree, x: Array, y: Array, present: Array | None = None, key: Array | None = None
+    ) -> Array:
         """F(dw) on a batch; `present`, "b", is 0 where an example is padding."""
-        return self.of_logits(predict(dw, x), dw, y, jnp.ones(len(y)) if present is None else present)
+        outputs, present = outputs_of(predict, dw, x, key), jnp.ones(len(y)) if present is None else present
+        return self.of_outputs(outputs, dw, y, present, key)
 
-    def of_logits(self, logits: Array, dw: Tree, y: Array, present: Array) -> Array:
-        """F(dw) where the logits of the batch are known."""
-        return jnp.sum(self.loss(logits, y) * present) / present.sum() + self.ridge(dw)
+    def of_outputs(self, outputs: Array, dw: Tree, y: Array, present: Array, key: Array | None = None) -> Array:
+        """F(dw) where the outputs of the batch are known."""
+        return jnp.sum(self.losses(outputs, y, key) * present) / present.sum() + self.ridge(dw)
+
+    def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
+        """The loss of each example, "b", each evaluated alone."""
+        if isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed):
+            assert key is not None
+            return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
+        return alone(self.loss, outputs, targets)
 
     def ridge(self, dw: Tree) -> Array:
         """penalty / 2 |dw|^2."""
         return 0.5 * self.penalty * trees.squared_norm(dw)
 
 
-def make_objective(loss: str | Loss = "rsl", penalty: float = 1e-5, **hyper_parameters: float) -> Objective:
-    """The objective of a loss: by its name (rsl, ce, mse) with hyper-parameters, or a function of one's own.
+def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys: Array) -> Array:
+    """function(outputs, targets) of each example by itself, "b".
+
+    Raises: InputError, at trace time, where it gives another shape than one number for a batch of one.
+    """
+
+    def of_one(output: Array, target: Array, *key: Array) -> Array:
+        value = jnp.asarray(function(output[None], target[None], *key))
+        do = "Do not reduce it, and give one number for each example"
+        require(value.shape == (1,), "objective", "a loss or metric of shape (1,) for one example", value.shape, do)
+        return value[0]
+
+    return jax.vmap(of_one)(outputs, targets, *keys)
+
+
+def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array:
+    """predict(dw, x), with the key where it draws."""
+    return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
+
+
+def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
+    """The objective of a loss: by its name (rsl, ce, mse) with hyper-parameters, a Loss, or a function of one's own.
 
     The penalty is the squared norm of the paper's text (the authors' code has 1e-5 |dw|); alpha = 1 and kappa = 15
     are the rescaled square loss's there.
@@ -63,46 +113,69 @@ def make_objective(loss: str | Loss = "rsl", penalty: float = 1e-5, **hyper_para
     """
     if penalty != 0:
         finite_number("make_objective", "penalty, 0 or", penalty, 0.0, 1e9)
-    if callable(loss):
-        require(not hyper_parameters, "make_objective", "hyper-parameters of a named loss", sorted(hyper_parameters))
-        return Objective(loss, penalty)
-    return Objective(make_loss(loss, **hyper_parameters), penalty)
+    if isinstance(loss, str):
+        return Objective(make_loss(loss, **given), penalty)
+    expected = "hyper-parameters of a named loss"
+    require(callable(loss), "make_objective", "a loss: rsl, ce, mse, a Loss or a function", loss)
+    require(not given, "make_objective", expected, sorted(given))
+    return Objective(loss, penalty)
 
 
-def distance_bound(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> float:
-    """How far, in L2 over the tree, dw is at most from the optimum of the objective on all examples of `batches`.
+def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
+    """The shape of one output; InputError for outputs, targets or a loss that do not belong together."""
+    key = jax.random.key(0)
+    plain: Any = (lambda dw, x: predict(dw, x, key)) if isinstance(predict, Keyed) else predict
+    shape = output_shape(function, plain, dw, batches.inputs[batches.rows[:2]])
+    check_targets(function, batches.targets[batches.rows], shape, objective)
+    return shape
+
+
+def check_targets(function: str, targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
+    """Raises InputError for targets that are none of the loss; shape: of one output."""
+    objective.loss.check(function, targets, shape[0] if len(shape) == 1 else None)
+    one = [
+        jax.ShapeDtypeStruct((1, *s), kind) for s, kind in ((shape, jnp.float32), (targets.shape[1:], targets.dtype))
+    ]
+    jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *one)
+
+
+def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
+    """How far, in L2 over the tree, dw is at most from the optimum of the objective on all of `data`.
 
         |dw - dw*| <= |grad F(dw)| / lambda
 
+    Args:       data: Features or Batches.
     Guarantees: holds where F is lambda-strongly convex: a tangent model, any of our losses, lambda = penalty > 0.
     Raises:     InputError for a penalty of 0.
     """
     require(objective.penalty > 0, "distance_bound", "penalty > 0", objective.penalty)
+    batches = as_batches("distance_bound", data, 64)
     total, n = jax.grad(objective.ridge)(dw), len(batches)
-    for inputs, labels, order, present in batches.chunks(*batches.in_order()):
-        part, _, _ = summed_gradient(trees.as_pytree(predict), dw, inputs, labels, order, present, objective)
+    for inputs, targets, order, present in batches.chunks(*batches.in_order()):
+        part, _, _ = summed_gradient(trees.as_pytree(predict), dw, inputs, targets, order, present, objective)
         total = trees.plus(total, trees.scaled(1 / n, part))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 
 @jax.jit
 def summed_gradient(
-    predict: Predict, dw: Tree, inputs: Array, labels: Array, order: Array, weights: Array, objective: Objective
-) -> tuple[Tree, Array, Array]:
+    predict: Predict, dw: Tree, inputs: Array, targets: Array, order: Array, example_weights: Array,
+    objective: Objective,
+) -> tuple[Tree, Array, Array]:  # fmt: skip
     """The gradient of the weighted sum of losses over the rows of `order`, "k b", without the penalty; that sum; the
-    logits, "k b c". What weighs 0 is padding and adds nothing, whatever it holds.
+    outputs, "k b c". What weighs 0 is padding and adds nothing, whatever it holds.
     """
 
     def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:
         rows, v = batch
 
         def value(dw: Tree) -> tuple[Array, Array]:
-            logits = predict(dw, inputs[rows])
-            return jnp.sum(jnp.where(v > 0, objective.loss(logits, labels[rows]) * v, 0)), logits
+            outputs = predict(dw, inputs[rows])
+            return jnp.sum(jnp.where(v > 0, objective.losses(outputs, targets[rows]) * v, 0)), outputs
 
-        (losses, logits), gradient = jax.value_and_grad(value, has_aux=True)(dw)
-        return (trees.plus(total[0], gradient), total[1] + losses), logits
+        (losses, outputs), gradient = jax.value_and_grad(value, has_aux=True)(dw)
+        return (trees.plus(total[0], gradient), total[1] + losses), outputs
 
-    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
-    (gradient, losses), logits = jax.lax.scan(add, zero, (order, weights))
-    return gradient, losses, logits
+    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros((), example_weights.dtype)
+    (gradient, losses), outputs = jax.lax.scan(add, zero, (order, example_weights))
+    return gradient, losses, outputs

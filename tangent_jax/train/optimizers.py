@@ -13,7 +13,7 @@ import optax
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import Tree, finite_number, trees
+from tangent_jax.core import Tree, finite_number, require, trees
 
 Optimizer = optax.GradientTransformation
 DECAY_AT = (15 / 30, 25 / 30)
@@ -71,7 +71,7 @@ def projected(optimizer: Optimizer, radius: float) -> Optimizer:
                 gradient descent rests there.
     """
     finite_number("projected", "radius", radius, 0.0, 1e12)
-    update = Partial(_update_projected, as_data(optimizer), radius)
+    update = Partial(_update_projected, as_data("projected", optimizer), radius)
     return optax.GradientTransformationExtraArgs(trees.as_pytree(optimizer.init), update)
 
 
@@ -89,10 +89,15 @@ def check_rate(function: str, learning_rate: float | Array) -> None:
         finite_number(function, "learning_rate", learning_rate, 0.0, 1e6)
 
 
-def as_data(optimizer: Optimizer) -> Optimizer:
-    """The optimiser as a pytree that jit takes as data."""
-    functions = trees.as_pytree(optimizer.init), trees.as_pytree(optimizer.update)
-    return type(optimizer)(*functions)
+def as_data(function: str, optimizer: Any) -> Optimizer:
+    """The optimiser as a pytree that jit takes as data; `optax.MultiSteps` too.
+
+    Raises: InputError for what is no optimiser of optax's.
+    """
+    whole = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
+    got, do = type(optimizer).__name__, "Pass tj.adam(1e-3), or an optimiser of optax"
+    require(isinstance(whole, optax.GradientTransformation), function, "an optimiser of optax", got, do)
+    return type(whole)(trees.as_pytree(whole.init), trees.as_pytree(whole.update))
 
 
 def apply(optimizer: Optimizer, gradient: Tree, state: Any, dw: Tree, **extra: Any) -> tuple[Tree, Any]:

@@ -1,0 +1,92 @@
+"""Outputs of a predictor, and metrics of them.
+
+A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accuracy`; over data its mean counts.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, identity, require, trees, whole_number
+from tangent_jax.core.identity import program
+from tangent_jax.train.batches import as_batches, as_inputs
+from tangent_jax.train.objective import alone
+from tangent_jax.train.targets import Predict, as_labels, called
+
+Metric = Callable[[Array, Array], Array]
+
+
+def accuracy(outputs: Array, targets: Array) -> Array:
+    """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0.
+
+    >>> accuracy(jnp.array([[0.2, 0.8], [0.9, 0.1]]), jnp.array([1, 1])).tolist()
+    [1.0, 0.0]
+    """
+    return (outputs.argmax(-1) == targets).astype(jnp.float32)
+
+
+def squared_error(outputs: Array, targets: Array) -> Array:
+    """The squared distance of the outputs "b c" from targets of their shape, "b"."""
+    return jnp.sum(jnp.square(outputs - targets), -1)
+
+
+def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
+    """predict(dw, x) of every input, "n c", in batches of one shape (the last is padded)."""
+    inputs = as_inputs("outputs", inputs)
+    require(len(inputs), "outputs", "at least one input", "none")
+    n, size, parts = len(inputs), min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)), []
+    for start in range(0, n, size):
+        x = np.asarray(inputs[start : start + size])
+        x = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
+        parts.append(called(trees.as_pytree(predict), dw, x))
+    return np.concatenate([np.asarray(part) for part in parts])[:n]
+
+
+def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
+    """The mean of a metric over data: Features or Batches.
+
+    Raises: InputError for outputs that are not finite, or targets that are no class indices where accuracy is asked for.
+    """
+    batches = as_batches("evaluate", data)
+    whole = len(batches.rows) == len(batches.targets) and (np.diff(batches.rows) == 1).all()
+    inputs, targets = (batches.inputs if whole else batches.inputs[batches.rows]), batches.targets[batches.rows]
+    values = outputs(predict, dw, inputs)
+    if metric is accuracy:
+        as_labels("evaluate", targets, values.shape[-1])
+    bad = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
+    require(not bad, "evaluate", "finite outputs", f"{bad} rows that are not", "Look for inputs that are not finite")
+    return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
+
+    It says its own `name`, which all that it measures decides: so a run that is resumed keeps its columns.
+    """
+
+    predict: Predict
+    data: Any
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=lambda: {"test_accuracy": accuracy})
+    every: int = 1
+    last: int = 0
+
+    def __call__(self, row: Mapping[str, Any], dw: Tree) -> dict[str, float]:
+        at = next(row[name] for name in ("epoch", "step", "passes") if name in row)
+        now = at % self.every == 0 or at == self.last
+        return {name: evaluate(self.predict, dw, self.data, m) for name, m in self.metrics.items()} if now else {}
+
+    def name(self, dw: Tree) -> str:
+        """The digest of predictor, data and metrics."""
+        batches = as_batches("Measure", self.data)
+        predict = trees.as_pytree(self.predict)
+        x, y = batches.inputs[batches.rows[:2]], batches.targets[batches.rows[:2]]
+        z = called.eval_shape(predict, dw, x)
+        programs = [program(called, predict, dw, x), *(program(m, z, y) for m in self.metrics.values())]
+        data = batches.inputs, batches.targets, batches.rows
+        return identity(programs, [*self.metrics], jax.tree.leaves(predict), data, self.every, self.last)

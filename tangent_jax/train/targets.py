@@ -1,0 +1,89 @@
+"""Targets, outputs and starts as they must be, checked where training, measuring and clipping begin."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from tangent_jax.core import Tree, require, trees
+
+Predict = Callable[[Tree, Any], jax.Array]
+
+
+def as_targets(function: str, targets: Any) -> np.ndarray:
+    """Targets "n ..." as an array of numbers, whole numbers as int32: class indices, or what the loss compares with.
+
+    Raises: InputError for what is no array of numbers with an entry for each example.
+    """
+    array = np.asarray(targets)
+    is_number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
+    require(is_number, function, "targets that are whole numbers or floats", f"dtype {array.dtype}")
+    require(array.ndim >= 1, function, "one target for each example, of shape (n, ...)", f"shape {array.shape}")
+    if not np.issubdtype(array.dtype, np.integer):
+        return array
+    if array.size:
+        low, high = int(array.min()), int(array.max())
+        require(low >= -(1 << 31) and high < 1 << 31, function, "whole numbers below 2147483648", max(-low, high))
+    return array.astype(np.int32, copy=False)
+
+
+def as_labels(function: str, targets: Any, classes: int | None = None) -> np.ndarray:
+    """The targets as class indices, "n" int32.
+
+    Raises: InputError for targets that are no whole numbers, not one for each example, or of no class.
+    """
+    array = np.asarray(targets)
+    kind, shape = array.dtype, array.shape
+    require(np.issubdtype(kind, np.integer), function, "targets that are class indices, whole numbers", f"dtype {kind}")
+    require(len(shape) == 1, function, "one class index for each example, of shape (n,)", f"shape {shape}")
+    if len(array):
+        low, high = int(array.min()), int(array.max())
+        require(low >= 0, function, "class indices >= 0", low)
+        most = (1 << 31) if classes is None else classes
+        require(high < most, function, f"class indices below {most}, the number of classes", high)
+    return array.astype(np.int32, copy=False)
+
+
+@jax.jit
+def called(predict: Predict, dw: Tree, x: Any) -> Any:
+    """predict(dw, x) as one program, shared by all who ask."""
+    return predict(dw, x)
+
+
+def output_shape(function: str, predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
+    """The shape of one output of `predict`, without computing it; `x`: some inputs, "b ...".
+
+    Raises: InputError where it gives no array "b ..." of floats.
+    """
+    shape = called.eval_shape(trees.as_pytree(predict), dw, x)
+    got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
+    rows_match = hasattr(shape, "shape") and len(shape.shape) >= 1 and shape.shape[0] == len(x)
+    good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)
+    require(good, function, f"outputs of shape ({len(x)}, ...) from predict, floats", got)
+    return shape.shape[1:]
+
+
+def check_start(function: str, dw: Tree) -> None:
+    """Raises InputError for a start that cannot be trained: no leaves, leaves that are not f32 or f64, or traced."""
+    leaves = trees.leaves(dw)
+    require(leaves, function, "a start dw with leaves", "none", "Start from predict.zeros()")
+    for path, leaf in leaves.items():
+        do = f"Call {function} outside of jax.jit, grad and vmap"
+        require(not isinstance(leaf, Tracer), function, f"{path} of dw as an array", "a tracer", do)
+        kind, do = getattr(leaf, "dtype", type(leaf).__name__), "Half precision overflows; compute in it by dtype="
+        require(str(kind) in ("float32", "float64"), function, f"{path} of dw in float32 or float64", kind, do)
+
+
+def started(function: str, predict: Predict, start: Tree | None) -> Tree:
+    """The start, or of a predictor that knows its own, zero.
+
+    Raises: InputError for a function without a start, or a start that cannot be trained.
+    """
+    if start is None:
+        zeros: Any = getattr(predict, "zeros", None)
+        require(zeros is not None, function, "a start for a function", "none", "Pass start=, dw to begin at")
+        start = zeros()
+    check_start(function, start)
+    return start
