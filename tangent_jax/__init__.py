@@ -27,7 +27,7 @@ from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.load import load, save
-from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
@@ -129,7 +129,7 @@ __all__ = [
     "merge",
     "momentum",
     "noise_multiplier_of",
-    "noise_scale",
+    "noise_scale", "nonlinear",
     "open_dataset",
     "outputs",
     "posterior",

@@ -13,7 +13,7 @@ from tangent_jax.core import Tree, require
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
-from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.fit import Fitted, fit
@@ -108,16 +108,12 @@ class Recipe:
         if kind in ("lora", "lora_b"):
             pretrained = pretrained.with_lora(self.rank, self.blocks, fresh)
             kind = kind if self.method == "nlft" else "lora_b"
-        method = "nlft" if self.method == "nlft" else "taft"  # the head alone is linear: its tangent is itself
-        return tangent(
-            pretrained,
-            self.blocks,
-            kind,
-            method=method,
-            linearization=self.linearization,
-            dtype=None if self.dtype == "float32" else jnp.dtype(self.dtype),
-            output=self.output if method == "taft" else "total",
-        )
+        dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        if self.method == "nlft":
+            return nonlinear(pretrained, self.blocks, kind, linearization=self.linearization, dtype=dtype)
+        # the head alone is linear: its tangent is itself
+        options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
+        return tangent(pretrained, self.blocks, kind, **options)
 
     def named(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""

@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.trees import array_bytes
+from tangent_jax.core.trees import array_bytes, leaves
 
 PIECE = 1 << 24  # bytes of an array hashed at a time: a memory map is read piece by piece
 CALLBACKS = ("pure_callback", "io_callback")
@@ -42,6 +43,18 @@ def program(f: Callable, *arguments: Any) -> str:
     Raises:     InputError for a callback to the host, whose result no program holds.
     """
     return digested(of_closed(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
+
+
+def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any]]:
+    """(the digest of f(w, *arguments) as `program` gives it, the leaves of w that it reads, by path).
+
+    What f computes and does not return counts for nothing, nor does a leaf that only such parts read.
+    """
+    closed = jax.make_jaxpr(f)(w, *arguments)
+    live, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    flat = leaves(w)
+    read = {path: leaf for (path, leaf), is_used in zip(flat.items(), used, strict=False) if is_used}
+    return digested(of_closed(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
 
 
 def digested(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:

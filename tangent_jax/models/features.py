@@ -2,8 +2,9 @@
 
     CACHE/TRUNK-IMAGES/    the rows (cache.py); the name hashes all that decides them
 
-TRUNK is made of the trunk's weights and settings, the preprocessing and the compute dtype, IMAGES of every image's
-content. What is there of the same images is read, of other sets too; and at a lower stage it is continued from.
+TRUNK is made of what the trunk computes, as a program, of the weights that it reads, the preprocessing and the dtypes;
+IMAGES of every image's content. What is there of the same images is read, of other sets too; and at a lower stage it
+is continued from.
 """
 
 import dataclasses
@@ -18,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, progress_bar, refusal, trees
+from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
 from tangent_jax.core.files import digest, expanded, locked
+from tangent_jax.core.identity import program_reading
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
@@ -27,16 +29,16 @@ from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
 from tangent_jax.models.protocol import Model, prepared
 from tangent_jax.train.batches import Batches, OnDevice
 
-FORMAT = 2  # of the rows: counted up when the same trunk would give others, as when decoding changes
+FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
-    Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`: how
-    many images could not be read; `folder`: the cache that holds the inputs, None where there is none; `device`: the one
-    copy on the device that all batches of these features share.
+    Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
+    how many images could not be read; `folder`: the cache that holds the inputs, None where there is none; `device`:
+    the one copy on the device that all batches of these features share.
     """
 
     inputs: Any
@@ -90,22 +92,28 @@ def features(
     cache = cache or Cache()
     root, identifiers = expanded("Cache", cache.folder).absolute(), examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
-    keys = trunk_keys(model, w, examples, stage, dtype, stored_dtype)
+    images = digest("".join(identifiers).encode())[:24]
+
+    def key(stage: int) -> str:
+        return f"{trunk_key(model, w, stage, dtype, stored_dtype)}-{images}"
+
+    here = key(stage)
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str]) -> CachedRows:
         kind = stored_dtype if stage else np.dtype(np.uint8)
         return CachedRows(folder, identifiers, model.input_shape(stage), kind)
 
-    with locked(root / keys[stage] / "lock"):
-        rows = rows_at(stage, root / keys[stage], identifiers)
+    with locked(root / here / "lock"):
+        rows = rows_at(stage, root / here, identifiers)
         rows.make()
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
             trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype)
             chunks: Chunks | None = None
-            for s in sorted(keys, reverse=True):
-                source = find_rows(partial(rows_at, s), root, keys[s], rows, missing)
+            others = any(folder.name != here for folder in root.iterdir())
+            for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are there
+                source = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, missing)
                 if source is not None:
                     chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
                     break
@@ -119,26 +127,28 @@ def features(
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
-        raise refusal("features", "readable images", got, "Mend or remove it, or pass --skip_unreadable")
+        raise refusal("features", "readable images", got, "Mend or remove it, or pass skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
     whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(root))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
-def trunk_keys(
-    model: Model, w: Tree, examples: Examples, stage: int, dtype: Any = None, stored_dtype: Any = None
-) -> dict[int, str]:
-    """The cache key of every stage up to `stage`, TRUNK-IMAGES: weights are hashed leaf by leaf, once."""
-    leaves = [(model.stage_of(path), path, leaf) for path, leaf in sorted(trees.leaves(w).items())]
-    hashed = [(at, path, trees.fingerprint(leaf)) for at, path, leaf in leaves if at < stage]
-    images = digest("".join(examples.identifiers()).encode())[:24]
-    dtypes = [str(jnp.dtype(kind or jnp.float32)) for kind in (dtype, stored_dtype or dtype)]
-    keys = {}
-    for s in range(stage + 1):
-        trunk = [s, model.trunk_settings(s), [leaf for leaf in hashed if leaf[0] < s]]
-        decisive = [FORMAT, type(getattr(model, "base", model)).__name__, model.preprocessing, *dtypes, *trunk]
-        keys[s] = f"{digest(repr(decisive).encode())[:24]}-{images}"
-    return keys
+def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dtype) -> str:
+    """The digest of all that decides a stage's input, the image apart: how images are decoded, what the trunk computes
+    as a program, the leaves that it reads, the dtypes.
+
+    Raises: InputError where the trunk gives another shape than the model says.
+    """
+    size, decoded = model.image_size, (FORMAT, model.image_size, model.preprocessing)
+    if stage == 0:
+        return identity(decoded)[:24]
+    image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
+    trunk = partial(run_trunk, model=model, stop=stage, dtype=dtype)
+    shape = jax.eval_shape(trunk, w, image).shape[1:]
+    expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
+    require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
+    traced, read = program_reading(trunk, w, image)
+    return identity(decoded, stage, str(stored_dtype), traced, read)[:24]
 
 
 def find_rows(

@@ -95,9 +95,6 @@ class LoRA:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return self.base.input_shape(stage)
 
-    def trunk_settings(self, stage: int) -> Any:
-        return self.base.trunk_settings(stage)
-
     def with_classes(self, classes: int) -> "LoRA":
         return dataclasses.replace(self, base=self.base.with_classes(classes))
 

@@ -85,7 +85,15 @@ class Predictor:
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
     """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
 
-    Args:       kind: which leaves of those blocks, as `make_subset`; options: `method`, `linearization`, `dtype`,
-                `output`, as Predictor has them.
+    Args:       kind: which leaves of those blocks, as `make_subset`; options: `linearization`, `dtype`, `output`, as
+                Predictor has them.
     """
-    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), **options)
+    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
+
+
+def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
+    """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline that `tangent` is compared with.
+
+    Args:       as `tangent`; options: `dtype`.
+    """
+    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "nlft", **options)

@@ -70,7 +70,8 @@ def clipped_sum(
     """The clipped sum by per-example gradients, `chunk` of them held at a time.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", called with one example at a time; y: targets "b ...";
-                present: 1, or 0 where padded, "b"; loss: (outputs, targets) -> "b", called likewise; clip_norm: C > 0, L2 over the whole tree.
+                present: 1, or 0 where padded, "b"; loss: (outputs, targets) -> "b", called likewise; clip_norm: C > 0,
+                L2 over the whole tree.
     Returns:    ClippedSum.
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, up to rounding.
     Edge cases: a gradient that is not finite counts as zero; padding contributes nothing; no example gives zero.

@@ -101,12 +101,16 @@ def private_step(
     return State(*apply(optimizer, scaled, state.optimizer_state, state.dw)), gradient
 
 
-_clip_all = jax.jit(clip_all)
 _squared_norm = jax.jit(trees.squared_norm)
 
 
-@partial(jax.jit, donate_argnames="state")
-def _private_step(state: State, *arguments: Any) -> State:
+@partial(jax.jit, static_argnames="traced")
+def _clip_all(*arguments: Any, traced: str = "") -> ClippedSum:
+    return clip_all(*arguments)
+
+
+@partial(jax.jit, static_argnames="traced", donate_argnums=0)
+def _private_step(state: State, *arguments: Any, traced: str = "") -> State:
     return private_step(state, *arguments)[0]
 
 
@@ -162,11 +166,13 @@ def fit_private(
     batches = as_batches("fit_private", data, 64)
     check_private(predict, dw, batches, mechanism, objective)
     check_optimizer(optimizer, dw)
-    state, history, ledger, run = State(dw, optimizer.init(dw)), History(), None, None
+    state, history, ledger, run, traced = State(dw, optimizer.init(dw)), History(), None, None, ""
     spent = Spent(mechanism, seed is None).paid(0)
     with ExitStack() as held:
         if folder is not None:
-            run = run_identity(batches, decided(predict, state, batches, objective, mechanism, optimizer), seed)
+            traced = step_program(predict, state, batches, objective, mechanism, optimizer)
+            numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
+            run = run_identity(batches, traced, numbers, mechanism, seed)
             history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             state, spent = ledger.saver.restore(state, history), ledger.spent
@@ -181,8 +187,9 @@ def fit_private(
             if ledger is not None:
                 ledger.pay(step + 1)
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
-            total = add_up(predict, state.dw, chunks, objective, mechanism)
-            state = _private_step(state, total, expected, noise_key(seed, step), objective, mechanism, optimizer)
+            total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
+            key = noise_key(seed, step)
+            state = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_step(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
@@ -261,27 +268,20 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
         raise refusal("fit_private", "an optimiser of gradients alone", got, do) from error
 
 
-def decided(
+def step_program(
     predict: Predict, state: State, batches: Batches, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
-) -> list[Any]:
-    """What decides a private run besides its examples and noise: the program of a step, and the numbers in it."""
+) -> str:
+    """The digest of what a private run computes besides its numbers: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
-    x, y, order = batches.inputs[rows], batches.targets[rows], np.zeros((1, len(rows)), np.int32)
+    order = np.zeros((1, len(rows)), np.int32)
+    chunk = batches.inputs[rows], batches.targets[rows], order, np.ones(order.shape, np.float32)
 
-    def step(predict: Any, state: State, chunk: Any, key: Array, others: Any) -> Any:
+    def step(predict: Predict, state: State, chunk: Any, key: Array, others: Any) -> Any:
         objective, mechanism, optimizer = others
         total = clip_all(predict, state.dw, chunk, 1, objective, mechanism)
         return optimizer.init(state.dw), private_step(state, total, 1.0, key, objective, mechanism, optimizer)
 
-    chunk, others = (x, y, order, np.ones(order.shape, np.float32)), (objective, mechanism, optimizer)
-    traced = program(step, predict, state, chunk, noise_key(0, 0), others)
-    return [
-        traced,
-        jax.tree.leaves((predict, state, others)),
-        mechanism.steps,
-        mechanism.delta,
-        mechanism.sampling_rate,
-    ]
+    return program(step, predict, state, chunk, noise_key(0, 0), (objective, mechanism, optimizer))
 
 
 def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -297,15 +297,15 @@ def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) 
 
 
 def add_up(
-    predict: Predict, dw: Tree, chunks: Iterator[Chunk], objective: Objective, mechanism: Mechanism
+    predict: Predict, dw: Tree, chunks: Iterator[Chunk], objective: Objective, mechanism: Mechanism, traced: str = ""
 ) -> ClippedSum:
-    """The clipped sum over all micro-batches of all chunks, before any noise."""
+    """The clipped sum over all micro-batches of all chunks, before any noise; `traced`: as `train_epoch` has it."""
     total = None
     for inputs, targets, order, present in chunks:
         length = 1 << (len(order) - 1).bit_length()  # few shapes to compile, whatever the sample's size
         more = ((0, length - len(order)), (0, 0))
         chunk = (inputs, targets, np.pad(order, more), np.pad(present, more))
-        part = _clip_all(predict, dw, chunk, len(order), objective, mechanism)
+        part = _clip_all(predict, dw, chunk, len(order), objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None
     return total

@@ -21,9 +21,9 @@ STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can 
 class Batches:
     """The examples of one run: an array or memory map of inputs "n ...", targets "n ...", or their part at `rows`.
 
-    Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order, epoch
-    by epoch (None: for those who need none); `batch_size`: examples a step; inputs of more than `resident_bytes` are
-    streamed in chunks, the next read while one is worked on. `device`: the copy on the device that several share.
+    Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order,
+    epoch by epoch (None: for those who need none); `batch_size`: examples a step; inputs of more than `resident_bytes`
+    are streamed in chunks, the next read while one is worked on. `device`: the copy on the device that several share.
     """
 
     def __init__(
@@ -155,7 +155,8 @@ def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None
 
 
 Source = Batches | Data | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
-"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), gone through once an epoch; or a function of the epoch."""
+"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), gone through once an epoch; or a function
+of the epoch."""
 
 
 def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarray], None]) -> Iterator[Chunk]:

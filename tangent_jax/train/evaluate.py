@@ -50,7 +50,8 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
-    Raises: InputError for outputs that are not finite, or targets that are no class indices where accuracy is asked for.
+    Raises: InputError for outputs that are not finite, or targets that are no class indices where accuracy is asked
+            for.
     """
     batches = as_batches("evaluate", data)
     whole = len(batches.rows) == len(batches.targets) and (np.diff(batches.rows) == 1).all()

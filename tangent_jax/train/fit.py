@@ -72,12 +72,15 @@ def train_step(
     return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
 
-@partial(jax.jit, static_argnames="metrics", donate_argnames="state")
+@partial(jax.jit, static_argnames=("metrics", "traced"), donate_argnames="state")
 def train_epoch(
     predict: Predict, state: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array | None,
-    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
+    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (), traced: str = "",
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step per row of `order` and `present`, "k b", and key, "k"; returns the state and each step's sums, "k m"."""
+    """One step per row of `order` and `present`, "k b", and key, "k"; returns the state and each step's sums, "k m".
+
+    `traced`: the digest of the step's program, where a run is named by it: another one is compiled anew.
+    """
 
     def step(state: State, batch: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
         rows, here, key = batch
@@ -103,8 +106,8 @@ def fit(
     """Trains dw.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
-                data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x, y),
-                gone through once an epoch, or a function of the epoch that returns one;
+                data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x,
+                y), gone through once an epoch, or a function of the epoch that returns one;
                 objective: None: the paper's rescaled square loss; start: dw to begin at, None: a predictor's zero;
                 optimizer: of optax; None: the paper's `adam()`;
                 metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
@@ -126,11 +129,12 @@ def fit(
         check_data("fit", predict, dw, data, objective)
     clash = sorted({*metrics} & {*OWN})
     require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
-    state, history, saver = State(dw, optimizer.init(dw)), History(), None
+    state, history, saver, traced = State(dw, optimizer.init(dw)), History(), None, ""
     if folder is not None:
         kind, do = type(data).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
         require(isinstance(data, Batches), "fit", "Batches, where a folder is given", kind, do)
-        run = run_identity(data, decided(predict, state, data, objective, optimizer), epochs)
+        traced = step_program(predict, state, data, objective, optimizer)
+        run = run_identity(data, traced, jax.tree.leaves((predict, state, objective, optimizer)), epochs)
         history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, data))
         saver = Saver(folder, run)
         state = saver.restore(state, history)
@@ -143,7 +147,7 @@ def fit(
                 keys = step_keys(data, epoch, steps, len(order))
                 state, per_step = train_epoch(
                     predict, state, inputs, targets, order, present, keys, objective, optimizer, epoch / epochs,
-                    tuple(metrics.values()),
+                    tuple(metrics.values()), traced,
                 )  # fmt: skip
                 sums += np.asarray(per_step, np.float64).sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(order)
@@ -189,17 +193,15 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Array | None:
     return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
 
 
-def decided(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> list[Any]:
-    """What decides a training besides its examples: the program of a step and of the start, and the numbers in them."""
-    x, y = data.inputs[data.rows[:1]].repeat(data.batch_size, 0), data.targets[data.rows[:1]].repeat(data.batch_size, 0)
-    step = partial(train_step, progress=0.0)
-    key = step_keys(data, 0, 0, 1)
-    arguments = predict, state, x, y, np.ones(len(y), np.float32), None if key is None else key[0]
-    programs = [
-        program(lambda *a: step(*a[:6], objective=a[6], optimizer=a[7]), *arguments, objective, optimizer),
-        program(lambda optimizer, dw: optimizer.init(dw), optimizer, state.dw),
-    ]
-    return [programs, jax.tree.leaves((predict, state, objective, optimizer))]
+def step_program(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> str:
+    """The digest of what a training computes besides its numbers: the start of the optimiser, and a step."""
+    rows, key = data.rows[:1].repeat(data.batch_size), step_keys(data, 0, 0, 1)
+    batch = data.inputs[rows], data.targets[rows], np.ones(len(rows), np.float32), None if key is None else key[0]
+
+    def step(predict: Predict, state: State, batch: Any, objective: Objective, optimizer: Optimizer) -> Any:
+        return optimizer.init(state.dw), train_step(predict, state, *batch, objective, optimizer, 0.0)[0]
+
+    return program(step, predict, state, batch, objective, optimizer)
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:

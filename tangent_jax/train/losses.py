@@ -4,7 +4,8 @@ A loss is a value that says what it is: how it is computed, a root of its Hessia
 
     loss(f, y) = sum_c p_c / 2 (f_c - t_c)^2 + const          then `quadratic` gives t and p
 
-So a square loss of a user's own has the kernel and the one linear system too; any other has its root from `jax.hessian`.
+So a square loss of a user's own has the kernel and the one linear system too; any other has its root from
+`jax.hessian`.
 """
 
 import dataclasses

@@ -25,7 +25,8 @@ from tangent_jax.train.targets import Predict, output_shape
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws: to mask, drop, augment.
+    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws: to mask, drop,
+    augment.
 
     `fit` gives it a new key at every step, folded from that of its data; each example's loss gets a key of its own.
     """

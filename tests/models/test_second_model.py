@@ -52,9 +52,6 @@ class Perceptron:
     def input_shape(self, stage):
         return [(self.image_size, self.image_size, 3), (3 * self.image_size**2,), (self.width,)][stage]
 
-    def trunk_settings(self, stage):
-        return (self.width, self.image_size)
-
     def initial(self, path, key):
         shape = self.shapes()[path]
         return jnp.ones(shape) if path == "norm/scale" else 0.3 * jax.random.normal(key, shape)

@@ -52,10 +52,6 @@ class ResNet:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return input_shape(self.config, stage)
 
-    def trunk_settings(self, stage: int) -> Any:
-        c = self.config
-        return c.image_size, c.blocks, c.bottleneck, c.stem, c.slope, c.eps
-
     def initial(self, path: str, key: Array) -> Array:
         """He et al. 2015 over the outputs for convolutions, N(0, 0.01^2) for the head; gains and variances 1."""
         shape, name = self.shapes()[path], path.rpartition("/")[2]

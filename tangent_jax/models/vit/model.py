@@ -56,12 +56,6 @@ class VisionTransformer:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return input_shape(self.config, stage)
 
-    def trunk_settings(self, stage: int) -> Any:
-        c = self.config
-        replaced = c.class_token_at if c.class_token_at is not None and c.class_token_at < stage - 1 else None
-        shared = (c.image_size, c.heads, c.activation, c.eps, c.pre_norm, replaced)
-        return (*shared, c.pool if stage >= c.depth else "")
-
     def initial(self, path: str, key: Array) -> Array:
         return leaves.initial(path, key, self.shapes()[path])
 
