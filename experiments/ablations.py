@@ -16,13 +16,10 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, cells, common
-from experiments.runs import Runs
+from experiments.shared import command, search, setup
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, define, listed, numbers
 
-common.define(
-    *common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", "blocks", out="out/ablations"
-)
-flags.adopt_module_key_flags(cells)
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
 flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Of loss, pt, cls, radius.")
 flags.DEFINE_list("radii", ["1", "10", "100"], "Radii R of projected descent, L2 over all trained numbers.")
 
@@ -45,31 +42,31 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
         losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl", "kappa": 5.0}}
         variants["radius"] = {
             f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
-            for radius in common.numbers("radii", float)
+            for radius in numbers("radii", float)
             for name, loss in losses.items()
         }
-    rates = common.numbers("lrs", float)
+    rates = numbers("lrs", float)
     return {
-        name: [common.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        name: [setup.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
         for name, changes in variants[which].items()
     }
 
 
 def main() -> None:
-    wanted = {which: columns(which) for which in common.listed("which", TITLES)}
-    runs = Runs(binary.out_folder() / "runs.jsonl")
-    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
+    wanted = {which: columns(which) for which in listed("which", TITLES)}
+    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
     result: dict[str, Any] = {}
     for which, searched in wanted.items():
         result[which] = {
             dataset.name: {
-                name: cells.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
+                name: search.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
             }
             for spec, dataset in sets
         }
-        cells.show(result[which], which, TITLES[which])
-    binary.finish(result)
+        search.show(result[which], which, TITLES[which])
+    command.finish(result)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

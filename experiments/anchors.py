@@ -9,43 +9,42 @@ from typing import Any
 
 from absl import flags
 
-from experiments import binary, cells, common
-from experiments.runs import Runs
+from experiments.shared import command, search, setup
+from experiments.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
 from tangent_jax.core import trees
 
-common.define("image_size", "blocks", "datasets", *common.CACHED, *common.TRAINING, "dtype", "linearization")
-common.define(out="out/anchors")
-flags.adopt_module_key_flags(cells)
+define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "linearization")
+define(*SEARCH, out="out/anchors")
 flags.DEFINE_list("anchors", ["builtin", "builtin-resnet"], "Pre-trained models, as finetune's --weights, with commas.")
 flags.DEFINE_list("shards", ["10"], "Numbers of shards trained apart and added; 1: one model, which is always there.")
 flags.DEFINE_string("architecture", None, "What all of the anchors must be; unset: whatever they are.")
 
 
 def main() -> None:
-    anchors = {Path(anchor).stem or anchor: anchor for anchor in common.listed("anchors")}
-    counts = [1, *(count for count in common.numbers("shards", int) if count > 1)]
-    runs = Runs(binary.out_folder() / "runs.jsonl")
-    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
+    anchors = {Path(anchor).stem or anchor: anchor for anchor in listed("anchors")}
+    counts = [1, *(count for count in numbers("shards", int) if count > 1)]
+    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
     shown: dict[str, dict[str, dict]] = {}
     result: dict[str, Any] = {}
     for spec, dataset in sets:
         for name, weights in anchors.items():
             # of a random head f_w(x) would count once, however many are added: so composed, the tangent alone answers
-            rates = common.numbers("lrs", float)
-            alone = [common.recipe(weights=weights, learning_rate=rate) for rate in rates]
-            added = [common.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
+            rates = numbers("lrs", float)
+            alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
+            added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
             row: dict[str, Any] = {}
             for count in counts:
                 title, recipes = ("alone", alone) if count == 1 else (f"{count} shards", added)
-                row[title] = cells.measure(spec, dataset, f"{name} {title}", recipes, runs, count)
+                row[title] = search.measure(spec, dataset, f"{name} {title}", recipes, runs, count)
                 shown.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
-            predict = common.predictor(alone[0], len(dataset.classes))
+            predict = setup.predictor(alone[0], len(dataset.classes))
             row["parameters"] = sum(leaf.size for leaf in trees.leaves(predict.w).values())
             row["trained"] = predict.subset.size
             result.setdefault(dataset.name, {})[name] = row
-    cells.show(shown, "anchors", f"Tangents of {len(anchors)} anchors")
-    binary.finish(result)
+    search.show(shown, "anchors", f"Tangents of {len(anchors)} anchors")
+    command.finish(result)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

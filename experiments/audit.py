@@ -16,14 +16,14 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.breaks import BREAKS, break_mechanism
-from experiments.common import F
+from experiments.shared import command, plots, setup
+from experiments.shared.breaks import BREAKS, break_mechanism
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
-common.define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
-flags.DEFINE_enum("subset", "full", list(common.PRIVATE_KINDS), "What trains.")
+define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
+define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
+flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "What trains.")
 flags.DEFINE_float("epsilon", 3.0, "Claimed, for all steps.")
 flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped.")
@@ -37,10 +37,10 @@ RARE = 0.9999  # the confidence at which too little noise fails the audit
 
 def main() -> None:
     claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe, dataset = common.recipe(kind=common.PRIVATE_KINDS[F.subset]), common.open_dataset(F.dataset)
+    recipe, dataset = setup.recipe(kind=PRIVATE_KINDS[F.subset]), setup.open_dataset(F.dataset)
     classes = len(dataset.classes)
-    predict = common.predictor(recipe, classes)
-    train = common.features(predict, dataset.train, "train inputs")
+    predict = setup.predictor(recipe, classes)
+    train = setup.features(predict, dataset.train, "train inputs")
     most = len(train.labels) - 1
     require(F.others <= most, "audit", f"--others of at most {most}, the training images but one", F.others)
     rows = np.linspace(0, len(train.labels) - 1, F.others + 1).astype(int)
@@ -68,7 +68,7 @@ def main() -> None:
         "noise_scale": scale,
         "kept": proved <= F.epsilon and tj.noise_scale(absent, RARE)[1] >= 1,
     }
-    binary.finish(result)
+    command.finish(result)
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
         print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
@@ -85,8 +85,8 @@ def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism) -> None
     lines = {"attack": power, "the most that is claimed": most, "chance": rates}
     panel = {"x": rates, "lines": lines, "xlabel": "false positives", "ylabel": "true positives"}
     title = f"Attack on {F.method}, claimed epsilon {F.epsilon:g}"
-    pictures.curves(binary.out_folder() / "audit.png", [panel], title)
+    plots.curves(command.out_folder() / "audit.png", [panel], title)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

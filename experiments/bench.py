@@ -17,17 +17,16 @@ from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments import binary, common, measure, pictures
-from experiments.common import F
-from experiments.measure import Operation, compiled, compiled_step
-from experiments.runs import markdown
+from experiments.shared import command, plots, timing
+from experiments.shared.flags import F, define, numbers
+from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.forward import one_query_input
 from tangent_jax.train.fit import State, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
 
-common.define("dtype", out="out/bench")
+define("dtype", out="out/bench")
 flags.DEFINE_list("sizes", ["Ti", "S"], "ViT sizes, of Ti, S, B, L, with patches of 16 at 224 pixels.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Examples per call.")
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of trained blocks.")
@@ -50,7 +49,7 @@ RATIOS = {  # name: (above, below)
 def full_block(config: tj.ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
     """The tangent by jax.jvp of the standard last block: what the class query is measured against."""
     w, dw = trees.cast(w, x.dtype), trees.cast(dw, x.dtype)
-    f_lin = tj.linearize(lambda w, x: measure.standard(config, w, x, config.depth), w)
+    f_lin = tj.linearize(lambda w, x: timing.standard(config, w, x, config.depth), w)
     return f_lin(dw, x).total.astype(jnp.float32)
 
 
@@ -69,11 +68,11 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     def dual(w: Tree, dw: Tree, x: jax.Array) -> Any:
         return model.dual(trees.pair(trees.cast(w, dtype), trees.cast(dw, dtype)), x)
 
-    full = partial(measure.standard, config, start=0)
+    full = partial(timing.standard, config, start=0)
     yield compiled("plain forward, full last block", lambda w, x: full(trees.cast(w, dtype), x), w, images)
     yield compiled("plain forward", plain, w, images)
     yield compiled("TAFT-1 forward", dual, w, zeros_of_one, images)
-    for blocks in [n for n in common.numbers("blocks", int) if n <= config.depth]:
+    for blocks in [n for n in numbers("blocks", int) if n <= config.depth]:
         tokens = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype)
         x = one_query_input(config, tokens)[0] if blocks == 1 else tokens
         taft = tj.tangent(pretrained, blocks, dtype=dtype)
@@ -152,25 +151,27 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
         cells = [f"{r['size']}/16", r["batch"], r["operation"], f"{r['seconds'] * 1e3:.1f}", f"{r['spread'] * 1e3:.1f}"]
         cells += [f"{r['gflop']:.2f}", f"{r['memory_mib']:.0f}", f"{r['fraction_of_peak']:.0%}"]
         lines.append([*cells, f"{r['over_floor']:.1f} ({r['bound']})"])
-    return markdown(["model", "batch", "operation", "ms", "±", "GFLOP", "MiB", "of peak", "over its floor"], lines)
+    return command.markdown(
+        ["model", "batch", "operation", "ms", "±", "GFLOP", "MiB", "of peak", "over its floor"], lines
+    )
 
 
 def main() -> None:
-    out, dtype = binary.out_folder(), jnp.dtype(F.dtype)
+    out, dtype = command.out_folder(), jnp.dtype(F.dtype)
     peak, rows = peaks(dtype), []
     for size in F.sizes:
-        for batch in common.numbers("batch_sizes", int):
-            group = measure.rounds(operations(size, batch, dtype), f"{size}/16 batch {batch}", F.repeats, F.max_seconds)
+        for batch in numbers("batch_sizes", int):
+            group = timing.rounds(operations(size, batch, dtype), f"{size}/16 batch {batch}", F.repeats, F.max_seconds)
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)
-    pictures.roofline(out / "roofline.png", rows, peak)
+    plots.roofline(out / "roofline.png", rows, peak)
     print(text)
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": F.dtype, **peak}
-    binary.finish({"ratios": ratios, "machine": machine}, rows=rows)
+    command.finish({"ratios": ratios, "machine": machine}, rows=rows)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -20,10 +20,9 @@ from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments import binary, common, measure
-from experiments.common import F
-from experiments.measure import Operation, compiled_step
-from experiments.runs import markdown
+from experiments.shared import command, timing
+from experiments.shared.flags import F, define
+from experiments.shared.timing import Operation, compiled_step
 from tangent_jax.core import Tree
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.forward import one_query_input
@@ -32,7 +31,7 @@ from tangent_jax.privacy.train import clip, private_step
 from tangent_jax.train.fit import State
 from tangent_jax.train.optimizers import apply
 
-common.define(batch_size=32, out="out/bench_private")
+define(batch_size=32, out="out/bench_private")
 flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
 flags.DEFINE_integer("repeats", 5, "Rounds over all operations, at most.", lower_bound=1)
 flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run.")
@@ -90,7 +89,7 @@ def operations() -> Iterator[Operation]:
 
 def full_block(config: tj.ViTConfig, w: Tree) -> Any:
     """The last block on every token and the head, linearised by jax.jvp; the tangent alone."""
-    return Partial(lambda w, dw, x: tj.linearize(lambda w, x: measure.standard(config, w, x, 1), w)(dw, x).tangent, w)
+    return Partial(lambda w, dw, x: tj.linearize(lambda w, x: timing.standard(config, w, x, 1), w)(dw, x).tangent, w)
 
 
 def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.ClippedSum:
@@ -149,8 +148,8 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
 
 
 def main() -> None:
-    out = binary.out_folder()
-    rows = measure.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.max_seconds)
+    out = command.out_folder()
+    rows = timing.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.max_seconds)
     for row in rows:
         row |= {"program": None}
     ordinary, private = rows[:2]
@@ -159,7 +158,7 @@ def main() -> None:
         memory = "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}"
         cells = [row["operation"], f"{row['seconds'] * 1e3:.0f}", f"{row['spread'] * 1e3:.0f}", memory]
         lines.append([*cells, f"{row['seconds'] / private['seconds']:.2f}"])
-    text = markdown(["step", "ms", "±", "MiB", "over the private step"], lines)
+    text = command.markdown(["step", "ms", "±", "MiB", "over the private step"], lines)
     (out / "bench_private.md").write_text(text)
     print(text)
     result: dict[str, Any] = {"private_over_ordinary": private["seconds"] / ordinary["seconds"]}
@@ -168,8 +167,8 @@ def main() -> None:
         seconds = [row["seconds"] for row in rows if word in row["operation"]]
         result |= {name: seconds[0] / private["seconds"]} if seconds else {}
     result["machine"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    binary.finish(result, rows=rows)
+    command.finish(result, rows=rows)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -13,24 +13,23 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common
-from experiments.common import F
-from experiments.sharded import steady
+from experiments.shared import command, setup
+from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from experiments.shared.shards import steady
 from tangent_jax.core import Tree
 
-F.set_default("penalty", 1e-3)
-common.define("certificate", passes=12, out="out/bench_solve")
+define(*SHARDED, "certificate", **SHARDED_DEFAULTS, penalty=1e-3, passes=12, out="out/bench_solve")
 flags.DEFINE_integer("images", 0, "How many training images, the first of a seeded shuffle; 0: all.", 0)
 
 
 def main() -> None:
-    recipe = common.recipe(solver="optimum")
+    recipe = setup.recipe(solver="optimum")
     adam = dataclasses.replace(recipe, solver="adam", penalty=1e-5, learning_rate=1e-3)
-    dataset = common.open_dataset(recipe.dataset)
-    predict = common.predictor(recipe, len(dataset.classes))
+    dataset = setup.open_dataset(recipe.dataset)
+    predict = setup.predictor(recipe, len(dataset.classes))
     order = np.random.default_rng(F.seed).permutation(len(dataset.train))
-    train = common.features(predict, dataset.train.take(np.sort(order[: F.images or None])), "train inputs")
-    test = common.features(predict, dataset.test, "test inputs") if not F.images else train
+    train = setup.features(predict, dataset.train.take(np.sort(order[: F.images or None])), "train inputs")
+    test = setup.features(predict, dataset.test, "test inputs") if not F.images else train
 
     def accuracy(dw: Tree) -> float:
         return tj.accuracy(predict, dw, test.inputs, test.labels)
@@ -52,7 +51,7 @@ def main() -> None:
     optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train.labels)}
-    binary.finish({**result, "pass_over_epoch": optimum["pass_seconds"] / epoch, "trained": predict.subset.size})
+    command.finish({**result, "pass_over_epoch": optimum["pass_seconds"] / epoch, "trained": predict.subset.size})
 
 
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:
@@ -63,4 +62,4 @@ def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Rec
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

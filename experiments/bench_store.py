@@ -14,18 +14,18 @@ from absl import flags
 from tqdm import tqdm
 
 import tangent_jax as tj
-from experiments import binary, common
-from experiments.common import F
+from experiments.shared import command
+from experiments.shared.flags import F, define
 from tangent_jax.core import trees
 
-common.define(out="out/bench_store")
+define(out="out/bench_store")
 flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
 flags.DEFINE_integer("components", 50, "Components in the store.", lower_bound=2)
 flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.", lower_bound=1)
 
 
 def main() -> None:
-    root = binary.out_folder() / "store"
+    root = command.out_folder() / "store"
     shutil.rmtree(root, ignore_errors=True)
     model = tj.VisionTransformer(tj.vit_config(f"{F.size}/16", classes=200))
     shapes, subset, rng = model.shapes(), tj.make_subset(model, blocks=1), np.random.default_rng(0)
@@ -53,8 +53,8 @@ def main() -> None:
     medians = {name: float(np.median(taken)) for name, taken in times.items()}
     result = {"components": F.components, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
     ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}
-    binary.finish({**result, **ratios})
+    command.finish({**result, **ratios})
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -16,10 +16,10 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
-from experiments.runs import Runs, markdown
-from experiments.sharded import Method
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
+from experiments.shared.search import Runs
+from experiments.shared.shards import Method
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, identity, trees
 from tangent_jax.solver.posterior import fitted_beta
@@ -35,7 +35,7 @@ flags.DEFINE_list(
     "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
 flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
-common.define(*common.OPTIMUM, "rank", out="out/compose")
+define(*SHARDED, *OPTIMUM, "rank", **SHARDED_DEFAULTS, out="out/compose")
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -50,10 +50,10 @@ TRAINED = {
 
 
 def main() -> None:
-    counts = common.numbers("shards", int)
-    common.listed("methods", TRAINED)
-    common.listed("merge", MERGES)
-    runs = Runs(binary.out_folder() / "runs.jsonl")
+    counts = numbers("shards", int)
+    listed("methods", TRAINED)
+    listed("merge", MERGES)
+    runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.methods}
     methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
     first = methods[F.methods[0]]
@@ -78,12 +78,12 @@ def main() -> None:
     columns = list(table[f"{counts[0]}"])
     rows = {**table, "full data": full}.items()
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
-    text = markdown(["shards", *columns], lines)
-    (binary.out_folder() / "compose.md").write_text(text)
+    text = command.markdown(["shards", *columns], lines)
+    (command.out_folder() / "compose.md").write_text(text)
     series = {k: [table[f"{c}"][k] for c in counts] for k in columns if not k.endswith("_single")}
     panel = {"x": counts, "lines": series, "xlabel": "shards composed; dashed: one model", "ylabel": "test accuracy"}
     panel |= {"levels": full, "ticks": counts}
-    pictures.curves(binary.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
+    plots.curves(command.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
     print(text)
     for name, method in methods.items():
         zeros = method.predict.zeros()
@@ -92,7 +92,7 @@ def main() -> None:
             "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
         }
     result = {"shards": table, "full": full, "methods": settings}
-    binary.finish(result, dataset=F.dataset, merge_penalties=penalties)
+    command.finish(result, dataset=F.dataset, merge_penalties=penalties)
 
 
 def make(name: str, **changes: Any) -> Method:
@@ -105,11 +105,11 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     """{"chosen": the fields of a method's recipe that held-out images choose, "searched": of how many}."""
     grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in numbers_or_none("search_lrs", float)]
     if TRAINED[name][1] != "blocks":
-        grid = [{**fields, "rank": rank} for fields in grid for rank in common.numbers("search_ranks", int)]
+        grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("search_ranks", int)]
     found = {}
     for i, changes in enumerate(grid):
         method = make(name, **changes).hold_out()
-        key = identity(common.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
+        key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
         if key not in runs.done:
             rows = method.divide(count)
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
@@ -123,7 +123,7 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
 
 def numbers_or_none(flag: str, kind: type) -> list:
     """The numbers of a comma-separated flag, which may be empty."""
-    return common.numbers(flag, kind) if F[flag].value else []
+    return numbers(flag, kind) if F[flag].value else []
 
 
 def left(store: tj.Store) -> dict[str, Tree]:
@@ -138,7 +138,7 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     On validation images where there are some besides test; else components are trained on four fifths of the training
     images, and the rest choose.
     """
-    penalties, on = common.numbers("merge_penalties", float), validation(method)
+    penalties, on = numbers("merge_penalties", float), validation(method)
     if len(penalties) == 1:
         return penalties[0]
     if on is None:
@@ -157,7 +157,7 @@ def validation(method: Method) -> tj.Features | None:
     splits = method.dataset.splits
     if F.held_out or not {"validation", "test"} <= {*splits}:
         return None
-    return common.features(method.predict, splits["validation"], "validation inputs")
+    return setup.features(method.predict, splits["validation"], "validation inputs")
 
 
 def greedy(method: Method, store: tj.Store) -> float:
@@ -169,4 +169,4 @@ def greedy(method: Method, store: tj.Store) -> float:
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -9,26 +9,26 @@ import sys
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.core import trees
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "dataset", "method", "subset")
-common.define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *common.OPTIMUM, out="out/finetune")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
+define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *OPTIMUM, out="out/finetune")
 
 
 flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")
 
 
 def main() -> None:
-    recipe = common.recipe()
-    dataset = common.open_dataset(recipe.dataset)
-    predict = common.predictor(recipe, len(dataset.classes))
+    recipe = setup.recipe()
+    dataset = setup.open_dataset(recipe.dataset)
+    predict = setup.predictor(recipe, len(dataset.classes))
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)
-    train = common.features(predict, dataset.train, "train inputs")
-    test = common.features(predict, dataset.test, "test inputs")
-    out = binary.out_folder()
+    train = setup.features(predict, dataset.train, "train inputs")
+    test = setup.features(predict, dataset.test, "test inputs")
+    out = command.out_folder()
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
         fitted = recipe.fit(
             predict,
@@ -44,7 +44,7 @@ def main() -> None:
         found = tj.curvature(predict, train, recipe.objective(), fitted.dw)
         tj.write_factors(out / "factors.safetensors", found)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
-    pictures.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
+    plots.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
         "blocks": 0 if recipe.method == "fc" else recipe.blocks,
@@ -62,8 +62,8 @@ def main() -> None:
         **({"certificate": fitted.certificate, "passes": fitted.steps} if recipe.solver == "optimum" else {}),
         "run": fitted.run,
     }
-    binary.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+    command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

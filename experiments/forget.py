@@ -15,13 +15,12 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import attacks, binary, common, pictures
-from experiments.common import F
-from experiments.sharded import Method, steady
+from experiments.shared import attacks, command, plots
+from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from experiments.shared.shards import Method, steady
 from tangent_jax.core import trees
 
-common.define("shards", "orders", out="out/forget")
-flags.adopt_module_key_flags(attacks)
+define(*SHARDED, "shards", "orders", "shadows", **SHARDED_DEFAULTS, out="out/forget")
 flags.DEFINE_float(
     "fraction", 0.5, "Fraction of the images removed, over all shards, for retraining and membership.", 0.01, 0.99
 )
@@ -32,20 +31,20 @@ def main() -> None:
     divided = taft.divide(F.shards)
     store, nonlinear = (method.store(divided, f"{F.shards}") for method in (taft, nlft))
     curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
-    removal = drop_in_a_store(store, binary.out_folder() / "store")
+    removal = drop_in_a_store(store, command.out_folder() / "store")
     retraining, models, gone = retrain(taft, divided, store)
     found = attacks.areas(attacks.scores(taft, models, gone))
     names = {"TAFT": "taft", "SISA, mean": "sisa_mean", "SISA, vote": "sisa_vote"}
     lines = {name: (curve[k], spread[k]) for name, k in names.items()}
     axes = {"xlabel": f"shards removed, of {len(divided)}", "ylabel": "test accuracy"}
     panel = {"x": curve["removed"], "lines": lines, **axes}
-    pictures.curves(binary.out_folder() / "forget.png", [panel], f"Removal on {taft.dataset.name}, {F.orders} orders")
+    plots.curves(command.out_folder() / "forget.png", [panel], f"Removal on {taft.dataset.name}, {F.orders} orders")
     groups = {model: [(found[attack][model], 0.0) for attack in found] for model in models}
-    path = binary.out_folder() / "membership.png"
-    pictures.bars(path, list(found), groups, "Membership inference", "AUC of the attack")
+    path = command.out_folder() / "membership.png"
+    plots.bars(path, list(found), groups, "Membership inference", "AUC of the attack")
     passes = {"taft": 1, "sisa": len(divided)}
     result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": found}
-    binary.finish({**result, "removal": removal}, spread=spread)
+    command.finish({**result, "removal": removal}, spread=spread)
 
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
@@ -115,4 +114,4 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

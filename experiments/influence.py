@@ -6,23 +6,38 @@ The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one
 component to come moves the mean, by count, "relative": over the mean's norm}.
 """
 
+import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
 from absl import flags
 from jax.flatten_util import ravel_pytree
 
-from experiments import binary, by_example, common, pictures
-from experiments.common import F
-from experiments.sharded import Method
+import tangent_jax as tj
+from experiments.report import pages
+from experiments.shared import command, plots
+from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.shards import Method
+from tangent_jax.core import progress_bar, require
+from tangent_jax.data.sources import Examples
+from tangent_jax.privacy.membership import auc
+from tangent_jax.solver import influence
+from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 
-common.define("shards", "orders", out="out/influence")
-flags.adopt_module_key_flags(by_example)
+define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
 flags.DEFINE_enum("by", "component", ["component", "example"], "Whose influence.")
+flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges, of which leave-one-out chooses.")
+flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be found again.", 0.0, 0.5)
+flags.DEFINE_integer("subsets", 100, "By example: random halves of the images that leave, for the scores.", 3)
+flags.DEFINE_integer("resolved", 20, "By example: images solved again without, to check leave-one-out.", 0)
+flags.DEFINE_integer("projection", 256, "By example: numbers that TRAK projects a gradient to.", 1)
+
+ESTIMATES = ("exact", "first_order", "leverage", "projection")
 
 
 def main() -> None:
-    by_example.run() if F.by == "example" else by_component()
+    by_example() if F.by == "example" else by_component()
 
 
 def by_component() -> None:
@@ -44,9 +59,9 @@ def by_component() -> None:
     right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component, ranked"}
     panels = [left, {**right, "ylabel": "change of test accuracy"}]
     title = f"Influence of a component on {method.dataset.name}"
-    pictures.curves(binary.out_folder() / "influence.png", panels, title)
+    plots.curves(command.out_folder() / "influence.png", panels, title)
     result = {"accuracy": whole, "without": without, "components": counts, "movement": moved.mean(0).tolist()}
-    binary.finish({**result, "relative": relative.mean(0).tolist()})
+    command.finish({**result, "relative": relative.mean(0).tolist()})
 
 
 def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,5 +80,121 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return moved, relative
 
 
+def by_example() -> None:
+    """What every training image does, exactly, by the tangent kernel; and what estimates of it say."""
+    method = Method("taft")
+    train, test = method.train, method.test
+    with tj.show_progress("kernel"):
+        kernel = tj.make_kernel(method.predict, train, method.recipe.objective())
+    with tj.show_progress("penalties, by leave-one-out"):
+        solution, tried = kernel.choose(numbers("penalties", float))
+    penalty = solution.total_penalty / len(train.labels)
+    with tj.show_progress("test images"):
+        rows = jacobian_rows(method.predict, test.inputs)
+        cross = gram(rows, kernel.rows)
+    logits = solution.predict(rows, cross)
+    accuracy = float(np.mean(logits.argmax(-1) == test.labels))
+    print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
+    result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
+    result |= {"leave_one_out_accuracy": solution.accuracy_left_out(), "loo_max_error": resolved(solution)}
+    result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
+    result |= scores(solution, rows, cross, test.labels)
+    moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
+    margins = margin(logits, test.labels)
+    effect = np.stack([margin(logits + one, test.labels) - margins for one in moved])  # n m
+    before = mean_loss(logits, test.labels, kernel)
+    loss = np.array([mean_loss(logits + one, test.labels, kernel) for one in moved]) - before
+    own = margin(solution.left_out(), train.labels)
+    tested = method.dataset.train if method.is_held_out else method.dataset.test
+    images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
+    predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
+    found = pages.Findings(method.dataset.classes, own, loss, effect, margins)
+    pages.write(command.out_folder() / "pages.html", pages.Page(found, images, predicted), result)
+    draw(result, tried, method.dataset.name)
+    changed = (own - margin(solution.outputs(), train.labels)).tolist()
+    each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
+    command.finish(result, tried=tried, examples={**each, "test_loss_change": loss.tolist()})
+
+
+def seen(examples: Examples, features: tj.Features) -> Examples:
+    """The images that features are of, in their order."""
+    at = {name: i for i, name in enumerate(examples.names)}
+    return examples.take(np.array([at[name] for _, name in features.examples]))
+
+
+def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The label's logit less the largest of the others, "n": below 0 where the prediction is wrong."""
+    rows = np.arange(len(labels))
+    others = logits.copy()
+    others[rows, labels] = -np.inf
+    return logits[rows, labels] - others.max(-1)
+
+
+def mean_loss(logits: np.ndarray, labels: np.ndarray, kernel: tj.Kernel) -> float:
+    """The rescaled square loss, alpha 1, with the kernel's targets."""
+    return float(np.mean((logits - kernel.targets.max() * np.eye(logits.shape[-1])[labels]) ** 2))
+
+
+def resolved(solution: tj.KernelSolution) -> float | None:
+    """The largest difference of leave-one-out logits from those of fits that are solved again without the image."""
+    kernel, (n, c) = solution.kernel, solution.a.shape
+    chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
+    left_out = solution.left_out()
+    with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
+        for i in chosen:
+            row = kernel.rows.take(slice(i, i + 1))
+            again = solution.refit(np.delete(np.arange(n), i), row, kernel.k[i * c : (i + 1) * c])
+            errors.append(float(np.abs(again[0] - left_out[i]).max()))
+            bar.update()
+    return max(errors, default=None)
+
+
+def flipped(kernel: tj.Kernel, penalty: float) -> float:
+    """The AUC of telling flipped labels from true ones by their leave-one-out margin."""
+    rng, n, classes = np.random.default_rng([F.seed, 6]), len(kernel.labels), kernel.targets.shape[1]
+    gone = rng.permutation(n)[: round(F.flip * n)]
+    labels = kernel.labels.copy()
+    labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
+    require(len(gone), "influence", "--flip that flips an image", F.flip)
+    targets = kernel.targets.max() * np.eye(classes)[labels]
+    with tj.show_progress("with flipped labels"):
+        noisy = dataclasses.replace(kernel, labels=labels, targets=targets).solve(penalty)
+    doubt = -margin(noisy.left_out(), labels)
+    return auc(doubt[gone], np.delete(doubt, gone))
+
+
+def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The linear datamodeling score of each estimate, over random halves of the training images that leave."""
+    n, c = solution.a.shape
+    directions = influence.margin_directions(labels, c)
+    effects = {
+        how: np.einsum("mc,mcn->mn", directions, influence.changes(solution, cross, how))
+        for how in ("first_order", "leverage")
+    }
+    effects["projection"] = influence.projected_effects(solution, rows, labels, min(F.projection, n - 1), F.seed)
+    truth, predicted = [], {how: [] for how in ESTIMATES}
+    with tj.show_progress("half of the images leave"), progress_bar(F.subsets, "subset") as bar:
+        for subset in range(F.subsets):
+            order = np.random.default_rng([F.seed, 7, subset]).permutation(n)
+            gone, kept = np.sort(order[: n // 2]), np.sort(order[n // 2 :])
+            truth.append(np.sum(directions * solution.refit(kept, rows, cross), 1))
+            predicted["exact"].append(np.sum(directions * solution.without(gone, rows, cross), 1))
+            for how, effect in effects.items():
+                predicted[how].append(effect[:, gone].sum(1))
+            bar.update()
+    found = {how: influence.datamodeling_score(np.stack(values), np.stack(truth)) for how, values in predicted.items()}
+    return {f"lds_{how}": score for how, score in found.items()}
+
+
+def draw(result: dict[str, Any], tried: list[dict[str, float]], name: str) -> None:
+    """Leave-one-out accuracy by penalty, and the scores."""
+    panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["accuracy"] for row in tried]}}
+    panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
+    plots.curves(command.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")
+    bars = {how.replace("_", " "): [(result[f"lds_{how}"], 0.0)] for how in ESTIMATES}
+    title = f"Predicted without half of {name}"
+    plots.bars(command.out_folder() / "lds.png", [""], bars, title, "linear datamodeling score")
+
+
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -25,16 +25,15 @@ from absl import flags
 from markdown_it import MarkdownIt
 
 import tangent_jax as tj
-from experiments import binary, common
-from experiments.claims import CLAIMS
-from experiments.common import F
-from experiments.findings import RULE, Claim, Finding
-from experiments.published import TABLES
-from experiments.runs import markdown
+from experiments.report.claims import CLAIMS
+from experiments.report.findings import RULE, Claim, Finding
+from experiments.report.published import TABLES
+from experiments.shared import command, setup
+from experiments.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
 from tangent_jax.core.files import digest, write_whole
 
-common.define(*common.MODEL, "cache_dir", "datasets", out="out/paper")
+define(*MODEL, "cache_dir", "datasets", out="out/paper")
 flags.DEFINE_bool("quick", False, "Small budgets throughout.")
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards composed; the last is what shards are removed from.")
 flags.DEFINE_list("blocks", ["1"], "Numbers of last blocks for Table 1; many cost much from scratch.")
@@ -84,7 +83,7 @@ class Job(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where its result is."""
-        return finished().get(self.name, binary.out_folder() / self.name)
+        return finished().get(self.name, command.out_folder() / self.name)
 
 
 def jobs(names: dict[str, str]) -> list[Job]:
@@ -166,17 +165,17 @@ def identity_of(job: Job) -> str:
     """The digest of all that decides a job's result: its command, images, labels, weights, and our version."""
     named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
     weights = [digest(path.read_bytes()) for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
-    sets = [common.open_dataset(spec).identity() for spec in job.datasets]
+    sets = [setup.open_dataset(spec).identity() for spec in job.datasets]
     return identity(job.command, sets, weights, tj.__version__)
 
 
 def run(job: Job) -> None:
     """Runs the command, its progress on our stderr; what one command has compiled, the next reads."""
-    compiled = {"JAX_COMPILATION_CACHE_DIR": str(binary.out_folder() / "compiled")}
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(command.out_folder() / "compiled")}
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    command, told = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
+    arguments, told = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env={**compiled, **os.environ}, **pipes) as process:
+    with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
         assert process.stderr is not None
         while part := os.read(process.stderr.fileno(), 4096):
             sys.stderr.buffer.write(part)
@@ -227,14 +226,14 @@ def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]
 def as_markdown(sections: list[Section], head: str, made: str) -> str:
     """report.md; pictures lie in pictures/ beside it."""
     verdicts = [[f"[{s.claim.name}](#{anchor(s.title)})", s.claim.title, s.verdict] for s in sections]
-    parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
+    parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", command.markdown(["", "", "verdict"], verdicts)]
     for s in sections:
         parts.append(f"\n## {s.title}\n\n*Claim.* {s.claim.says}\n")
-        parts.append("\nThe paper:\n\n" + markdown(*TABLES[s.claim.name]))
+        parts.append("\nThe paper:\n\n" + command.markdown(*TABLES[s.claim.name]))
         if s.finding is None:
             parts.append(f"\n**Not run.** It needs `{s.claim.needs}`.\n")
             continue
-        parts.append("\nHere:\n\n" + markdown(s.finding.columns, s.finding.rows))
+        parts.append("\nHere:\n\n" + command.markdown(s.finding.columns, s.finding.rows))
         parts += [f"\n![{s.claim.name}](pictures/{path.parent.name}-{path.name})\n" for path in s.pictures]
         parts.append(f"\n**Verdict: {s.verdict}.**\n\n")
         parts += [f"- {'yes' if holds else 'no'}: {what}\n" for what, holds in s.finding.checks]
@@ -275,18 +274,18 @@ def main() -> None:
     if F.quick:
         F.shards = F.shards if F["shards"].present else ["10", "25"]
         F.seeds = F.seeds if F["seeds"].present else 2
-    common.listed("only", [claim.name for claim in CLAIMS]) if F.only else None
+    listed("only", [claim.name for claim in CLAIMS]) if F.only else None
     require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
-    common.numbers("shards", int)
+    numbers("shards", int)
     finished()
-    specs = common.listed("datasets")
-    names = {spec: common.open_dataset(spec).name for spec in specs}
+    specs = listed("datasets")
+    names = {spec: setup.open_dataset(spec).name for spec in specs}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
     done = {job: result_of(job) for job in jobs(names) if any(claim.reads(job.name) for claim in wanted)}
-    sets = [common.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
+    sets = [setup.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
     tests = {dataset.name: len(dataset.test) for dataset in sets}
     sections = [section(claim, done, tests) for claim in wanted]
-    out = binary.out_folder()
+    out = command.out_folder()
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
@@ -298,9 +297,9 @@ def main() -> None:
     write_whole(out / "report.html", as_html(report, out))
     verdicts = {s.claim.name: s.verdict for s in sections}
     counts = {verdict: [*verdicts.values()].count(verdict) for verdict in dict.fromkeys(verdicts.values())}
-    print(markdown(["", "verdict"], verdicts.items()))
-    binary.finish({"verdicts": verdicts, "counts": counts})
+    print(command.markdown(["", "verdict"], verdicts.items()))
+    command.finish({"verdicts": verdicts, "counts": counts})
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -11,11 +11,11 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, schemes
-from experiments.common import F
+from experiments.shared import command, schemes
+from experiments.shared.flags import F, define
 from tangent_jax.core import require
 
-common.define("seed", epochs=12, batch_size=128, out="out/pretrain")
+define("seed", epochs=12, batch_size=128, out="out/pretrain")
 flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
 flags.DEFINE_enum("model", "vit", [*schemes.MODELS], "The embedded Vision Transformer or ResNet.")
 flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patches, or the images of their names.")
@@ -24,7 +24,7 @@ flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patc
 def main() -> None:
     good = F.model == "vit" or F.scheme == "classes"
     require(good, "flags", "--model=vit for this --scheme", f"--model={F.model} --scheme={F.scheme}")
-    out, key = binary.out_folder(), jax.random.key(F.seed)
+    out, key = command.out_folder(), jax.random.key(F.seed)
     images, labels = schemes.letters(F.images, F.seed)
     held_images, held_labels = schemes.letters(2_000, F.seed + 1)
     scheme = schemes.make_scheme(F.scheme, F.model, key, images)
@@ -63,8 +63,8 @@ def main() -> None:
     else:
         known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}
         result |= {known[k]: v for k, v in fitted.history[-1].items() if k in known}
-    binary.finish(result, history=fitted.history)
+    command.finish(result, history=fitted.history)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

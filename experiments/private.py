@@ -12,14 +12,14 @@ from collections import Counter
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import require
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, "dataset", "reset", "delta", **common.PRIVATE)
-common.define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
+define(*MODEL, *CACHED, *COMPUTE, "dataset", "reset", "delta", **PRIVATE)
+define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
-    "subset", "full", list(common.PRIVATE_KINDS), "What trains: whole blocks, their biases, layer norms; the head."
+    "subset", "full", list(PRIVATE_KINDS), "What trains: whole blocks, their biases, layer norms; the head."
 )
 flags.DEFINE_float("epsilon", 3.0, "Privacy budget, for adding or removing one image.")
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped; --lr is in units of 1 / it.")
@@ -27,8 +27,8 @@ flags.DEFINE_enum(
     "sampling", "full", ["full", "poisson"], "All images at every step, or Poisson samples of expected --batch_size."
 )
 flags.DEFINE_string("part", None, "I/K: only images whose content hashes to part I of K (I from 0).")
-flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, common.SEEDS)
-flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.", 0, common.SEEDS)
+flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
+flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.", 0, SEEDS)
 
 
 def mechanism_of(examples: int) -> tj.Mechanism:
@@ -51,18 +51,18 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
 
 
 def main() -> None:
-    dataset = common.open_dataset(F.dataset)
+    dataset = setup.open_dataset(F.dataset)
     n = len(dataset.train)
     mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
-    recipe = common.recipe(kind=common.PRIVATE_KINDS[F.subset], seed=F.head_seed)
-    predict = common.predictor(recipe, len(dataset.classes))
-    train = part_of(common.features(predict, dataset.train, "train inputs"), F.part)
-    test = common.features(predict, dataset.test, "test inputs")
+    recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
+    predict = setup.predictor(recipe, len(dataset.classes))
+    train = part_of(setup.features(predict, dataset.train, "train inputs"), F.part)
+    test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len(train.labels))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
-    out, every = binary.out_folder(), max(1, mechanism.steps // 10)
+    out, every = command.out_folder(), max(1, mechanism.steps // 10)
 
     def measure(row: dict[str, float], dw: dict) -> dict[str, float]:
         now = row["step"] % every == 0 or row["step"] == mechanism.steps
@@ -80,7 +80,7 @@ def main() -> None:
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
-    pictures.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
+    plots.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
     copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
     if copies > 1:
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
@@ -102,8 +102,8 @@ def main() -> None:
         "non_finite": fitted.non_finite,
         "run": fitted.run,
     }
-    binary.finish(result, history=measured)
+    command.finish(result, history=measured)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

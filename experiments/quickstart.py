@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import CACHED, MODEL, F, define
 from tangent_jax.core import trees
 
-common.define(*common.MODEL, *common.CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
+define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}
 EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TAFT-1": "the last block's tangent"}
 
 
 def main() -> None:
-    dataset, n = common.open_dataset(F.dataset), F.shards
+    dataset, n = setup.open_dataset(F.dataset), F.shards
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:
-        recipe = common.recipe(method=method)
-        predict = common.predictor(recipe, len(dataset.classes))
-        train, test = (common.features(predict, part, f"{name} inputs") for part in (dataset.train, dataset.test))
+        recipe = setup.recipe(method=method)
+        predict = setup.predictor(recipe, len(dataset.classes))
+        train, test = (setup.features(predict, part, f"{name} inputs") for part in (dataset.train, dataset.test))
         with tj.show_progress(name):
             dw = recipe.fit(predict, train).dw
         rows.append((name, EXPLAINED[name], tj.accuracy(predict, dw, test.inputs, test.labels)))
@@ -54,12 +54,12 @@ def main() -> None:
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  What is left after the removal is {same} that the other {n - 1} shards alone give.\n")
     title = f"{dataset.name}, test accuracy: models trained apart can be added, and one taken out"
-    pictures.steps(binary.out_folder() / "quickstart.png", [(name, value) for name, _, value in rows], title)
+    plots.steps(command.out_folder() / "quickstart.png", [(name, value) for name, _, value in rows], title)
     accuracies = {name: value for name, _, value in rows}
-    binary.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
+    command.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
     if not exact:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

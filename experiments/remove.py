@@ -19,23 +19,21 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import attacks, binary, common, pictures
-from experiments.common import F
-from experiments.sharded import Method, steady
+from experiments.shared import attacks, command, plots
+from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
-common.define("certificate", passes=200, out="out/remove")
-flags.adopt_module_key_flags(attacks)
+define(*SHARDED, "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
 flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "How many images leave; below 1 a fraction of them.")
 flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
-F.set_default("penalty", 0.1)
 
 
 def main() -> None:
     method = Method("taft")
     method.recipe = dataclasses.replace(method.recipe, solver="optimum")
     n, rng = len(method.train.labels), np.random.default_rng([F.seed, 2])
-    sizes = [round(count if count >= 1 else count * n) for count in common.numbers("removed", float)]
+    sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
     good = all(1 <= size < n for size in sizes)
     require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
     order, table, shown, curves = rng.permutation(n), {}, {}, {}
@@ -54,7 +52,7 @@ def main() -> None:
     lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
     panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}
     panel |= {"ylabel": "distance from the optimum, at most", "log": "y"}
-    pictures.curves(binary.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
+    plots.curves(command.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
     accuracy = method.accuracy(whole.dw)
     cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
     result = {"cold": cold, "removed": table, "membership": shown}
@@ -63,7 +61,7 @@ def main() -> None:
         with tj.show_progress("Adam, one image less"):
             seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
         result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
-    binary.finish(result)
+    command.finish(result)
 
 
 def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:
@@ -84,4 +82,4 @@ def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[st
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -23,15 +23,15 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common
-from experiments.common import F
+from experiments.shared import command
+from experiments.shared.flags import F, define
 from tangent_jax.components import version_0_1
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
 
-common.define("cache_dir", weights=None)
+define("cache_dir", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
 flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
 flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
@@ -227,4 +227,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    binary.run(main, commands=COMMANDS)
+    command.run(main, commands=COMMANDS)

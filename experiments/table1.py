@@ -10,14 +10,12 @@ import itertools
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, cells, common
-from experiments.common import F
-from experiments.runs import Runs
+from experiments.shared import command, search, setup
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.components.recipe import SOLVERS
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, "datasets", out="out/table1")
-common.define("certificate", "passes")
-flags.adopt_module_key_flags(cells)
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
+define(*SEARCH, "certificate", "passes")
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
 flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Of fc, nlft, taft.")
 flags.DEFINE_list("solvers", ["adam"], "Of the tangents: adam, optimum (column OPTIMUM-n, penalties searched).")
@@ -34,30 +32,32 @@ def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe
     name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
-        common.recipe(**fixed, reset=reset, new_class_token=token, **{name: value})
+        setup.recipe(**fixed, reset=reset, new_class_token=token, **{name: value})
         for reset, token in anchors
-        for value in common.numbers(values, float)
+        for value in numbers(values, float)
     ]
 
 
 def main() -> None:
-    depth = common.pretrained(F.weights).model.stages - 2
-    runs = Runs(binary.out_folder() / "runs.jsonl")
-    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
-    solvers = common.listed("solvers", SOLVERS)
-    methods = common.listed("methods", ("fc", "nlft", "taft"))
+    depth = setup.pretrained(F.weights).model.stages - 2
+    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
+    solvers = listed("solvers", SOLVERS)
+    methods = listed("methods", ("fc", "nlft", "taft"))
     columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
-    for blocks in (blocks for blocks in common.numbers("blocks", int) if blocks <= depth):
+    for blocks in (blocks for blocks in numbers("blocks", int) if blocks <= depth):
         columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
         if "taft" in methods:
             columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets:
         # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
-        row = {name: cells.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)}
+        row = {
+            name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
+        }
         table[dataset.name] = {name: row[name] for name in columns}
-    cells.show(table, "table1", f"Fine-tuning, {F.seeds} seeds")
-    binary.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
+    search.show(table, "table1", f"Fine-tuning, {F.seeds} seeds")
+    command.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
 
 
 def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -73,4 +73,4 @@ def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, flo
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -22,16 +22,16 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
-from experiments.runs import Runs, markdown
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
+from experiments.shared.search import Runs
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset
 
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, **common.PRIVATE)
-common.define("datasets", "delta", epochs=50, out="out/table3")
+define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
+define("datasets", "delta", epochs=50, out="out/table3")
 flags.DEFINE_list("epsilons", ["1", "3", "8"], "Privacy budgets.")
-flags.DEFINE_list("subsets", list(common.PRIVATE_KINDS), "Of full, bitfit, layernorm, fc.")
+flags.DEFINE_list("subsets", list(PRIVATE_KINDS), "Of full, bitfit, layernorm, fc.")
 flags.DEFINE_list("lrs", ["0.006", "0.02", "0.06", "0.2"], "Learning rates searched, in units of 1 / clip norm.")
 flags.DEFINE_list("clip_norms", ["1", "30"], "Clip norms searched.")
 flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...), of head and noise.", lower_bound=1)
@@ -59,8 +59,8 @@ class Cell:
 
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
-        self.recipe = common.recipe(dataset=spec, method=method, kind=common.PRIVATE_KINDS[subset])
-        self.key = identity(common.run_key(spec, self.recipe.weights), self.recipe, F.delta)
+        self.recipe = setup.recipe(dataset=spec, method=method, kind=PRIVATE_KINDS[subset])
+        self.key = identity(setup.run_key(spec, self.recipe.weights), self.recipe, F.delta)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
@@ -76,9 +76,9 @@ class Cell:
         """Runs as one program."""
         anchors = sorted({(run.seed, run.reset) for run in together})
         recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
-        predicts = {a: common.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
+        predicts = {a: setup.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
         first = predicts[anchors[0]]
-        train, measured = common.train_and_measured(first, self.dataset, on_test)
+        train, measured = setup.train_and_measured(first, self.dataset, on_test)
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
             steps = tj.fit_private_many(
@@ -95,7 +95,7 @@ class Cell:
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures: for every epsilon, mean and spread over the seeds, and what was chosen."""
-        epsilons, clips, rates = (common.numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
+        epsilons, clips, rates = (numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
         grid = [Run(e, c, r, False, 0) for e in epsilons for c in clips for r in rates]
         held = self.measure(grid, on_test=False)
         ranked = {e: sorted((r for r in grid if r.epsilon == e), key=held.__getitem__, reverse=True) for e in epsilons}
@@ -124,14 +124,14 @@ class Cell:
 
 
 def main() -> None:
-    epsilons, clips, rates = (common.numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
-    common.listed("subsets", common.PRIVATE_KINDS)
+    epsilons, clips, rates = (numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
+    listed("subsets", PRIVATE_KINDS)
     mechanisms = {epsilon: tj.make_mechanism(epsilon, F.delta, F.epochs, clips[0]) for epsilon in epsilons}
-    sets = [(spec, common.open_dataset(spec)) for spec in common.listed("datasets")]
+    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
     for _, dataset in sets:
         n = len(dataset.train)
         require(F.delta < 1 / n, "table3", f"--delta below 1 / images = {1 / n:.2g} of {dataset.name}", F.delta)
-    out = binary.out_folder()
+    out = command.out_folder()
     runs = Runs(out / "runs.jsonl")
     result: dict[str, Any] = {}
     for spec, dataset in sets:
@@ -145,7 +145,7 @@ def main() -> None:
     searched = len(clips) * len(rates) + 2 * FINALISTS + 1
     released = {e: (float(m.noise_multiplier), m.steps * (1 + searched)) for e, m in mechanisms.items()}
     with_search = {f"{e:g}": tj.epsilon_of(*steps, F.delta) for e, steps in released.items()}
-    binary.finish({**result, "with_search": with_search})
+    command.finish({**result, "with_search": with_search})
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -159,7 +159,7 @@ def as_markdown(result: dict[str, Any]) -> str:
                 texts = {m: f"{pair[m]['mean']:.3f} ± {pair[m]['spread']:.3f}" for m in METHODS}
                 cells += [f"**{texts[m]}**" if pair[m]["mean"] == best else texts[m] for m in METHODS]
             rows.append([dataset, epsilon, *cells])
-    return markdown(["data set", "epsilon", *(f"{s}, {m.upper()}" for s in F.subsets for m in METHODS)], rows)
+    return command.markdown(["data set", "epsilon", *(f"{s}, {m.upper()}" for s in F.subsets for m in METHODS)], rows)
 
 
 def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:
@@ -173,8 +173,8 @@ def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:
                 lines[subset + suffix] = ([m["mean"] for m in cells], [m["spread"] for m in cells])
         axes = {"xlabel": f"epsilon, {dataset}", "ylabel": "test accuracy", "log": "x", "ticks": epsilons}
         panels.append({"x": epsilons, "lines": lines, **axes})
-    pictures.curves(path, panels, "Utility against privacy: TAFT solid, NLFT dashed")
+    plots.curves(path, panels, "Utility against privacy: TAFT solid, NLFT dashed")
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

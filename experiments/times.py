@@ -14,14 +14,13 @@ import jax.numpy as jnp
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
-from experiments.measure import Operation, compiled, compiled_step, rounds
-from experiments.runs import markdown
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import MODEL, F, define
+from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.core import Tree
 from tangent_jax.train.optimizers import apply
 
-common.define(*common.MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
+define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
 flags.DEFINE_integer("classes", 67, "Classes of the new head; the paper's data set had 67.", lower_bound=2)
 flags.DEFINE_integer("repeats", 60, "Rounds at most.", lower_bound=1)
 flags.DEFINE_float("seconds", 60.0, "Seconds at most, compilation apart.", 0.1)
@@ -32,8 +31,8 @@ COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 
 def operations(method: str) -> list[Operation]:
     """Training and inference of one example by a method, from images and from features."""
-    recipe = common.recipe(method=method)
-    predict = common.predictor(recipe, F.classes)
+    recipe = setup.recipe(method=method)
+    predict = setup.predictor(recipe, F.classes)
     model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
     objective, label = recipe.objective(), jnp.zeros(1, int)
     images = jax.random.normal(jax.random.key(0), (1, model.image_size, model.image_size, 3))
@@ -64,14 +63,14 @@ def main() -> None:
         source, column = row["operation"].split()
         seconds[source][column], spread[source][column] = row["seconds"], row["spread"]
     lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
-    text = markdown(["seconds an example", *COLUMNS], lines)
-    (binary.out_folder() / "times.md").write_text(text)
+    text = command.markdown(["seconds an example", *COLUMNS], lines)
+    (command.out_folder() / "times.md").write_text(text)
     bars = {c.replace("_", " "): [(1000 * seconds[s][c], 1000 * spread[s][c]) for s in SOURCES] for c in COLUMNS}
     groups, title = [line[0] for line in lines], "One example, batch 1"
-    pictures.bars(binary.out_folder() / "times.png", groups, bars, title, "milliseconds")
+    plots.bars(command.out_folder() / "times.png", groups, bars, title, "milliseconds")
     print(text)
-    binary.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
+    command.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

@@ -9,15 +9,14 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
-from experiments.runs import markdown
-from experiments.sharded import Method
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.shards import Method
 from tangent_jax.core import Tree
 from tangent_jax.privacy.membership import auc
 from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
-common.define(*common.OPTIMUM, out="out/uncertainty")
+define(*SHARDED, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
 flags.DEFINE_string("other", None, "A data set of other things, as --dataset; unset: none.")
 flags.DEFINE_integer("other_images", 400, "How many of its test images, at most.", 1)
 flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out accuracy chooses.")
@@ -30,7 +29,7 @@ def main() -> None:
     with tj.show_progress("kernel"):
         kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
-        solution, _ = kernel.choose(common.numbers("penalties", float))
+        solution, _ = kernel.choose(numbers("penalties", float))
     found, train, test = posterior(solution), method.train.labels, method.test.labels
     left_out, left_out_covariance = found.left_out()
     beta, _ = fitted_beta(left_out, None, train)
@@ -38,9 +37,9 @@ def main() -> None:
     penalty = solution.total_penalty / len(train)
     sets = {"test": method.test}
     if F.other:
-        images = common.open_dataset(F.other).test
+        images = setup.open_dataset(F.other).test
         chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[: F.other_images])
-        sets["other"] = common.features(method.predict, images.take(chosen), "other inputs")
+        sets["other"] = setup.features(method.predict, images.take(chosen), "other inputs")
     p: dict[str, dict[str, np.ndarray]] = {}
     members = [*ensemble(penalty, kernel.targets.shape[1])]
     for name, data in sets.items():
@@ -55,22 +54,26 @@ def main() -> None:
         p.setdefault("Laplace, sampled", {})[name] = sampled
     table = {name: measures(of["test"], test, of.get("other")) for name, of in p.items()}
     columns = list(next(iter(table.values())))
-    print(markdown(["probabilities", *columns], [[n, *(f"{r[c]:.3f}" for c in columns)] for n, r in table.items()]))
+    print(
+        command.markdown(
+            ["probabilities", *columns], [[n, *(f"{r[c]:.3f}" for c in columns)] for n, r in table.items()]
+        )
+    )
     series = {name: [(row[c], 0.0) for c in columns] for name, row in table.items()}
-    path, title = binary.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
-    pictures.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
+    path, title = command.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
+    plots.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
     accuracy = float(np.mean(p["softmax"]["test"].argmax(-1) == test))
     scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": found.scale}
-    binary.finish({"penalty": penalty, "accuracy": accuracy, "methods": table, **scales})
+    command.finish({"penalty": penalty, "accuracy": accuracy, "methods": table, **scales})
 
 
 def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
     """Models at their optima, of heads that other seeds drew, each with its predictor."""
     members = []
     for seed in range(F.members):
-        recipe = common.recipe(seed=seed, solver="optimum", penalty=penalty)
-        predict = common.predictor(recipe, classes)
-        train = common.features(predict, common.open_dataset(F.dataset).train, "train inputs")
+        recipe = setup.recipe(seed=seed, solver="optimum", penalty=penalty)
+        predict = setup.predictor(recipe, classes)
+        train = setup.features(predict, setup.open_dataset(F.dataset).train, "train inputs")
         with tj.show_progress(f"member {seed}"):
             members.append((predict, recipe.fit(predict, train).dw))
     return members
@@ -97,4 +100,4 @@ def entropy(p: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    binary.run(main)
+    command.run(main)

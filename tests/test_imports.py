@@ -69,7 +69,7 @@ def test_experiments_and_tests_are_imported_by_nothing_in_the_library():
 
 
 def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
-    for path in [*MODULES.values(), *(ROOT.parent / "experiments").glob("*.py")]:
+    for path in [*MODULES.values(), *(ROOT.parent / "experiments").rglob("*.py")]:
         text = path.read_text()
         assert len(text.splitlines()) <= 330, path
         for node in ast.walk(ast.parse(text)):

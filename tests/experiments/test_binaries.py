@@ -205,11 +205,11 @@ def test_tangent_beats_the_head_on_real_birds(vit_tiny, shared, tmp_path):
 
 
 def test_the_picture_of_a_history_is_drawn(tmp_path):
-    from experiments import pictures
+    from experiments.shared import plots
 
     rows = [{"epoch": i, "loss": 1 / i, "train_accuracy": 0.1 * i, "test_accuracy": 0.1} for i in range(1, 5)]
-    pictures.history(tmp_path / "h.png", rows, "title")
-    pictures.bars(
+    plots.history(tmp_path / "h.png", rows, "title")
+    plots.bars(
         tmp_path / "b.png", ["a", "b"], {"FC": [(0.8, 0.01), (0.7, 0.0)], "TAFT": [(0.9, 0.01), (0.8, 0.0)]}, "title"
     )
     for name in ("h.png", "b.png"):

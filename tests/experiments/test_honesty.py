@@ -110,7 +110,7 @@ TABLE1 = """
 def run(dataset, name, recipe, runs, *, on_test, shards):
     asked.append([name, recipe.learning_rate, on_test])
     return 0.9 if recipe.learning_rate == 1e-4 and not on_test else 0.5, 1.0
-module.cells.run = run
+module.search.run = run
 """
 TABLE3 = """
 def train(self, together, on_test):

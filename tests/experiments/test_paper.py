@@ -10,10 +10,10 @@ import pytest
 from photos import photographs
 from run_binary import run
 
-from experiments import schemes
-from experiments.claims import CLAIMS, anchors, composition, radius
-from experiments.findings import Finding, better
-from experiments.published import TABLES
+from experiments.report.claims import CLAIMS, anchors, composition, radius
+from experiments.report.findings import Finding, better
+from experiments.report.published import TABLES
+from experiments.shared import schemes
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save

@@ -6,7 +6,7 @@ import pytest
 from photos import write
 from run_binary import run
 
-from experiments.runs import Runs
+from experiments.shared.search import Runs
 
 LONG = "9" * 20
 METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter"

@@ -16,7 +16,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 from helpers import private_task
 from scipy import stats
 
-from experiments.breaks import BREAKS, break_mechanism
+from experiments.shared.breaks import BREAKS, break_mechanism
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.audit import (
     DESCENT,

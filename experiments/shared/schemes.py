@@ -18,7 +18,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments import characters
+from experiments.shared import characters
 from tangent_jax.core import Tree, trees
 from tangent_jax.data.decode import decode
 from tangent_jax.models.protocol import initial_weights

@@ -4,24 +4,55 @@ Every run is kept in runs.jsonl under --out and not repeated by the same command
 """
 
 import dataclasses
+import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
-from experiments import binary, common, pictures
-from experiments.common import F
-from experiments.runs import Runs, markdown
+from experiments.shared import command, plots, setup
+from experiments.shared.flags import F
 from tangent_jax.components.apart import fit_apart
 from tangent_jax.core import identity, trees
+from tangent_jax.core.records import whole_lines
 from tangent_jax.data.sources import Dataset
 
-flags.DEFINE_list("lrs", ["1e-3", "1e-4"], "Learning rates searched.")
-flags.DEFINE_integer("search_epochs", 30, "Epochs of each searched run.", lower_bound=1)
-flags.DEFINE_integer("seeds", 3, "Seeds of the final runs (0, 1, ...); the search uses 0.", lower_bound=1)
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A finished run in runs.jsonl: the digest of all that decided it, what it reached, and |dw| where that is told."""
+
+    key: str
+    accuracy: float
+    norm: float | None = None
+
+
+class Runs:
+    """Accuracies of finished runs by what decided them; a repeated command reads them instead of training again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = [*whole_lines(Line, path)]  # without torn ones, which are made again
+        self.done = {line.key: line.accuracy for line in lines}
+        self.norms = {line.key: line.norm for line in lines if line.norm is not None}
+
+    def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
+        """On disk when this returns; after a line that a kill cut short, on a line of its own."""
+        self.done[key] = accuracy
+        if norm is not None:
+            self.norms[key] = norm
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                torn = file.read(1) != b"\n"
+                file.write(b"\n" * torn)
+            file.write((json.dumps({"key": key, "accuracy": accuracy, "norm": norm}) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def measure(
@@ -51,10 +82,10 @@ def run(
     dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
 ) -> tuple[float, float]:
     """Accuracy of one training, on test or on what is held out of train, and |dw|."""
-    key = identity(common.run_key(recipe.dataset, recipe.weights), recipe, on_test, *([shards] if shards > 1 else []))
+    key = identity(setup.run_key(recipe.dataset, recipe.weights), recipe, on_test, *([shards] if shards > 1 else []))
     if key not in runs.norms:
-        predict = common.predictor(recipe, len(dataset.classes))
-        train, measured = common.train_and_measured(predict, dataset, on_test)
+        predict = setup.predictor(recipe, len(dataset.classes))
+        train, measured = setup.train_and_measured(predict, dataset, on_test)
         with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
             if shards > 1:
                 parts = tj.shards.uniform(len(train.labels), shards, recipe.seed)
@@ -72,8 +103,8 @@ def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title:
     """The table {data set: {column: cell}} as NAME.md and bars as NAME.png in --out, and on stdout."""
     columns = [*next(iter(table.values()))]
     rows = [[s, *(f"{row[c]['mean']:.3f} ± {row[c]['spread']:.3f}" for c in columns)] for s, row in table.items()]
-    text = markdown(["data set", *columns], rows)
-    (binary.out_folder() / f"{name}.md").write_text(text)
+    text = command.markdown(["data set", *columns], rows)
+    (command.out_folder() / f"{name}.md").write_text(text)
     series = {column: [(row[column]["mean"], row[column]["spread"]) for row in table.values()] for column in columns}
-    pictures.bars(binary.out_folder() / f"{name}.png", [*table], series, title)
+    plots.bars(command.out_folder() / f"{name}.png", [*table], series, title)
     print(text)

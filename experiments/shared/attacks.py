@@ -1,15 +1,12 @@
 """Membership inference: telling removed images from images that no model ever saw."""
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
-from experiments.common import F
-from experiments.sharded import Method
+from experiments.shared.flags import F
+from experiments.shared.shards import Method
 from tangent_jax.core import Tree
 from tangent_jax.privacy import membership
-
-flags.DEFINE_integer("shadows", 16, "Shadow models of the membership attack.", lower_bound=2)
 
 Scores = dict[str, dict[str, np.ndarray]]
 """By attack and model: the score of each image, removed ones first, then as many that were never seen."""

@@ -1,11 +1,9 @@
-"""What the binaries share: one table of flags, and the recipe, model and data that they name.
+"""The flags that several binaries have, in one table, and how their values are read.
 
 A binary defines the flags that it reads, and no other: `define("weights", "dataset", ...)`. Flags that are fields of a
 Recipe carry its defaults.
 """
 
-import dataclasses
-import functools
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -15,8 +13,7 @@ from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.components.recipe import SOLVERS
-from tangent_jax.core import identity, refusal, require
-from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.core import refusal, require
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
 from tangent_jax.train.losses import LOSSES
@@ -93,6 +90,10 @@ TABLE: dict[str, partial] = {
     "concentration": flag("float", "Of --sharding=dirichlet: small is uneven.", low=0.0, default=0.5),
     "stores": flag("string", "Folder of the stores that keep the trained components.", default="out/stores"),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
+    "shadows": flag("integer", "Shadow models of the membership attack.", low=2, default=16),
+    "lrs": flag("list", "Learning rates searched.", default=["1e-3", "1e-4"]),
+    "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
+    "seeds": flag("integer", "Seeds of the final runs (0, 1, ...); the search uses 0.", low=1, default=3),
     "orders": flag("integer", "Random orders averaged.", low=1, default=20),
     "out": flag("string", "Folder for what it writes: result.json and pictures."),
 }
@@ -101,7 +102,13 @@ CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")
-SHARDED = ("lr_nlft", "sharding", "owners", "concentration", "stores", "held_out")
+SEARCH = ("lrs", "search_epochs", "seeds")
+"""What `search.measure` reads."""
+SHARDED = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "stores", "held_out")
+SHARDED += ("lr_nlft", "sharding", "owners", "concentration")
+"""What `shards.Method` reads, with SHARDED_DEFAULTS."""
+# f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
+SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
 
@@ -115,59 +122,6 @@ def define(*names: str, **defaults: Any) -> None:
         given = {"enum_values" if name == "method" else "default": defaults[name]} if name in defaults else {}
         make(name, **{**default, **make.keywords, **given})
         F.register_key_flag_for_module(sys.argv[0], F[name])  # so that the binary's --help shows it
-
-
-def recipe(**changes: Any) -> tj.Recipe:
-    """The recipe that the binary's flags name, with changes."""
-    flag_of = {field: flag for flag, field in FIELD_OF.items()}
-    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
-    given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
-    return tj.Recipe(**given | changes)
-
-
-@functools.cache
-def open_dataset(spec: str) -> Dataset:
-    """The data set; what was left out of it, and copies among its images, are said on stderr, once."""
-    dataset = tj.open_dataset(spec)
-    for line in (*dataset.remarks, *dataset.copies()):
-        print(f"{dataset.name}: {line}", file=sys.stderr)
-    return dataset
-
-
-def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
-    """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, pretrained(recipe.weights))
-
-
-@functools.cache
-def pretrained(weights: str) -> tj.Pretrained:
-    """The weights, checked against --architecture; loaded once."""
-    return tj.load(weights, F.architecture)
-
-
-def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
-    """The examples' features, from the cache that the flags name or computed now."""
-    with tj.show_progress(title):
-        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
-    if data.skipped:
-        print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
-    return data
-
-
-def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
-    """(train, test), or to choose settings: the validation split where there is a test split too, else a fifth."""
-    train = features(predict, dataset.train, "train inputs")
-    if on_test:
-        return train, features(predict, dataset.test, "test inputs")
-    if {"validation", "test"} <= {*dataset.splits}:
-        return train, features(predict, dataset.splits["validation"], "validation inputs")
-    return train.hold_out()
-
-
-@functools.cache
-def run_key(spec: str, weights: str) -> str:
-    """What all kept runs on a data set share, as one digest: every image and label of every split, and the weights."""
-    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)
 
 
 def listed(flag: str, known: Iterable[str] = ()) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,13 @@ def finish(result: dict[str, Any], **more: Any) -> None:
         raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
     write_whole(out_folder() / "result.json", text + "\n")
     print(line)
+
+
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table."""
+    columns = list(columns)
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def stop(number: int, _: object) -> None:

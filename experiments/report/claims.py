@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from experiments.findings import (
+from experiments.report.findings import (
     Claim,
     Finding,
     Read,

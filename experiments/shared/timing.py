@@ -1,4 +1,4 @@
-"""What the benches share: compiled operations, timed in alternating rounds in one process."""
+"""Compiled operations, timed in alternating rounds in one process; the benches share them."""
 
 import time
 from collections.abc import Callable, Iterable

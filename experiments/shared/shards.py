@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments import common
-from experiments.common import F
+from experiments.shared import setup
+from experiments.shared.flags import F
 from tangent_jax.components.apart import fit_apart
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
-
-# f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
-common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, *common.TRAINING, *common.SHARDED, output="tangent")
-common.define("dataset", "seed", blocks=1, lr=3e-3)
 
 
 class Method:
@@ -26,11 +22,11 @@ class Method:
 
     def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        self.name, self.recipe = name or method, common.recipe(method=method, **rate | changes)
-        self.dataset = common.open_dataset(F.dataset)
-        self.predict = common.predictor(self.recipe, len(self.dataset.classes))
-        self.train = common.features(self.predict, self.dataset.train, "train inputs")
-        self.test = common.features(self.predict, self.dataset.test, "test inputs")
+        self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
+        self.dataset = setup.open_dataset(F.dataset)
+        self.predict = setup.predictor(self.recipe, len(self.dataset.classes))
+        self.train = setup.features(self.predict, self.dataset.train, "train inputs")
+        self.test = setup.features(self.predict, self.dataset.test, "test inputs")
         self.is_held_out = False
         if F.held_out:
             self.hold_out()

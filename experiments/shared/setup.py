@@ -1,0 +1,64 @@
+"""The recipe, model, data and features that a binary's flags name."""
+
+import dataclasses
+import functools
+import sys
+from typing import Any
+
+import tangent_jax as tj
+from experiments.shared.flags import FIELD_OF, F
+from tangent_jax.core import identity
+from tangent_jax.data.sources import Dataset, Examples
+
+
+def recipe(**changes: Any) -> tj.Recipe:
+    """The recipe that the binary's flags name, with changes."""
+    flag_of = {field: flag for flag, field in FIELD_OF.items()}
+    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
+    given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
+    return tj.Recipe(**given | changes)
+
+
+@functools.cache
+def open_dataset(spec: str) -> Dataset:
+    """The data set; what was left out of it, and copies among its images, are said on stderr, once."""
+    dataset = tj.open_dataset(spec)
+    for line in (*dataset.remarks, *dataset.copies()):
+        print(f"{dataset.name}: {line}", file=sys.stderr)
+    return dataset
+
+
+def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
+    """The recipe's predictor, its weights checked against --architecture."""
+    return recipe.predictor(classes, pretrained(recipe.weights))
+
+
+@functools.cache
+def pretrained(weights: str) -> tj.Pretrained:
+    """The weights, checked against --architecture; loaded once."""
+    return tj.load(weights, F.architecture)
+
+
+def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
+    """The examples' features, from the cache that the flags name or computed now."""
+    with tj.show_progress(title):
+        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
+    if data.skipped:
+        print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+    return data
+
+
+def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+    """(train, test), or to choose settings: the validation split where there is a test split too, else a fifth."""
+    train = features(predict, dataset.train, "train inputs")
+    if on_test:
+        return train, features(predict, dataset.test, "test inputs")
+    if {"validation", "test"} <= {*dataset.splits}:
+        return train, features(predict, dataset.splits["validation"], "validation inputs")
+    return train.hold_out()
+
+
+@functools.cache
+def run_key(spec: str, weights: str) -> str:
+    """What all kept runs on a data set share, as one digest: every image and label of every split, and the weights."""
+    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)
