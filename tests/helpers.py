@@ -17,7 +17,7 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md
 DIFFERENCE = 1e-7  # central difference, step 1e-5, f64
@@ -101,7 +101,7 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y):
     """The clipped sum and the norms by closed forms are those of gradients under vmap."""
     sums = []
     for f in (clipped_sum_closed_form, clipped_sum):
-        compiled = jax.jit(functools.partial(f, loss=cross_entropy, clip_norm=0.5))
+        compiled = jax.jit(functools.partial(f, loss=CrossEntropy(), clip_norm=0.5))
         sums.append(compiled(predict, dw, x, y, jnp.ones(len(y))))
     closed, vmapped = sums
     assert_rel_close(closed.norms, vmapped.norms)

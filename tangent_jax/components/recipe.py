@@ -125,7 +125,7 @@ class Recipe:
             return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
-        return fit(predict, data, self.objective(), **settings, **options)
+        return fit(predict, self.objective(), start=data, **settings, **options)
 
     def solve(
         self,

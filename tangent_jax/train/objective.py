@@ -175,8 +175,8 @@ def summed_gradient(
             return jnp.sum(jnp.where(v > 0, objective.losses(outputs, targets[rows]) * v, 0)), outputs
 
         (losses, outputs), gradient = jax.value_and_grad(value, has_aux=True)(dw)
-        return (trees.plus(total[0], gradient), total[1] + losses), outputs
+        return (trees.plus(total[0], gradient), total[1] + losses.astype(total[1].dtype)), outputs
 
-    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros((), example_weights.dtype)
+    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
     (gradient, losses), outputs = jax.lax.scan(add, zero, (order, example_weights))
     return gradient, losses, outputs

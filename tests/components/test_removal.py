@@ -58,7 +58,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     gone = [train.examples[i][0] for i in (3, 41)]
     rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
     out = tmp_path / "out"
-    fitted = recipe.fit(predict, train, checkpoints=out / "checkpoints")
+    fitted = recipe.fit(predict, train, folder=out / "checkpoints")
     made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
     write_step(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
     store = Store(tmp_path / "stores/mine")

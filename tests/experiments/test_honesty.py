@@ -21,8 +21,7 @@ from tangent_jax.models.load import load
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.train.fit import accuracy
-from tangent_jax.train.losses import rescaled_square
+from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam
 
@@ -151,8 +150,8 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
         recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
         predict = recipe.predictor(10)
         test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
-        assert abs(accuracy(predict, dw, test.inputs, test.labels) - result["accuracy"]) < 1e-6
-        assert abs(accuracy(predict, dw, train.inputs, train.labels) - result["accuracy"]) > 1e-3
+        assert abs(evaluate(predict, dw, test) - result["accuracy"]) < 1e-6
+        assert abs(evaluate(predict, dw, train) - result["accuracy"]) > 1e-3
 
 
 @pytest.mark.slow

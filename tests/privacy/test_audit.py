@@ -107,7 +107,7 @@ def run(folder=None, steps=20):
     seen = [jax.tree.map(np.asarray, START)]
     options = {"optimizer": DESCENT, "folder": folder}
     on_step = Keep(seen)
-    fit_private(two_layers, START, Batches(X, Y), mechanism, objective, on_step=on_step, **options)
+    fit_private(two_layers, Batches(X, Y), objective, mechanism=mechanism, start=START, on_step=on_step, **options)
     said = Spent.from_json(json.loads((folder / "ledger.json").read_text())["spent"])
     assert said.private
     return seen, said.mechanism
@@ -229,7 +229,7 @@ def test_a_poisson_gradient_is_on_average_the_whole_data_s(rate, ratio):
 
 def test_the_account_is_of_the_rate_that_was_used():
     mechanism = Mechanism(1.0, 2.0, 3, 1e-5, 0.5)
-    spent = fit_private(two_layers, START, Batches(X, Y), mechanism, seed=0).spent
+    spent = fit_private(two_layers, Batches(X, Y), mechanism=mechanism, start=START, seed=0).spent
     assert spent.mechanism == mechanism
     accountant = pld.PLDAccountant().compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)), 3)
     assert abs(mechanism.epsilon - accountant.get_epsilon(1e-5)) < 1e-6

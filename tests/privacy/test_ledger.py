@@ -26,7 +26,7 @@ def linear(dw, x):
 
 def train(folder, steps=5, seed=None, **changes):
     data, mechanism = Batches(X, Y), make_mechanism(3.0, 1e-5, steps)
-    return fit_private(linear, START, data, mechanism, seed=seed, folder=folder, **changes)
+    return fit_private(linear, data, mechanism=mechanism, start=START, seed=seed, folder=folder, **changes)
 
 
 def interrupted(folder, monkeypatch, after=3, **changes):
@@ -172,22 +172,24 @@ def test_one_image_more_or_another_label_is_another_run(tmp_path):
     x, y = rng.standard_normal((500, 3)).astype(np.float32), rng.integers(0, 3, 500)
     options = {"folder": tmp_path, "seed": 0}
     mechanism = make_mechanism(3.0, 1e-5, 2)
-    fit_private(linear, START, Batches(x, y), mechanism, **options)
+    fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, **options)
     for change in ("input", "label", "one less"):
         other, labels = x.copy(), y.copy()
         other[251, 1] += 1e-3 * (change == "input")
         labels[251] = (labels[251] + (change == "label")) % 3
         rows = np.arange(499 if change == "one less" else 500)
         with pytest.raises(InputError, match="another data set or setting"):
-            fit_private(linear, START, Batches(other, labels, rows=rows), mechanism, **options)
-    fit_private(linear, START, Batches(x, y), mechanism, **options)
+            fit_private(linear, Batches(other, labels, rows=rows), mechanism=mechanism, start=START, **options)
+    fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, **options)
 
 
 def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_again(tmp_path):
     x = X.copy()
     x[[5, 7]] = np.nan
     for _ in range(2):
-        fitted = fit_private(linear, START, Batches(x, Y), make_mechanism(3.0, 1e-5, 4), seed=0, folder=tmp_path)
+        fitted = fit_private(
+            linear, Batches(x, Y), mechanism=make_mechanism(3.0, 1e-5, 4), start=START, seed=0, folder=tmp_path
+        )
         assert fitted.non_finite == 8
     assert train(None).non_finite == 0
 
@@ -202,12 +204,22 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
         (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), "delta in"),
         (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps in .*got 2.5"),
         (lambda: make_mechanism(float("nan"), 1e-5), "epsilon > 0, finite; got nan"),
-        (lambda: fit_private(linear, START, Batches(X, Y + 1), make_mechanism(3.0, 1e-5)), "labels below 3"),
-        (lambda: fit_private(linear, START, Batches(X, Y), "epsilon 3"), "a mechanism of make_mechanism; got str"),
-        (lambda: fit_private(linear, {"kernel": jnp.zeros((3, 3), "float16")}, Batches(X, Y), make_mechanism(3, 1e-5)),
-         "float32 or float64; got float16"),
+        (
+            lambda: fit_private(linear, Batches(X, Y + 1), mechanism=make_mechanism(3.0, 1e-5), start=START),
+            "class indices below 3",
+        ),
+        (
+            lambda: fit_private(linear, Batches(X, Y), mechanism="epsilon 3", start=START),
+            "a mechanism of make_mechanism; got str",
+        ),
+        (
+            lambda: fit_private(
+                linear, Batches(X, Y), mechanism=make_mechanism(3, 1e-5), start={"kernel": jnp.zeros((3, 3), "float16")}
+            ),
+            "float32 or float64; got float16",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_uses_are_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
         call()

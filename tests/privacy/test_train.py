@@ -9,6 +9,7 @@ import signal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from dp_accounting import GaussianDpEvent, pld
 from helpers import assert_rel_close, private_task
@@ -16,6 +17,7 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from tangent_jax.core import InputError, trees
+from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.audit import epsilon_lower_bound
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -25,8 +27,7 @@ from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spen
 from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
 from tangent_jax.privacy.train import add_up, clip_all, fit_private, sample
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import accuracy
-from tangent_jax.train.losses import cross_entropy
+from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import momentum
 
@@ -50,7 +51,7 @@ START = {"kernel": jnp.zeros((3, 3))}
 
 
 def train(mechanism=MECHANISM, batch_size=64, **options):
-    return fit_private(linear, START, Batches(*points(), batch_size=batch_size), mechanism, **options)
+    return fit_private(linear, Batches(*points(), batch_size=batch_size), mechanism=mechanism, start=START, **options)
 
 
 # The noise
@@ -106,7 +107,7 @@ def test_noise_is_added_once_whatever_the_micro_batches():
         assert float(total.sensitivity) == MECHANISM.clip_norm
         sums.append(noisy_mean(total, 1.0, 40.0, noise_key(0, 0)))
     assert_rel_close(*sums)
-    whole = clipped_sum(linear, START, x, y, np.ones(40), loss=cross_entropy, clip_norm=1.0)
+    whole = clipped_sum(linear, START, x, y, np.ones(40), loss=CrossEntropy(), clip_norm=1.0)
     assert_rel_close(noisy_mean(whole, 1.0, 40.0, noise_key(0, 0)), sums[0])
 
 
@@ -148,7 +149,7 @@ def test_an_empty_sample_is_noise_alone():
 def test_training_learns_and_says_what_it_spent():
     test = points(500, 1)
     mechanism = make_mechanism(3.0, 1e-5, steps=30)
-    fitted = fit_private(linear, START, Batches(*points(2000)), mechanism, seed=0)
+    fitted = fit_private(linear, Batches(*points(2000)), mechanism=mechanism, start=START, seed=0)
     assert accuracy(linear, fitted.dw, *test) > 0.9
     assert fitted.steps == fitted.spent.mechanism.steps == 30
     assert abs(fitted.spent.mechanism.epsilon - 3) < 1e-9
@@ -161,8 +162,10 @@ def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm
     mechanism = dataclasses.replace(MECHANISM, clip_norm=0.5, steps=1)
     start = {"kernel": jnp.eye(3)}
     objective = make_objective("ce", penalty=0.25)
-    got = fit_private(linear, start, Batches(x, y), mechanism, objective, optimizer=momentum(0.1), seed=3).dw
-    total = clipped_sum(linear, start, x, y, np.ones(40), loss=cross_entropy, clip_norm=0.5)
+    got = fit_private(
+        linear, Batches(x, y), objective, mechanism=mechanism, start=start, optimizer=momentum(0.1), seed=3
+    ).dw
+    total = clipped_sum(linear, start, x, y, np.ones(40), loss=CrossEntropy(), clip_norm=0.5)
     gradient = noisy_mean(total, mechanism.noise_multiplier, 40.0, noise_key(3, 0))
     want = jax.tree.map(lambda dw, g: dw - 0.1 * (g + 0.25 * dw) / 0.5, start, gradient)
     assert_rel_close(got, want)
@@ -197,10 +200,12 @@ def test_private_models_at_once_are_the_models_one_by_one():
     mechanisms = [make_mechanism(e, 1e-5, 5, clip) for e, clip in ((1.0, 1.0), (3.0, 0.5), (8.0, 2.0))]
     optimizers, seeds = [momentum(rate) for rate in (0.1, 0.03, 0.01)], [0, 1, 2]
     before = _step_many._cache_size()
-    together = fit_private_many([linear] * 3, START, data, mechanisms, optimizers, seeds)
+    together = fit_private_many(
+        [linear] * 3, data, mechanisms=mechanisms, optimizers=optimizers, seeds=seeds, start=START
+    )
     assert _step_many._cache_size() == before + 1
     for dw, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
-        alone = fit_private(linear, START, data, mechanism, optimizer=optimizer, seed=seed)
+        alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
         assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
 
 
@@ -210,15 +215,17 @@ def test_private_models_at_once_share_an_anchor_and_may_have_heads_of_their_own(
         predict, w={**predict.w, "head": jax.tree.map(lambda leaf: 2 * leaf, predict.w["head"])}
     )
     data = Batches(np.asarray(x), np.asarray(y))
-    together = fit_private_many([predict, other], dw, data, [MECHANISM] * 2, [momentum(0.1)] * 2, [4, 4])
+    together = fit_private_many(
+        [predict, other], data, mechanisms=[MECHANISM] * 2, optimizers=[momentum(0.1)] * 2, seeds=[4, 4], start=dw
+    )
     for one, got in zip((predict, other), together, strict=True):
-        alone = fit_private(one, dw, data, MECHANISM, optimizer=momentum(0.1), seed=4).dw
+        alone = fit_private(one, data, mechanism=MECHANISM, start=dw, optimizer=momentum(0.1), seed=4).dw
         assert_rel_close(got, jax.tree.map(np.asarray, alone))
 
 
 def test_streamed_inputs_give_the_same_sums():
     streamed = Batches(*points(), batch_size=4, resident_bytes=64)
-    assert_rel_close(fit_private(linear, START, streamed, MECHANISM, seed=1).dw, train(seed=1).dw)
+    assert_rel_close(fit_private(linear, streamed, mechanism=MECHANISM, start=START, seed=1).dw, train(seed=1).dw)
 
 
 def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
@@ -359,22 +366,48 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
         (lambda: momentum(0.0), "learning_rate > 0"),
         (lambda: train(make_mechanism(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),
         (
-            lambda: fit_private(lambda dw, x: linear(dw, x - x.mean(0)) + dw["kernel"].sum(), {"kernel": jnp.eye(3)},
-                                Batches(*points()), MECHANISM),
-            "do not depend on the rest of the batch",
+            lambda: fit_private(
+                linear, Batches(*points(), rows=np.array([0, 1, 1, 2])), mechanism=MECHANISM, start=START
+            ),
+            "rows of distinct examples; got 1 that repeat",
         ),
-        (lambda: fit_private(linear, START, points(), MECHANISM), "fit_private: expected Batches; got tuple"),
-        (lambda: fit_private(linear, START, Batches(*points(1)), MECHANISM), "at least 2 examples; got 1"),
-        (lambda: fit_private_many([linear], START, Batches(*points()), [MECHANISM] * 2, [momentum()], [0]),
-         "one entry per model in every list"),
-        (lambda: fit_private_many([linear], START, Batches(*points(), resident_bytes=8), [MECHANISM], [momentum()],
-                                  [0]),
-         "inputs that the device holds, of at most 8 bytes"),
-        (lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
-         "noise_multiplier > 0"),
+        (
+            lambda: fit_private(linear, points(), mechanism=MECHANISM, start=START),
+            "fit_private: expected Features or Batches; got tuple",
+        ),
+        (
+            lambda: fit_private(linear, Batches(*points(1)), mechanism=MECHANISM, start=START),
+            "at least 2 examples; got 1",
+        ),
+        (
+            lambda: fit_private_many(
+                [linear],
+                Batches(*points()),
+                mechanisms=[MECHANISM] * 2,
+                optimizers=[momentum()],
+                seeds=[0],
+                start=START,
+            ),
+            "one entry per model in every list",
+        ),
+        (
+            lambda: fit_private_many(
+                [linear],
+                Batches(*points(), resident_bytes=8),
+                mechanisms=[MECHANISM],
+                optimizers=[momentum()],
+                seeds=[0],
+                start=START,
+            ),
+            "inputs that the device holds, of at most 8 bytes",
+        ),
+        (
+            lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
+            "noise_multiplier > 0",
+        ),
         (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "4 scores of each kind"),
     ],
-)  # fmt: skip
+)
 def test_wrong_uses_are_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
         call()
@@ -383,5 +416,34 @@ def test_wrong_uses_are_one_clear_line(call, match):
 def test_one_example_that_is_not_finite_does_not_stop_a_private_run():
     x, y = points()
     x[3] = np.nan
-    fitted = fit_private(linear, START, Batches(np.roll(x, -10, 0), np.roll(y, -10)), MECHANISM, seed=0)
+    fitted = fit_private(linear, Batches(np.roll(x, -10, 0), np.roll(y, -10)), mechanism=MECHANISM, start=START, seed=0)
     assert np.isfinite(float(trees.squared_norm(fitted.dw)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Coupled(VisionTransformer):
+    """A model whose `dual` lets examples see each other, in one of three ways."""
+
+    way: str = "mean"
+
+    def dual(self, pairs, x, start=0):
+        changed = {"mean": lambda: x - x.mean(0), "roll": lambda: jnp.roll(x, 1, 0), "rank": lambda: jnp.sort(x, 0)}
+        return super().dual(pairs, changed[self.way](), start)
+
+
+@pytest.mark.parametrize("way", ["mean", "roll", "rank"])
+@pytest.mark.parametrize("output", ["total", "tangent"])
+def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(way, output):
+    """A `dual` that takes x - x.mean(0) moved the sum by 4.07 C (FOUND, 47); at dw = 0 all tangents are 0."""
+    predict, _, x, y = private_task(output=output)
+    coupled = dataclasses.replace(predict, model=Coupled(predict.model.config, way=way))
+    data = Batches(x, y, batch_size=6)
+    with pytest.raises(InputError, match="a model whose examples do not see each other"):
+        fit_private(coupled, data, mechanism=make_mechanism(3.0, 1e-5, 1), seed=0)
+    fit_private(predict, data, mechanism=make_mechanism(3.0, 1e-5, 1), seed=0)
+
+
+def test_an_optimiser_that_wants_the_loss_is_refused():
+    plateau = optax.contrib.reduce_on_plateau()
+    with pytest.raises(InputError, match="an optimiser of gradients alone"):
+        fit_private(linear, Batches(*points()), mechanism=MECHANISM, start=START, optimizer=plateau)

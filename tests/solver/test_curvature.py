@@ -13,7 +13,6 @@ from tangent_jax.solver.curvature import cotangents, invert, outer
 from tangent_jax.solver.jacobian import jacobian_rows
 from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.losses import cross_entropy
 from tangent_jax.train.objective import make_objective
 
 OBJECTIVES = {
@@ -48,7 +47,7 @@ HEADS = {"block_1/attention/key/kernel": 1, "block_1/attention/value/kernel": 1}
 def test_the_factors_of_one_example_are_its_gauss_newton_blocks(x64, loss):
     predict, dw, x, y, *_ = case = private_case("blocks", 1)
     v, objective, weights = tree_normal(60, dw), OBJECTIVES[loss], np.array([0, 0, 2.25, 0, 0, 0])
-    found = curvature(predict, Batches(x, y), objective, dw, weights=weights)
+    found = curvature(predict, Batches(x, y), objective, dw, example_weights=weights)
     assert_rel_close(found.times(v), product_by_blocks(case, predict(dw, x), weights, objective.loss, v, HEADS))
     assert float(found.weight) == 2.25
 
@@ -83,7 +82,7 @@ def test_factors_add_up_over_examples_and_by_weight(x64):
     objective = OBJECTIVES["ce"]
 
     def of(rows, weights=None):
-        return curvature(predict, Batches(x, y, rows=np.array(rows)), objective, dw, weights=weights)
+        return curvature(predict, Batches(x, y, rows=np.array(rows)), objective, dw, example_weights=weights)
 
     assert_rel_close(of([0, 1, 2]) + of([3, 4, 5]), of(range(6)))
     assert_rel_close(of([1, 2], [2.0, 0.0]), of([1, 1]))

@@ -17,7 +17,6 @@ from tangent_jax.linearization import linearize
 from tangent_jax.solver.optimum import solve
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Saver
-from tangent_jax.train.losses import cross_entropy
 from tangent_jax.train.objective import distance_bound, make_objective
 
 RSL = make_objective("rsl", 0.5)
@@ -51,7 +50,7 @@ def test_weights_count_examples_and_leave_the_penalty_as_it_was(x64):
     data = Batches(x, y, batch_size=4)
     weights = np.array([1, 2, 0, 1, 0.5, 1])
     objective = make_objective("rsl", 0.5, alpha=2.0, kappa=3.0)
-    solved = solve(predict, data, objective, weights=weights, certificate=1e-9, passes=300)
+    solved = solve(predict, data, objective, example_weights=weights, certificate=1e-9, passes=300)
     expected = ridge(j, f, y, total=6 * 0.5, alpha=2.0, kappa=3.0, weights=weights)
     assert np.linalg.norm(flat(solved.dw) - expected) <= 1e-9
     assert solved.total_penalty == 3.0
@@ -66,7 +65,7 @@ def test_the_certificate_bounds_the_distance_at_every_pass_and_is_the_distance_b
         distances.append((float(jnp.linalg.norm(flat(now) - flat(best.dw))), row["certificate"]))
         return {"distance": distances[-1][0]}
 
-    solved = solve(predict, data, RSL, certificate=1e-3, on_pass=watch)
+    solved = solve(predict, data, RSL, certificate=1e-3, on_step=watch)
     assert all(distance <= certificate * (1 + 1e-6) for distance, certificate in distances)
     assert solved.history[0]["distance"] == distances[0][0] > 0.1
     assert solved.certificate <= 1e-3 < solved.history[-3]["certificate"]
@@ -82,9 +81,11 @@ def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, 
     predict, dw, _, _, data = task("blocks", 1)
     objective = make_objective(loss, 0.02)
     cold = solve(predict, data, objective, certificate=1e-8, passes=2000)
-    far = solve(predict, data, objective, jax.tree.map(lambda leaf: 30 * leaf, dw), certificate=1e-8, passes=2000)
+    far = solve(predict, data, objective, start=jax.tree.map(lambda leaf: 30 * leaf, dw), certificate=1e-8, passes=2000)
     f_lin = linearize(lambda w, x: predict.model.apply(w, x, predict.subset.stage), predict.w)
-    plain = solve(lambda dw, x: f_lin(dw, x).total, data, objective, predict.zeros(), certificate=1e-8, passes=2000)
+    plain = solve(
+        lambda dw, x: f_lin(dw, x).total, data, objective, start=predict.zeros(), certificate=1e-8, passes=2000
+    )
     assert cold.converged
     assert far.converged
     assert plain.converged
@@ -97,8 +98,8 @@ def test_a_warm_start_without_an_example_takes_fewer_passes_to_the_same_optimum(
     predict, _, _, _, data = task()
     whole = solve(predict, data, RSL, certificate=1e-6)
     weights = np.array([1, 1, 1, 1, 1, 0.5])
-    warm = solve(predict, data, RSL, whole, weights=weights, certificate=1e-6)
-    cold = solve(predict, data, RSL, weights=weights, certificate=1e-6)
+    warm = solve(predict, data, RSL, start=whole, example_weights=weights, certificate=1e-6)
+    cold = solve(predict, data, RSL, example_weights=weights, certificate=1e-6)
     assert warm.curvature is whole.curvature
     assert warm.passes < cold.passes
     assert np.linalg.norm(flat(warm.dw) - flat(cold.dw)) <= warm.certificate + cold.certificate
@@ -121,12 +122,12 @@ def test_a_stopped_run_goes_on_to_the_same_bits(x64, tmp_path, monkeypatch, loss
     monkeypatch.setattr(Saver, "is_due", stopping)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            solve(predict, data, checkpoints=tmp_path, **settings)
-    resumed = solve(predict, data, checkpoints=tmp_path, **settings)
+            solve(predict, data, folder=tmp_path, **settings)
+    resumed = solve(predict, data, folder=tmp_path, **settings)
     assert trees.fingerprint(resumed.dw) == trees.fingerprint(whole.dw)
     assert [without_time(row) for row in resumed.history] == [without_time(row) for row in whole.history]
     assert len(calls) == len(whole.history)
-    other = solve(predict, data, checkpoints=tmp_path, **{**settings, "certificate": 1e-3})
+    other = solve(predict, data, folder=tmp_path, **{**settings, "certificate": 1e-3})
     assert other.run != resumed.run
 
 

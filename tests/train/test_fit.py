@@ -20,7 +20,8 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import accuracy, fit, logits
+from tangent_jax.train.evaluate import evaluate, outputs
+from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, projected
 
@@ -33,12 +34,12 @@ def task(method="taft", linearization="closed_form", **variant):
     return predict, predict.zeros()
 
 
-def batches(seed=0, inputs=X, **options):
-    return Batches(inputs, Y[: len(inputs)], jax.random.key(seed), **{"batch_size": 16, **options})
+def batches(seed=0, inputs=X, targets=Y, **options):
+    return Batches(inputs, targets[: len(inputs)], jax.random.key(seed), **{"batch_size": 16, **options})
 
 
 def train(predict, dw, seed=0, epochs=6, **options):
-    return fit(predict, dw, batches(seed), optimizer=adam(1e-2), epochs=epochs, **options)
+    return fit(predict, batches(seed), start=dw, optimizer=adam(1e-2), epochs=epochs, **options)
 
 
 @pytest.mark.parametrize("method", ["taft", "nlft"])
@@ -59,7 +60,7 @@ def test_streaming_from_disk_gives_the_same_bits(tmp_path):
     np.save(tmp_path / "x.npy", X)
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
     resident, streamed = (
-        fit(*task(), batches(inputs=x, resident_bytes=size), epochs=3) for x, size in ((X, 1 << 30), (on_disk, 9000))
+        fit(task()[0], batches(inputs=x, resident_bytes=size), epochs=3) for x, size in ((X, 1 << 30), (on_disk, 9000))
     )
     assert trees.fingerprint(streamed.dw) == trees.fingerprint(resident.dw)
 
@@ -69,7 +70,7 @@ def test_one_epoch_is_the_adam_steps_written_out(x64):
     predict, _ = predictor(depth=1)
     dw, x, key = predict.zeros(), normal(1, (21, 6, 12)), jax.random.key(3)
     data = Batches(np.asarray(x), Y[:21], key, batch_size=8)
-    got = fit(predict, dw, data, make_objective("ce", 0.1), optimizer=adam(decay_at=(0.5,)), epochs=2).dw
+    got = fit(predict, data, make_objective("ce", 0.1), start=dw, optimizer=adam(decay_at=(0.5,)), epochs=2).dw
 
     @jax.jit
     def gradient(dw, x, y):
@@ -109,7 +110,7 @@ def test_the_papers_decay_is_the_default():
 
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.1), optax.adamw(1e-2), optax.chain(optax.clip(1.0), optax.sgd(0.1))])
 def test_any_optax_transformation_trains_any_function(optimizer):
-    fitted = fit(linear, START, batches(), optimizer=optimizer, epochs=3)
+    fitted = fit(linear, batches(), start=START, optimizer=optimizer, epochs=3)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
 
 
@@ -131,8 +132,8 @@ def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
 
     for radius, want in ((6.5, 0.5), (26.0, 1.0)):
         start = jax.tree.map(jnp.zeros_like, target)
-        options = {"optimizer": projected(optax.sgd(0.5), radius), "epochs": 40, "on_epoch": note}
-        found = fit(predict, start, data, Objective(loss), **options).dw
+        options = {"optimizer": projected(optax.sgd(0.5), radius), "epochs": 40, "on_step": note}
+        found = fit(predict, data, Objective(loss), start=start, **options).dw
         assert max(norms) <= radius
         assert_rel_close(found, trees.scaled(want, target), 1e-5)
 
@@ -154,7 +155,12 @@ def test_a_radius_of_nothing_is_refused():
 def test_plain_sgd_is_gradient_descent(x64):
     x, objective = np.asarray(X, np.float64), make_objective("mse", 0.3)
     got = fit(
-        linear, jnp.zeros((12, 7)), batches(inputs=x, batch_size=70), objective, optimizer=optax.sgd(0.1), epochs=4
+        linear,
+        batches(inputs=x, batch_size=70),
+        objective,
+        start=jnp.zeros((12, 7)),
+        optimizer=optax.sgd(0.1),
+        epochs=4,
     ).dw
     dw = jnp.zeros((12, 7))
     for _ in range(4):
@@ -167,9 +173,9 @@ def test_a_loss_of_the_users_own_trains():
         margin = logits - jnp.take_along_axis(logits, labels[:, None], 1)
         return jnp.maximum(0, 1 + margin).sum(-1)
 
-    fitted = fit(linear, START, batches(), make_objective(hinge, penalty=0.1), epochs=3)
+    fitted = fit(linear, batches(), make_objective(hinge, penalty=0.1), start=START, epochs=3)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
-    assert isinstance(fit(linear, START, batches(), Objective(hinge), epochs=1).dw, jax.Array)
+    assert isinstance(fit(linear, batches(), Objective(hinge), start=START, epochs=1).dw, jax.Array)
 
 
 def test_iterables_and_generators_of_batches_train_as_arrays_do():
@@ -180,10 +186,10 @@ def test_iterables_and_generators_of_batches_train_as_arrays_do():
             kept = rows[present > 0]
             yield X[kept], Y[kept]
 
-    arrays, generated = (fit(linear, START, source, epochs=3) for source in (batches(), generator))
+    arrays, generated = (fit(linear, source, start=START, epochs=3) for source in (batches(), generator))
     assert_rel_close(generated.dw, arrays.dw)
     assert [row["examples"] for row in generated.history] == [70] * 3
-    listed = fit(linear, START, [*generator(0)], epochs=2)
+    listed = fit(linear, [*generator(0)], start=START, epochs=2)
     assert listed.steps == 10
 
 
@@ -192,34 +198,34 @@ def test_grains_loader_trains():
     grain = pytest.importorskip("grain")
     pairs = [(x, y) for x, y in zip(X, Y, strict=True)]
     loader = grain.MapDataset.source(pairs).shuffle(seed=0).to_iter_dataset().batch(16)
-    fitted = fit(linear, START, loader, epochs=2)
+    fitted = fit(linear, loader, start=START, epochs=2)
     assert (fitted.steps, fitted.history[-1]["examples"]) == (10, 70)
 
 
 def test_the_caller_sees_every_epoch_and_adds_to_its_row():
     seen = []
 
-    def on_epoch(row, dw):
+    def on_step(row, dw):
         seen.append((row["epoch"], float(jnp.abs(dw).max())))
-        return {"test_accuracy": accuracy(linear, dw, X, Y)}
+        return {"test_accuracy": evaluate(linear, dw, Batches(X, Y))}
 
-    fitted = fit(linear, START, batches(), epochs=3, on_epoch=on_epoch)
+    fitted = fit(linear, batches(), start=START, epochs=3, on_step=on_step)
     assert [epoch for epoch, _ in seen] == [1, 2, 3]
-    assert fitted.history[-1]["test_accuracy"] == accuracy(linear, fitted.dw, X, Y)
+    assert fitted.history[-1]["test_accuracy"] == evaluate(linear, fitted.dw, Batches(X, Y))
 
 
 def test_images_train_every_leaf():
     predict, _ = predictor("everything", depth=1)
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)
-    fitted = fit(predict, predict.zeros(), batches(inputs=images), epochs=2)
+    fitted = fit(predict, batches(inputs=images), epochs=2)
     moved = {path: float(jnp.abs(leaf).max()) > 0 for path, leaf in trees.leaves(fitted.dw).items()}
     assert all(moved[path] for path in moved if "key/bias" not in path)
 
 
 def test_logits_of_a_padded_last_batch_are_dropped():
     predict, dw = task()
-    assert_rel_close(logits(predict, dw, X, batch_size=32), np.asarray(predict(dw, X)))
-    assert accuracy(predict, dw, X, np.asarray(predict(dw, X)).argmax(-1)) == 1.0
+    assert_rel_close(outputs(predict, dw, X, batch_size=32), np.asarray(predict(dw, X)))
+    assert evaluate(predict, dw, Batches(X, np.asarray(predict(dw, X)).argmax(-1))) == 1.0
 
 
 def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
@@ -228,7 +234,7 @@ def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
     moved = dataclasses.replace(predict, w=initial_weights(predict.model, jax.random.key(5)))
 
     def run(predict, optimizer, **numbers):
-        fit(predict, dw, batches(batch_size=17), make_objective("rsl", **numbers), optimizer=optimizer, epochs=1)
+        fit(predict, batches(batch_size=17), make_objective("rsl", **numbers), start=dw, optimizer=optimizer, epochs=1)
 
     before = module.train_epoch._cache_size()
     for rate in (1e-2, 1e-3, 1e-4):
@@ -247,7 +253,7 @@ import json, sys
 import test_fit
 from tangent_jax.core import trees
 from tangent_jax.train import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
-fitted = test_fit.train(*test_fit.task(), epochs=40, checkpoints=sys.argv[1])
+fitted = test_fit.train(*test_fit.task(), epochs=40, folder=sys.argv[1])
 print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))
 """
 
@@ -274,19 +280,19 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
-    first = train(*task(), checkpoints=tmp_path)
-    again = train(*task(), checkpoints=tmp_path)
+    first = train(*task(), folder=tmp_path)
+    again = train(*task(), folder=tmp_path)
     assert again.history == first.history
     assert trees.fingerprint(again.dw) == trees.fingerprint(first.dw)
     # another run's checkpoint is not taken for this one's: seed, method, anchor and data tell them apart
     moved, dw = task()
     moved = dataclasses.replace(moved, w=jax.tree.map(lambda leaf: 1.01 * leaf, moved.w))
-    others = [train(*task(), checkpoints=tmp_path, seed=4), train(*task("nlft"), checkpoints=tmp_path)]
-    others += [train(moved, dw, checkpoints=tmp_path)]
+    others = [train(*task(), folder=tmp_path, seed=4), train(*task("nlft"), folder=tmp_path)]
+    others += [train(moved, dw, folder=tmp_path)]
     flipped = batches(inputs=X[::-1])
-    others += [fit(*task(), flipped, optimizer=adam(1e-2), epochs=6, checkpoints=tmp_path)]
+    others += [fit(task()[0], flipped, optimizer=adam(1e-2), epochs=6, folder=tmp_path)]
     relabelled = Batches(X, (Y + 1) % 7, jax.random.key(0), batch_size=16)
-    others += [fit(*task(), relabelled, optimizer=adam(1e-2), epochs=6, checkpoints=tmp_path)]
+    others += [fit(task()[0], relabelled, optimizer=adam(1e-2), epochs=6, folder=tmp_path)]
     assert len({trees.fingerprint(fitted.dw) for fitted in [first, *others]}) == 6
     assert len(list(tmp_path.iterdir())) == 6
 
@@ -301,14 +307,14 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     (lambda: make_objective(linear, kappa=3.0), "hyper-parameters of a named loss"),
     (lambda: task("soup"), "Predictor: expected method in taft, nlft; got soup"),
     (lambda: task(linearization="magic"), "Predictor: expected linearization in closed_form, autodiff"),
-    (lambda: Batches(X, Y[:-1]), r"Batches: expected as many inputs as labels \(69"),
-    (lambda: Batches(X, Y - 1), "labels >= 0; got -1"),
+    (lambda: Batches(X, Y[:-1]), r"Batches: expected as many inputs as targets \(69"),
+    (lambda: fit(linear, batches(targets=Y - 1), start=START), "class indices >= 0; got -1"),
     (lambda: Batches(X, Y, batch_size=0), "batch_size >= 1, a whole number; got 0"),
-    (lambda: fit(linear, START, Batches(X, Y)), "batches with a key, which decides their order; got none"),
-    (lambda: fit(linear, START, iter([(X, Y)]), epochs=2), "a batch in every epoch; got none in epoch 2"),
-    (lambda: fit(linear, START, [(X[:4], Y[:4]), (X, Y)]), "none above the first's 4"),
-    (lambda: fit(linear, START, (X, Y)), "an iterable of batches .x, y.; got tuple. Pass features.batches"),
-    (lambda: fit(linear, START, [(X, Y)], checkpoints="x"), "Batches, where checkpoints are kept; got list"),
+    (lambda: fit(linear, Batches(X, Y), start=START), "batches with a key, which decides their order; got none"),
+    (lambda: fit(linear, iter([(X, Y)]), start=START, epochs=2), "a batch in every epoch; got none in epoch 2"),
+    (lambda: fit(linear, [(X[:4], Y[:4]), (X, Y)], start=START), "none above the first's 4"),
+    (lambda: fit(linear, (X, Y), start=START), "an iterable of batches .x, y.; got tuple. Pass features.batches"),
+    (lambda: fit(linear, [(X, Y)], start=START, folder="x"), "Batches, where a folder is given; got list"),
 ])  # fmt: skip
 def test_bad_input_is_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
@@ -322,7 +328,7 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
     steps = {}
     for n in (5, 40, 600):
         optimizer = adam(3e-2, decay_at=(0.5, 0.8))
-        steps[n] = fit(predict, predict.zeros(), data, objective, optimizer=optimizer, epochs=n).dw
+        steps[n] = fit(predict, data, objective, optimizer=optimizer, epochs=n).dw
     small_batches = Batches(x, Y, batch_size=16)
     bounds = {n: distance_bound(predict, step, small_batches, objective) for n, step in steps.items()}
     gradient = jax.jit(jax.grad(lambda dw: objective(predict, dw, jnp.asarray(X, float), jnp.asarray(Y))))(steps[5])

@@ -8,6 +8,7 @@ from helpers import assert_rel_close, normal, predictor
 from tangent_jax.core import InputError
 from tangent_jax.data import shards
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 
@@ -25,22 +26,23 @@ def test_each_equals_its_run_alone(x64, at_once):
     divided = shards.uniform(50, 4, seed=0)  # 13, 13, 12, 12 rows: two groups of steps
     predict, _ = predictor(depth=1)
     runs = [batches(rows, key) for rows, key in zip(divided, KEYS, strict=True)]
-    together = fit_many(predict, predict.zeros(), runs, epochs=4, at_once=at_once)
+    metrics = {"accuracy": accuracy}
+    together = fit_many(predict, runs, epochs=4, metrics=metrics, at_once=at_once)
     for run, got in zip(runs, together, strict=True):
-        alone = fit(predict, predict.zeros(), run, epochs=4)
+        alone = fit(predict, run, epochs=4, metrics=metrics)
         assert_rel_close(got.dw, alone.dw, 1e-9)  # Adam divides rounding by sqrt(v)
         assert got.steps == alone.steps
         assert [row["loss"] for row in got.history] == pytest.approx([row["loss"] for row in alone.history])
-        assert got.history[-1]["train_accuracy"] == alone.history[-1]["train_accuracy"]
+        assert got.history[-1]["accuracy"] == alone.history[-1]["accuracy"]
 
 
 def test_bad_input_is_one_clear_line():
     predict, _ = predictor(depth=1)
     with pytest.raises(InputError, match=r"fit_many: expected at least one run; got none"):
-        fit_many(predict, predict.zeros(), [])
+        fit_many(predict, [])
     with pytest.raises(InputError, match="fit_many: expected batches with a key"):
-        fit_many(predict, predict.zeros(), [batches(np.arange(5), None)])
-    with pytest.raises(InputError, match="runs of one array of inputs and labels; got several"):
-        fit_many(predict, predict.zeros(), [batches(np.arange(5), KEYS[0]), Batches(X.copy(), Y, KEYS[1])])
+        fit_many(predict, [batches(np.arange(5), None)])
+    with pytest.raises(InputError, match="runs of one array of inputs and targets; got several"):
+        fit_many(predict, [batches(np.arange(5), KEYS[0]), Batches(X.copy(), Y, KEYS[1])])
     with pytest.raises(InputError, match="at least one row; got none"):
         batches(np.arange(0), KEYS[0])

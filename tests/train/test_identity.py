@@ -1,25 +1,26 @@
 """What tells runs apart: models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
-import dataclasses
 import functools
 import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 from helpers import predictor
 
 from tangent_jax.core import InputError, identity
+from tangent_jax.core.identity import program
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import accuracy, fit, logits
+from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs
+from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.objective import make_objective
-from tangent_jax.train.optimizers import adam, momentum
+from tangent_jax.train.optimizers import adam
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((300, 3)).astype(np.float32), RNG.integers(0, 3, 300)
@@ -31,116 +32,198 @@ def model(w):
     return lambda dw, x: x @ (w + dw)
 
 
-def test_functions_are_told_apart_by_what_they_hold():
-    w = np.eye(3, dtype=np.float32)
-    assert identity(model(w)) == identity(model(w.copy()))
-    assert identity(model(w)) != identity(model(2 * w))
-    assert identity(jax.jit(model(w))) != identity(jax.jit(model(2 * w)))
-    assert identity(functools.partial(model, w)) != identity(functools.partial(model, 2 * w))
-    assert identity(lambda x: x + 1) != identity(lambda x: x + 2)
-    assert identity(lambda x: jnp.sin(x)) != identity(lambda x: jnp.cos(x))
-    assert identity(optax.adam(0.1)) == identity(optax.adam(0.1)) != identity(optax.adam(0.2))
-    assert identity(adam(0.1)) != identity(adam(0.2)) != identity(momentum(0.2))
-    assert (
-        identity(make_objective("ce")) != identity(make_objective("rsl")) != identity(make_objective("rsl", kappa=1.0))
-    )
-    predict, _ = predictor(depth=1)
-    other, _ = predictor(depth=1, method="nlft")
-    assert identity(predict) != identity(other)
+def test_values_are_told_apart_by_their_content():
+    a = np.arange(6.0)
+    assert identity(a, {"x": 1}) == identity(a.copy(), {"x": 1})
+    others = [
+        identity(v) for v in (a, a.astype("float32"), a.reshape(2, 3), {"a": a}, [a], a + 1e-12, 1, 1.0, "1", True)
+    ]
+    assert len({*others}) == len(others)
+    assert identity(jax.random.key(0)) != identity(jax.random.key(1))
+    assert identity(make_objective("rsl").loss) != identity(make_objective("rsl", kappa=1.0).loss)
+    with pytest.raises(InputError, match="told apart by its content; got a function"):
+        identity(lambda x: x)
 
 
-def make_class(factor):
-    @dataclasses.dataclass(frozen=True)
-    class Scaled:
-        bias: float = 0.0
-
-        def __call__(self, dw, x):
-            return factor * (x @ dw) + self.bias
-
-    return Scaled
-
-
-def make_module(factor):
-    class Net(nn.Module):
-        width: int = 3
-
-        @nn.compact
-        def __call__(self, x):
-            return factor * nn.Dense(self.width)(x)
-
-    return Net()
-
-
-def test_classes_of_the_users_are_told_apart_by_their_methods():
-    assert identity(make_class(1.0)()) == identity(make_class(1.0)())
-    assert identity(make_class(1.0)()) != identity(make_class(2.0)())
-    assert identity(make_class(1.0)(0.5)) != identity(make_class(1.0)())
-    nets = [make_module(1.0), make_module(1.0), make_module(2.0)]
-    first, second, third = (identity(lambda w, x, net=net: net.apply(w, x)) for net in nets)
-    assert first == second != third
-
-
-FACTOR = 2.0
-
-
-def test_globals_that_a_function_reads_count(monkeypatch):
-    def f(x):
-        return FACTOR * x
-
-    before = identity(f)
-    monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    assert identity(f) != before
-
-
-def test_an_identity_is_the_same_in_another_process():
+def test_a_program_is_the_same_in_another_process():
     code = """
-import numpy as np, optax, tangent_jax as tj
-from tangent_jax.core import identity
-print(identity(tj.adam(0.1), optax.adam(0.2), {"a": np.arange(5.0)}, tj.make_objective(), tj.Recipe()))
+import jax, jax.numpy as jnp, numpy as np, optax
+from tangent_jax.core.identity import program
+from tangent_jax.train.objective import make_objective
+objective = make_objective("ce", 0.1)
+loss = lambda dw, x, y: objective(lambda dw, x: jax.nn.relu(x @ dw["w"]), dw, x, y)
+dw, x = {"w": np.zeros((4, 3), "float32"), "unused": np.zeros(2, "float32")}, np.zeros((8, 4), "float32")
+print(program(jax.value_and_grad(loss), dw, x, np.zeros(8, "int32")), program(optax.adamw(0.1).init, dw))
 """
     runs = {subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True) for _ in range(2)}
     assert len(runs) == 1
 
 
-class Opaque:
-    pass
+def test_a_callback_to_the_host_is_refused_by_its_name():
+    def f(x):
+        return jax.pure_callback(lambda x: x, x, x)
+
+    with pytest.raises(InputError, match="without callbacks to the host; got pure_callback"):
+        program(f, jnp.zeros(3))
+    with pytest.raises(InputError, match="pure_callback"):
+        program(lambda x: jax.lax.map(f, x), jnp.zeros(3))
 
 
-def test_what_cannot_be_told_apart_is_refused_with_the_way_out(tmp_path):
-    thing = Opaque()
-    with pytest.raises(InputError, match=r"a Opaque. Pass functions as jax.tree_util.Partial\(f, w\)"):
-        identity(lambda x: thing)
-    with pytest.raises(InputError, match="Partial"):
-        fit(lambda dw, x: x @ dw + (thing is None), START, Batches(X, Y, KEY), epochs=1, checkpoints=tmp_path)
-    fit(lambda dw, x: x @ dw + (thing is None), START, Batches(X, Y, KEY), epochs=1)  # without checkpoints: as it likes
+# The eleven changes of FOUND, 46: each gave the first run's result to the second
+
+USER = """
+import functools, types
+import jax, jax.numpy as jnp
+
+ALPHA = 1.0
+
+def helper(x):
+    return 1.0 * x
+
+class Settings:
+    scale = 1.0
+
+    @property
+    def bias(self):
+        return 1.0
+
+    @staticmethod
+    def stretch(x):
+        return 1.0 * x
+
+    @classmethod
+    def shift(cls, x):
+        return x + 1.0
+
+@jax.custom_vjp
+def backward(x):
+    return x
+
+backward.defvjp(lambda x: (x, None), lambda _, g: (1.0 * g,))
+
+@jax.custom_jvp
+def forward(x):
+    return x
+
+@forward.defjvp
+def rule(primals, tangents):
+    return primals[0], 1.0 * tangents[0]
+
+def stated(x):
+    return x * stated.factor
+
+stated.factor = 1.0
+wrapped = functools.update_wrapper(functools.partial(lambda c, x: c * x, 1.0), helper)
+config = types.SimpleNamespace(rate=1.0)
+__version__ = "1.0"
+
+def predict(dw, x):
+    z = x @ dw
+    z = ALPHA * helper(z) * Settings.scale + Settings().bias
+    return wrapped(stated(forward(backward(Settings.shift(Settings.stretch(z)))))) * config.rate
+"""
+CHANGES = {
+    "a constant of the module": ("ALPHA = 1.0", "ALPHA = 2.0"),
+    "code that is called": ("def helper(x):\n    return 1.0", "def helper(x):\n    return 2.0"),
+    "a class attribute": ("scale = 1.0", "scale = 2.0"),
+    "a property": ("        return 1.0\n\n    @static", "        return 2.0\n\n    @static"),
+    "a static method": ("def stretch(x):\n        return 1.0", "def stretch(x):\n        return 2.0"),
+    "a class method": ("return x + 1.0", "return x + 2.0"),
+    "a custom_vjp's backward rule": ("(1.0 * g,)", "(2.0 * g,)"),
+    "a custom_jvp's rule": ("1.0 * tangents[0]", "2.0 * tangents[0]"),
+    "an attribute of a function": ("stated.factor = 1.0", "stated.factor = 2.0"),
+    "what update_wrapper made": ("c * x, 1.0)", "c * x, 2.0)"),
+    "a class used as configuration": ("rate=1.0", "rate=2.0"),
+}
+NO_CHANGES = {
+    "a docstring": ("def predict(dw, x):\n", 'def predict(dw, x):\n    """The outputs."""\n'),
+    "a comment": ("ALPHA = 1.0", "ALPHA = 1.0  # one"),
+    "a local variable's name": ("z", "zz"),
+    "a function's name": ("helper", "assistant"),
+}
 
 
-def run(folder, w=1.0, x=X, y=Y, test=X, **changes):
-    settings = {"optimizer": adam(1e-2), "objective": make_objective("ce"), "epochs": 2} | changes
-    measure = functools.partial(measured, test)
-    predict = model(w * np.eye(3, dtype=np.float32))
-    return fit(predict, START, Batches(x, y, KEY), checkpoints=folder, on_epoch=measure, **settings)
+def user_module(change=("", "")):
+    """The user's module after an edit, as a new process would import it."""
+    module = types.ModuleType("user")
+    exec(USER.replace(*change), module.__dict__)
+    return module
+
+
+def trained(predict, folder):
+    options = {"optimizer": optax.sgd(0.1), "epochs": 2}
+    data = Batches(X[:64], Y[:64], KEY, batch_size=32)
+    return fit(predict, data, make_objective("mse"), start=START, folder=folder, **options)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_after_a_change_of_the_users_code_is_a_fresh_run(tmp_path, change):
+    first = trained(user_module().predict, tmp_path)
+    second = trained(user_module(CHANGES[change]).predict, tmp_path)
+    fresh = trained(user_module(CHANGES[change]).predict, None)
+    assert (np.asarray(second.dw) == np.asarray(fresh.dw)).all()
+    assert (np.asarray(second.dw) != np.asarray(first.dw)).any()
+    assert first.run != second.run
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+def test_what_changes_no_result_changes_no_identity(tmp_path, change):
+    first = trained(user_module().predict, tmp_path)
+    assert trained(user_module(NO_CHANGES[change]).predict, tmp_path).run == first.run
+
+
+def test_a_global_that_changes_under_a_function_is_another_run_in_the_same_process(tmp_path):
+    module = user_module()
+    first = trained(module.predict, tmp_path)
+    module.ALPHA = 2.0
+    second, fresh = (
+        trained(module.predict, tmp_path),
+        trained(user_module(("ALPHA = 1.0", "ALPHA = 2.0")).predict, None),
+    )
+    assert first.run != second.run
+    assert (np.asarray(second.dw) == np.asarray(fresh.dw)).all()
 
 
 def measured(test, row, dw):
     return {"test": float(jnp.sum(test @ dw))}
 
 
-def test_two_models_two_data_sets_two_tests_never_share_a_checkpoint(tmp_path):
+def run(folder, w=1.0, x=X, y=Y, test=X, **changes):
+    settings = {"optimizer": adam(1e-2), "objective": make_objective("ce"), "epochs": 2} | changes
+    measure = functools.partial(measured, test)
+    predict = model(w * np.eye(3, dtype=np.float32))
+    return fit(predict, Batches(x, y, KEY), start=START, folder=folder, on_step=measure, **settings)
+
+
+def test_two_models_two_data_sets_two_settings_never_share_a_checkpoint(tmp_path):
     """Version 0.1 sampled 64 rows and no closures: the second call returned the first one's weights."""
     first = run(tmp_path)
-    moved, labels = X.copy(), Y.copy()
+    moved, targets = X.copy(), Y.copy()
     moved[151, 0] += 1e-3
-    labels[151] = (labels[151] + 1) % 3
-    others = [{"w": 2.0}, {"x": moved}, {"y": labels}, {"test": X + 1}, {"epochs": 3}, {"optimizer": optax.adam(0.1)}]
-    others += [{"optimizer": optax.adam(0.2)}, {"objective": make_objective("mse")}]
+    targets[151] = (targets[151] + 1) % 3
+    others = [{"w": 2.0}, {"x": moved}, {"y": targets}, {"epochs": 3}, {"optimizer": optax.adam(0.1)}]
+    others += [{"optimizer": optax.adam(0.2)}, {"objective": make_objective("mse")}, {"optimizer": adam(2e-2)}]
     runs = [run(tmp_path, **changes) for changes in others]
     assert len({first.run, *(one.run for one in runs)}) == 1 + len(others)
     for one, changes in zip(runs, others, strict=True):
         alone = run(tmp_path / "alone", **changes)
         assert (np.asarray(one.dw) == np.asarray(alone.dw)).all()
-    again = run(tmp_path)
-    assert again.history == first.history  # read, not trained: its seconds are the same
+
+
+def test_what_is_measured_decides_no_step_and_is_kept_only_where_it_says_its_name(tmp_path):
+    first, other = run(tmp_path), run(tmp_path, test=X + 1)
+    assert first.run == other.run
+    assert "test" in first.history[0]
+    assert "test" not in other.history[0]
+    assert [row["seconds"] for row in other.history] == [row["seconds"] for row in first.history]  # read, not trained
+    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "folder": tmp_path / "named"}
+    measure = Measure(predict, Batches(X, Y))
+    metrics = {"train_accuracy": accuracy}
+    histories = [fit(predict, data, on_step=measure, metrics=metrics, **options).history for _ in range(2)]
+    assert histories[0] == histories[1]
+    assert {"test_accuracy", "train_accuracy"} <= histories[1][0].keys()
+    another = fit(predict, data, on_step=Measure(predict, Batches(X + 1, Y)), **options)
+    assert "test_accuracy" not in another.history[0]
 
 
 @pytest.mark.parametrize("harm", ["state", "another's state", "history", "checkpoint torn", "checkpoint binary"])
@@ -168,34 +251,66 @@ def predict(dw, x):
     return x @ dw
 
 
+def jitted():
+    return jax.jit(lambda dw: fit(predict, Batches(X, Y, KEY), start=dw, epochs=1).dw)(START)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: Batches(X, Y.astype(float), KEY), "whole numbers; got dtype float64"),
-        (lambda: Batches(X, Y == 1, KEY), "whole numbers; got dtype bool"),
-        (lambda: Batches(X, Y.astype(str), KEY), "whole numbers; got dtype <U"),
-        (lambda: Batches(X, np.eye(3, dtype=int)[Y], KEY), r"shape \(n,\); got shape \(300, 3\)"),
-        (lambda: Batches(X, np.where(Y == 0, 2**32, Y), KEY), "labels below 2147483648"),
-        (lambda: Batches(X, Y - 5, KEY), "labels >= 0; got -5"),
+        (
+            lambda: fit(predict, Batches(X, Y.astype(float), KEY), start=START),
+            "class indices, whole numbers; got dtype float64",
+        ),
+        (lambda: Batches(X, Y == 1, KEY), "whole numbers or floats; got dtype bool"),
+        (lambda: Batches(X, Y.astype(str), KEY), "whole numbers or floats; got dtype <U"),
+        (
+            lambda: fit(predict, Batches(X, np.eye(3, dtype=int)[Y], KEY), start=START),
+            r"shape \(n,\); got shape \(300, 3\)",
+        ),
+        (lambda: Batches(X, np.where(Y == 0, 2**32, Y), KEY), "whole numbers below 2147483648"),
+        (lambda: fit(predict, Batches(X, Y - 5, KEY), start=START), "class indices >= 0; got -5"),
         (lambda: Batches(X, Y, 0), "a key such as jax.random.key"),
         (lambda: Batches(np.array([{}] * 300), Y, KEY), "one array of numbers"),
         (lambda: Batches(X, Y, KEY, batch_size=2.5), "batch_size >= 1, a whole number; got 2.5"),
         (lambda: Batches(X, Y, KEY, rows=np.array([0, 300])), r"rows in 0\.\.299"),
-        (lambda: fit(predict, START, Batches(X, Y + 1, KEY)), "labels below 3, the number of classes; got 3"),
-        (lambda: fit_many(predict, START, [Batches(X, Y + 1, KEY)]), "labels below 3"),
-        (lambda: accuracy(predict, START, X, Y + 1), "labels below 3"),
-        (lambda: accuracy(predict, START, X, Y[:9]), r"as many labels as inputs \(300\); got 9"),
-        (lambda: accuracy(predict, START + np.nan, X, Y), "finite logits; got 300 rows"),
-        (lambda: logits(predict, START, X[:0]), "at least one input"),
-        (lambda: fit(lambda dw, x: [x @ dw], START, Batches(X, Y, KEY)), "logits of shape .* from predict"),
-        (lambda: fit(lambda dw, x: (x @ dw).sum(-1), START, Batches(X, Y, KEY)), "logits of shape"),
-        (lambda: fit(predict, {}, Batches(X, Y, KEY)), "a step dw with leaves"),
-        (lambda: fit(predict, START.astype(jnp.float16), Batches(X, Y, KEY)), "float32 or float64; got float16"),
-        (lambda: fit(predict, START, Batches(X, Y, KEY), epochs=1.5), "epochs >= 1, a whole number; got 1.5"),
-        (lambda: fit(predict, START, Batches(X, Y, KEY), epochs=True), "whole number; got True"),
-        (lambda: fit(predict, START, 7), "Batches, or an iterable of batches"),
-        (lambda: fit(predict, START, Batches(X * np.inf, Y, KEY), epochs=2), "a finite loss; got nan in epoch 1"),
-        (lambda: fit_many(predict, START, [Batches(X * np.inf, Y, KEY)], epochs=2), "a finite loss"),
+        (
+            lambda: fit(predict, Batches(X, Y + 1, KEY), start=START),
+            "class indices below 3, the number of classes; got 3",
+        ),
+        (lambda: fit_many(predict, [Batches(X, Y + 1, KEY)], start=START), "class indices below 3"),
+        (lambda: evaluate(predict, START, Batches(X, Y + 1)), "class indices below 3"),
+        (lambda: evaluate(predict, START, Batches(X, Y[:9])), r"as many inputs as targets \(9, at least 1\); got 300"),
+        (lambda: evaluate(predict, START + np.nan, Batches(X, Y)), "finite outputs; got 300 rows"),
+        (lambda: outputs(predict, START, X[:0]), "at least one input"),
+        (lambda: fit(lambda dw, x: [x @ dw], Batches(X, Y, KEY), start=START), "outputs of shape .* from predict"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start={}), "a start dw with leaves"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5), "epochs >= 1, a whole number; got 1.5"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "whole number; got True"),
+        (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
+        (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),
+        (lambda: fit_many(predict, [Batches(X * np.inf, Y, KEY)], start=START, epochs=2), "a finite loss"),
+        (jitted, "dw as an array; got a tracer. Call fit outside of jax.jit"),
+        (lambda: fit(predict, [X], start=START), r"batches that are pairs .x, y.; got ndarray"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=START, optimizer=0.1), "an optimiser of optax; got float"),
+        (lambda: fit(predict, Batches(X, Y, KEY)), "a start for a function; got none"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: "done"),
+            "None or {name: number} from on_step; got 'done'",
+        ),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: {"a": X}),
+            "a number as a from on_step",
+        ),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), make_objective(lambda z, y: z), start=START),
+            r"a loss or metric of shape \(1,\) for one example; got \(1, 3\)",
+        ),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
+            "metrics of other names than epoch, loss",
+        ),
         (lambda: adam(float("inf")), "learning_rate > 0, at most 1e"),
         (lambda: make_objective("rsl", kappa=float("inf")), "kappa > 0, at most"),
         (lambda: make_objective(penalty=float("nan")), "penalty"),
@@ -208,8 +323,8 @@ def test_wrong_uses_are_one_clear_line(call, match):
 
 
 def test_lists_are_taken_as_arrays():
-    one = fit(predict, START, Batches(X.tolist(), Y.tolist(), KEY), epochs=1)
-    assert (np.asarray(one.dw) == np.asarray(fit(predict, START, Batches(X, Y, KEY), epochs=1).dw)).all()
+    one = fit(predict, Batches(X.tolist(), Y.tolist(), KEY), start=START, epochs=1)
+    assert (np.asarray(one.dw) == np.asarray(fit(predict, Batches(X, Y, KEY), start=START, epochs=1).dw)).all()
 
 
 def test_a_predictor_goes_through_jit_and_vmap_as_users_write_them():
