@@ -9,6 +9,7 @@ random keys   drawn by process 0, known to all
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
@@ -25,13 +26,16 @@ def mesh() -> Mesh:
 def over_examples(array: Any, axis: int) -> Array:
     """The array with `axis` divided over the mesh where it divides; whole on every device elsewhere."""
     devices = mesh()
+    if devices.size == 1:
+        return jnp.asarray(array)
     spec = PartitionSpec(*[None] * axis, "examples") if array.shape[axis] % devices.size == 0 else PartitionSpec()
     return jax.device_put(array, NamedSharding(devices, spec))
 
 
 def replicated(tree: Tree) -> Tree:
     """Every leaf whole on every device of the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh(), PartitionSpec()))
+    tree = jax.tree.map(jnp.asarray, tree)
+    return tree if mesh().size == 1 else jax.device_put(tree, NamedSharding(mesh(), PartitionSpec()))
 
 
 def memory() -> int | None:

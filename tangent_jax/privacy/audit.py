@@ -98,9 +98,7 @@ def run_openly(
     """
     steps: list[Tree] = [jax.tree.map(np.asarray, dw)]
     options: Any = {"mechanism": mechanism, "start": dw, "optimizer": DESCENT, "seed": seed}
-    fit_private(
-        predict, objective, start=batches, **options, on_step=lambda _, dw: steps.append(jax.tree.map(np.array, dw))
-    )
+    fit_private(predict, batches, objective, **options, on_step=lambda _, dw: steps.append(jax.tree.map(np.array, dw)))
     return steps
 
 

@@ -179,7 +179,7 @@ def fit_private(
             left = len(history) or spent.mechanism.steps < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
-        state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
+        state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
         for step in range(spent.mechanism.steps, mechanism.steps):

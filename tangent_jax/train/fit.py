@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, is_stopping, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
 from tangent_jax.core.identity import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
@@ -138,7 +138,7 @@ def fit(
         history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, data))
         saver = Saver(folder, run)
         state = saver.restore(state, history)
-    state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
+    state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
     check = partial(check_batch, predict, dw, objective)
     with progress_bar(epochs, "epoch", len(history)) as bar:
         for epoch in range(len(history), epochs):

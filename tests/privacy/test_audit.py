@@ -174,8 +174,10 @@ BROKEN = {
 def test_a_trainer_that_is_broken_shows_in_the_noise_of_one_run(monkeypatch, broken):
     for name, replacement in BROKEN[broken].items():
         monkeypatch.setattr(module, name, replacement)
-    monkeypatch.setattr(module, "_clip_all", jax.jit(lambda *a: module.clip_all(*a)))
-    monkeypatch.setattr(module, "_private_step", jax.jit(lambda *a: module.private_step(*a)[0]))
+    monkeypatch.setattr(module, "_clip_all", jax.jit(lambda *a, **_: module.clip_all(*a), static_argnames="traced"))
+    monkeypatch.setattr(
+        module, "_private_step", jax.jit(lambda *a, **_: module.private_step(*a)[0], static_argnames="traced")
+    )
     steps, mechanism = run()
     monkeypatch.undo()  # the auditor's own sums are sound
     assert not is_sound(noises(steps, mechanism))

@@ -33,11 +33,11 @@ def interrupted(folder, monkeypatch, after=3, **changes):
     """A run that was killed after some steps, each of them saved."""
     taken, real = [], module._private_step
 
-    def step(*arguments):
+    def step(*arguments, **options):
         taken.append(1)
         if len(taken) > after:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_private_step", step)
@@ -94,7 +94,7 @@ def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path,
     interrupted(tmp_path, monkeypatch, seed=seed) if resume else train(tmp_path, seed=seed)
     HARM[harm](tmp_path)
     left = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "ledger.lock"}
-    monkeypatch.setattr(module, "_private_step", lambda *_: pytest.fail("a step was taken"))
+    monkeypatch.setattr(module, "_private_step", lambda *_, **__: pytest.fail("a step was taken"))
     with pytest.raises(InputError) as error:
         train(tmp_path, seed=seed)
     assert "\n" not in str(error.value)

@@ -27,6 +27,7 @@ from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spen
 from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
 from tangent_jax.privacy.train import add_up, clip_all, fit_private, sample
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import momentum
@@ -150,7 +151,7 @@ def test_training_learns_and_says_what_it_spent():
     test = points(500, 1)
     mechanism = make_mechanism(3.0, 1e-5, steps=30)
     fitted = fit_private(linear, Batches(*points(2000)), mechanism=mechanism, start=START, seed=0)
-    assert accuracy(linear, fitted.dw, *test) > 0.9
+    assert evaluate(linear, fitted.dw, Batches(*test)) > 0.9
     assert fitted.steps == fitted.spent.mechanism.steps == 30
     assert abs(fitted.spent.mechanism.epsilon - 3) < 1e-9
     assert not fitted.spent.private
@@ -242,11 +243,11 @@ def test_a_finished_run_is_read_and_spends_nothing(tmp_path):
 def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_path, monkeypatch):
     seen, real = [], module._private_step
 
-    def step(*arguments):
+    def step(*arguments, **options):
         seen.append(json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"])
         if len(seen) == 3:
             raise KeyboardInterrupt  # after the third was paid
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(module, "_private_step", step)
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
