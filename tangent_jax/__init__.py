@@ -40,9 +40,11 @@ from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound, noise_
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
+from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.influence import datamodeling_score
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
@@ -51,20 +53,22 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted, accuracy, fit, logits
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.losses import cross_entropy, mean_squared, rescaled_square
+from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
 from tangent_jax.train.objective import Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
     "Batches", "Cache", "ClippedSum", "Curvature", "Dual", "Factors", "Features", "Fitted", "InputError", "Kernel",
-    "KernelPosterior", "KernelSolution", "Mechanism", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
-    "PrivatelyFitted", "Provenance", "Recipe", "ResNet", "ResNetConfig", "Retrained", "Solved", "SolverPosterior",
-    "Spent", "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy",
-    "adam", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "cross_entropy", "curvature",
-    "distance_bound", "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit",
-    "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
-    "logits", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared",
-    "merge", "momentum", "noise_multiplier_of", "noise_scale", "open_dataset", "posterior", "predictor_of",
-    "probabilities", "projected", "read_factors", "read_step", "recovered_noise", "rescaled_square", "resnet_config",
-    "retrain", "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "tangent", "vit_config",
-    "weighted_sum", "write_factors", "write_step",
+    "KernelPosterior", "KernelSolution", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing",
+    "Pretrained", "PrivatelyFitted", "Provenance", "Recipe", "ResNet", "ResNetConfig", "Retrained", "Solved",
+    "SolverPosterior", "Spent", "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__",
+    "accuracy", "adam", "auc", "brier_score", "calibration_error", "canary_scores", "clipped_sum",
+    "clipped_sum_closed_form", "compose", "cross_entropy", "curvature", "datamodeling_score", "distance_bound",
+    "entropy", "epsilon_lower_bound", "epsilon_of", "erase_traces", "export", "features", "fill", "fit", "fit_many",
+    "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export", "logits",
+    "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "mean_squared",
+    "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale", "open_dataset", "posterior",
+    "predictor_of", "probabilities", "projected", "read_factors", "read_step", "recovered_noise", "rescaled_square",
+    "resnet_config", "retrain", "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "tangent",
+    "vit_config", "weighted_sum", "write_factors", "write_step",
 ]  # fmt: skip
