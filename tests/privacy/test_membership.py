@@ -60,7 +60,7 @@ def test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_other
     for attack in ("confidence", "likelihood ratio"):
         told = found.auc()[attack]
         assert found.scores[attack]["memorised"].shape == (80,)  # as many others as members
-        assert told["memorised"] > 0.95
+        assert told["memorised"] > 0.9
         assert abs(told["of strangers"] - 0.5) < 0.2
         gap, low, high = found.auc_gap("memorised", "of strangers")[attack]
         assert gap == told["memorised"] - told["of strangers"]
