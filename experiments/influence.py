@@ -108,7 +108,7 @@ def by_example() -> None:
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
     predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
     found = pages.Findings(method.dataset.classes, own, loss, effect, margins)
-    pages.write(command.out_folder() / "pages.html", pages.Page(found, images, predicted), result)
+    pages.write(command.out_folder() / "report.html", pages.Page(found, images, predicted), result)
     draw(result, tried, method.dataset.name)
     changed = (own - margin(solution.outputs(), train.labels)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
