@@ -1,4 +1,4 @@
-"""What the settings of a tangent model do (the paper's Figure 2 and its table of projected descent).
+"""The effect of each setting of a tangent model (the paper's Figure 2 and its table of projected descent).
 
     loss     rescaled square (RSL), cross entropy (CE), mean squared error (MSE)
     pt       linearised at the pre-trained weights (PT=T), or with the last block drawn afresh (PT=F)
@@ -32,7 +32,7 @@ TITLES = {
 
 
 def columns(which: str) -> dict[str, list[tj.Recipe]]:
-    """What is compared: for each column the recipes that are searched."""
+    """For each column that is compared, the recipes that are searched."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
         "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},

@@ -1,4 +1,4 @@
-"""What privacy costs: one step of the last block, private and not, ours and others', in one process, alternating.
+"""The cost of privacy: one step of the last block, private and not, ours and others', in one process, alternating.
 
 All steps train the last block, final norm and head of a ViT on the same inputs, noise and momentum included. Rows of
 jax_privacy and Opacus appear where they are installed (pip install .[parity]). Opacus trains the same layers without

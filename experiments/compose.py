@@ -46,7 +46,7 @@ TRAINED = {
     "tangent_lora": ("taft", "lora"),
     "tangent_adapter": ("taft", "adapter"),
 }
-"""What trains each method's components: method and kind of a recipe."""
+"""The recipe of each method's components: its method and kind."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What removing data costs, and whether it removes (the paper's Figure 1, and a membership-inference test).
+"""The cost of removing data, and whether it removes (the paper's Figure 1, and a membership-inference test).
 
 The last line of stdout: {"curve": {"removed": shards removed, "taft": mean accuracy over the orders, "sisa_mean",
 "sisa_vote"}, "inference_passes": {...}, "retraining": {"shard_seconds", "paragon_seconds", "speedup", "shards":
@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import attacks, command, plots
+from experiments.shared import command, plots
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
 from experiments.shared.shards import Method, steady
 from tangent_jax.core import trees
@@ -33,7 +33,7 @@ def main() -> None:
     curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
     removal = drop_in_a_store(store, command.out_folder() / "store")
     retraining, models, gone = retrain(taft, divided, store)
-    found = attacks.areas(attacks.scores(taft, models, gone))
+    found = taft.attack(models, gone).auc()
     names = {"TAFT": "taft", "SISA, mean": "sisa_mean", "SISA, vote": "sisa_vote"}
     lines = {name: (curve[k], spread[k]) for name, k in names.items()}
     axes = {"xlabel": f"shards removed, of {len(divided)}", "ylabel": "test accuracy"}

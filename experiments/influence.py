@@ -1,4 +1,4 @@
-"""What each component does to the whole (--by=component), or each training image (--by=example, report.html).
+"""The influence of each component (--by=component), or of each training image (--by=example, report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "residual", "loo_max_error",
 "flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}. By component: {"accuracy": of all,
@@ -21,7 +21,6 @@ from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbe
 from experiments.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
-from tangent_jax.privacy.membership import auc
 from tangent_jax.solver import influence
 from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 
@@ -81,7 +80,7 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_example() -> None:
-    """What every training image does, exactly, by the tangent kernel; and what estimates of it say."""
+    """The exact influence of every training image, by the tangent kernel, and how well estimates predict it."""
     method = Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
@@ -109,7 +108,7 @@ def by_example() -> None:
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
     predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
     found = pages.Findings(method.dataset.classes, own, loss, effect, margins)
-    pages.write(command.out_folder() / "pages.html", pages.Page(found, images, predicted), result)
+    pages.write(command.out_folder() / "report.html", pages.Page(found, images, predicted), result)
     draw(result, tried, method.dataset.name)
     changed = (own - margin(solution.outputs(), train.labels)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
@@ -160,7 +159,7 @@ def flipped(kernel: tj.Kernel, penalty: float) -> float:
     with tj.show_progress("with flipped labels"):
         noisy = dataclasses.replace(kernel, labels=labels, targets=targets).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
-    return auc(doubt[gone], np.delete(doubt, gone))
+    return tj.auc(doubt[gone], np.delete(doubt, gone))
 
 
 def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -182,7 +181,7 @@ def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, label
             for how, effect in effects.items():
                 predicted[how].append(effect[:, gone].sum(1))
             bar.update()
-    found = {how: influence.datamodeling_score(np.stack(values), np.stack(truth)) for how, values in predicted.items()}
+    found = {how: tj.datamodeling_score(np.stack(values), np.stack(truth)) for how, values in predicted.items()}
     return {f"lds_{how}": score for how, score in found.items()}
 
 

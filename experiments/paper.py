@@ -7,12 +7,9 @@ In --out: report.md with its pictures, report.html that needs no other file, and
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
 """
 
-import base64
 import functools
-import html
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -22,12 +19,11 @@ from typing import Any, NamedTuple
 
 import jax
 from absl import flags
-from markdown_it import MarkdownIt
 
 import tangent_jax as tj
 from experiments.report.claims import CLAIMS
-from experiments.report.findings import RULE, Claim, Finding
-from experiments.report.published import TABLES
+from experiments.report.findings import Claim
+from experiments.report.sections import Section, as_html, as_markdown
 from experiments.shared import command, setup
 from experiments.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
@@ -82,7 +78,7 @@ class Job(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where its result is."""
+        """The folder of its result."""
         return finished().get(self.name, command.out_folder() / self.name)
 
 
@@ -188,25 +184,8 @@ def run(job: Job) -> None:
 
 
 def seconds(job: Job) -> int:
-    """What a job of ours took; 0 where that was not kept."""
+    """The time that a job of ours took; 0 where that was not kept."""
     return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
-
-
-class Section(NamedTuple):
-    """A claim with what we found, or why not; the commands and pictures of its jobs."""
-
-    claim: Claim
-    finding: Finding | None
-    commands: list[str]
-    pictures: list[Path]
-
-    @property
-    def title(self) -> str:
-        return f"{self.claim.name}: {self.claim.title}"
-
-    @property
-    def verdict(self) -> str:
-        return self.finding.verdict if self.finding else "not run"
 
 
 def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
@@ -221,53 +200,6 @@ def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]
     pictures = [path for job in mine for name in claim.pictures if (path := job.folder / name).exists()]
     finding = claim.read({job.name: result for job, result in mine.items()}, tests) if mine else None
     return Section(claim, finding, commands, pictures)
-
-
-def as_markdown(sections: list[Section], head: str, made: str) -> str:
-    """report.md; pictures lie in pictures/ beside it."""
-    verdicts = [[f"[{s.claim.name}](#{anchor(s.title)})", s.claim.title, s.verdict] for s in sections]
-    parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", command.markdown(["", "", "verdict"], verdicts)]
-    for s in sections:
-        parts.append(f"\n## {s.title}\n\n*Claim.* {s.claim.says}\n")
-        parts.append("\nThe paper:\n\n" + command.markdown(*TABLES[s.claim.name]))
-        if s.finding is None:
-            parts.append(f"\n**Not run.** It needs `{s.claim.needs}`.\n")
-            continue
-        parts.append("\nHere:\n\n" + command.markdown(s.finding.columns, s.finding.rows))
-        parts += [f"\n![{s.claim.name}](pictures/{path.parent.name}-{path.name})\n" for path in s.pictures]
-        parts.append(f"\n**Verdict: {s.verdict}.**\n\n")
-        parts += [f"- {'yes' if holds else 'no'}: {what}\n" for what, holds in s.finding.checks]
-        parts.append("\n```\n" + "\n".join(s.commands) + "\n```\n")
-    return "".join(parts)
-
-
-def anchor(title: str) -> str:
-    """A heading's anchor, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-
-
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:.6em 0;font-size:.9em}
-td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}
-img{max-width:min(100%,34em)}pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap;font-size:.8em}
-h2{margin-top:2.2em}"""
-COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3261e", "not run": "#777777"}
-
-
-def as_html(report: str, out: Path) -> str:
-    """report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
-    page = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
-    page = re.sub("<h2>(.*?)</h2>", lambda m: f'<h2 id="{anchor(html.unescape(m[1]))}">{m[1]}</h2>', page)
-    for verdict, colour in COLOURS.items():
-        page = page.replace(f"<td>{verdict}</td>", f'<td style="color:{colour}"><b>{verdict}</b></td>')
-
-    def inline(match: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode((out / match[1]).read_bytes()).decode()}"'
-
-    page = re.sub('src="(pictures/.*?)"', inline, page)
-    title = html.escape(report.partition("\n")[0].removeprefix("# "))
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    return f"{head}<body>{page}</body></html>\n"
 
 
 def main() -> None:

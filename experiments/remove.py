@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import attacks, command, plots
+from experiments.shared import command, plots
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.shards import Method, steady
 from tangent_jax.core import require, trees
@@ -46,8 +46,8 @@ def main() -> None:
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if F.attack and size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
-            found = attacks.scores(method, models, order[:size])
-            shown[f"{size}"] = {"auc": attacks.areas(found), "advantage": attacks.advantage(found, "warm", "cold")}
+            found = method.attack(models, order[:size])
+            shown[f"{size}"] = {"auc": found.auc(), "advantage": found.auc_gap("warm", "cold", seed=[F.seed, 4])}
     longest = max(map(len, curves.values()))
     lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
     panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}

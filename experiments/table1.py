@@ -27,7 +27,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
-    """What is searched for one column of the table: learning rates, or for the optimum penalties."""
+    """The recipes searched for one column of the table: of learning rates, or for the optimum of penalties."""
     anchors = itertools.product((False, True), repeat=2) if F.search_anchor and method != "fc" else [(False, False)]
     name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")
     fixed = {"method": method, "blocks": blocks, "solver": solver}

@@ -13,7 +13,6 @@ from experiments.shared import command, plots, setup
 from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.shards import Method
 from tangent_jax.core import Tree
-from tangent_jax.privacy.membership import auc
 from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
 define(*SHARDED, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
@@ -54,11 +53,8 @@ def main() -> None:
         p.setdefault("Laplace, sampled", {})[name] = sampled
     table = {name: measures(of["test"], test, of.get("other")) for name, of in p.items()}
     columns = list(next(iter(table.values())))
-    print(
-        command.markdown(
-            ["probabilities", *columns], [[n, *(f"{r[c]:.3f}" for c in columns)] for n, r in table.items()]
-        )
-    )
+    rows = [[name, *(f"{row[c]:.3f}" for c in columns)] for name, row in table.items()]
+    print(command.markdown(["probabilities", *columns], rows))
     series = {name: [(row[c], 0.0) for c in columns] for name, row in table.items()}
     path, title = command.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
     plots.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
@@ -81,22 +77,10 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
 
 def measures(p: np.ndarray, labels: np.ndarray, other: np.ndarray | None) -> dict[str, float]:
     """Mean -log p, expected calibration error over 15 bins, Brier score, and AUROC of the entropy on other images."""
-    rows = np.arange(len(labels))
-    found = {"nll": float(-np.log(np.maximum(p[rows, labels], 1e-300)).mean()), "ece": calibration_error(p, labels)}
-    found["brier"] = float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
-    return found | ({} if other is None else {"auroc": auc(entropy(other), entropy(p))})
-
-
-def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    """sum over bins of confidence: |accuracy - confidence|, weighted by their images."""
-    confidence, right = p.max(1), p.argmax(1) == labels
-    at = np.minimum((confidence * bins).astype(int), bins - 1)
-    return float(sum(abs((right - confidence)[at == b].sum()) for b in range(bins)) / len(labels))
-
-
-def entropy(p: np.ndarray) -> np.ndarray:
-    """-sum p log p of each row."""
-    return -np.sum(p * np.log(np.maximum(p, 1e-300)), 1)
+    likelihoods = np.maximum(p[np.arange(len(labels)), labels], 1e-300)
+    found = {"nll": float(-np.log(likelihoods).mean()), "ece": tj.calibration_error(p, labels)}
+    found["brier"] = tj.brier_score(p, labels)
+    return found | ({} if other is None else {"auroc": tj.auc(tj.entropy(other), tj.entropy(p))})
 
 
 if __name__ == "__main__":

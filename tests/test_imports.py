@@ -1,6 +1,12 @@
-"""Imports go strictly down the packages, in one order, and never in a circle; files and functions stay small."""
+"""Imports go strictly down the packages, in one order, and never in a circle; files and functions stay small.
+
+The library knows nothing of the binaries: it imports none, and its messages name none of their flags.
+"""
 
 import ast
+import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -21,6 +27,7 @@ ORDER = [
     "__init__",
 ]
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+EXPERIMENTS = [*(ROOT.parent / "experiments").rglob("*.py")]
 
 
 def imports(path):
@@ -68,8 +75,40 @@ def test_experiments_and_tests_are_imported_by_nothing_in_the_library():
         assert not {target.split(".")[0] for target in imports(path)} & {"experiments", "tests"}, name
 
 
+def test_no_message_of_the_library_names_a_flag():
+    text = "".join(path.read_text() for path in EXPERIMENTS)
+    flags = {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text), *re.findall(r'^ +"(\w+)": flag\(', text, re.MULTILINE)}
+    assert {"retrain", "skip_unreadable"} <= flags
+    for name, path in MODULES.items():
+        if name.startswith("tangent_jax.components."):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not {*re.findall(r"--(?:no)?(\w+)", node.value)} & flags, f"{name}: {node.value}"
+
+
+NO_FLAGS = """
+import importlib, pkgutil
+from absl import app
+from absl.flags import FLAGS
+import experiments.report, experiments.shared
+own, count = {*FLAGS}, 0
+for package in (experiments.report, experiments.shared):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+        count += 1
+print(count, *({*FLAGS} - own))
+"""
+
+
+def test_no_flag_appears_by_importing_what_the_binaries_share():
+    """Of all that they share, in a fresh process; each binary defines its flags itself."""
+    modules = subprocess.check_output([sys.executable, "-W", "ignore", "-c", NO_FLAGS], cwd=ROOT.parent, text=True)
+    assert int(modules) >= 13
+
+
 def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
-    for path in [*MODULES.values(), *(ROOT.parent / "experiments").rglob("*.py")]:
+    for path in [*MODULES.values(), *EXPERIMENTS]:
         text = path.read_text()
         assert len(text.splitlines()) <= 330, path
         for node in ast.walk(ast.parse(text)):

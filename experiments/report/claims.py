@@ -1,4 +1,4 @@
-"""What the paper claims, table by table, read off the results of our commands: our figures, and whether each holds."""
+"""The paper's claims, table by table, read off the results of our commands: our figures, and whether each holds."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -145,7 +145,7 @@ def radius(results: Results, tests: Tests) -> Finding:
 
 
 def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -> Read:
-    """What was chosen for columns of our Table 1, and whether tangents agree with the paper's usual choice."""
+    """The settings chosen for columns of our Table 1, and whether tangents agree with the paper's usual choice."""
 
     def read(results: Results, tests: Tests) -> Finding | None:
         table, checks = results["table1"], []

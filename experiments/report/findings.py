@@ -1,4 +1,4 @@
-"""What a claim of the paper is here: comparisons of figures, and the verdict that they make by RULE."""
+"""A claim of the paper as it is tested here: comparisons of figures, and the verdict that they make by RULE."""
 
 import dataclasses
 import math
@@ -53,7 +53,7 @@ class Claim:
 
 
 def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
-    """Whether accuracy a is above b; each a cell {"mean", "spread"} or a number; n: test images."""
+    """(the comparison, whether accuracy a is above b); each a cell {"mean", "spread"} or a number; n: test images."""
     (ma, sa), (mb, sb) = (value(x) for x in (a, b))
     noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
     holds = ma - mb > noise if strictly else ma - mb >= -noise
@@ -76,7 +76,7 @@ def percent(cell: Any) -> str:
 
 
 def settings(cell: Mapping[str, Any]) -> str:
-    """What held-out images chose."""
+    """The settings that held-out images chose."""
     chosen = cell["chosen"]
     words = [f"LR {chosen['learning_rate']:g}"] if "learning_rate" in chosen else ["as given"]
     words += [f"PT={'F' if chosen['reset'] else 'T'}"] if "reset" in chosen else []

@@ -8,7 +8,7 @@ BREAKS = ("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch"
 
 
 def break_mechanism(mechanism: tj.Mechanism, broken: str, examples: int) -> tj.Mechanism:
-    """What trains in the place of the claimed mechanism."""
+    """The mechanism that trains in the place of the claimed one."""
     sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
     changes = {
         "nothing": {},

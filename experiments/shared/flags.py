@@ -103,10 +103,10 @@ COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")
 SEARCH = ("lrs", "search_epochs", "seeds")
-"""What `search.measure` reads."""
+"""The flags that `search.measure` reads."""
 SHARDED = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "stores", "held_out")
 SHARDED += ("lr_nlft", "sharding", "owners", "concentration")
-"""What `shards.Method` reads, with SHARDED_DEFAULTS."""
+"""The flags that `shards.Method` reads; their defaults are SHARDED_DEFAULTS."""
 # f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}

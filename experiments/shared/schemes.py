@@ -35,7 +35,7 @@ SCHEMES = ("classes", "mae", "contrastive")
 
 
 class Scheme(NamedTuple):
-    """What is trained: predict(dw, uint8 images), where dw starts, the labels' role, and the model that it gives."""
+    """A function to train, predict(dw, uint8 images): where dw starts, its objective, and the model that it gives."""
 
     predict: Callable[[Tree, Array], Array]
     dw: Tree
@@ -125,7 +125,7 @@ def of_masks(key: Array) -> Scheme:
 
 
 def masked_error(errors: Array, labels: Array) -> Array:
-    """What `reconstructed` computed, as the loss; letters have no labels here."""
+    """The error that `reconstructed` computed, as the loss; letters have no labels here."""
     return errors[:, 0] + 0.0 * labels
 
 

@@ -60,5 +60,5 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
 
 @functools.cache
 def run_key(spec: str, weights: str) -> str:
-    """What all kept runs on a data set share, as one digest: every image and label of every split, and the weights."""
+    """The digest of all that kept runs on a data set share: every image and label of every split, and the weights."""
     return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)

@@ -81,6 +81,16 @@ class Method:
         on = on or self.test
         return tj.accuracy(self.predict, dw, on.inputs, on.labels)
 
+    def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.Membership:
+        """Membership attacks on models: the training images at the rows `gone` against as many test images."""
+
+        def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
+            rows = {f"shadow {i}": half for i, half in enumerate(halves)}
+            return [fitted.dw for fitted in self.fit(rows, "shadows", data)]
+
+        members, settings = self.train.take(np.sort(gone)), {"shadows": F.shadows, "seed": [F.seed, 3]}
+        return tj.membership_attack(self.predict, models, members, self.test, train, **settings)
+
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The logits of every component on the test images, "s n c"."""
         return np.stack([tj.logits(self.predict, store[name], self.test.inputs) for name in store])

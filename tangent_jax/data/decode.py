@@ -20,7 +20,7 @@ from tangent_jax.data.preprocessing import Preprocessing
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 MOST_PIXELS = 89_000_000  # of an image, as it lies and as it is resized: Pillow warns of more
-DO = "Mend or remove it, or pass --skip_unreadable"
+DO = "Mend or remove it, or set skip_unreadable=True"
 
 
 def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Preprocessing) -> np.ndarray:

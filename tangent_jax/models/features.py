@@ -127,7 +127,7 @@ def features(
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
-        raise refusal("features", "readable images", got, "Mend or remove it, or pass skip_unreadable=True")
+        raise refusal("features", "readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
     whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(root))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole

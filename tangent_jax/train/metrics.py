@@ -1,0 +1,88 @@
+"""Measures of predicted probabilities "n c": how far they are from what happened, and how unsure they are.
+
+Of one model's answers on examples that it was not trained on. They are computed on the host, in float64.
+"""
+
+import numpy as np
+from scipy.stats import rankdata
+
+from tangent_jax.core import require, whole_number
+
+
+def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    """The expected calibration error: the mean, over examples, of the gap of their bin.
+
+    A bin holds the examples whose confidence max_c p_c is between two multiples of 1 / bins; its gap is
+    |accuracy - mean confidence|. Source: Guo et al. 2017, Eq. (3).
+
+    Args:       p: probabilities, "n c"; labels: class indices, "n".
+    Returns:    a number in 0..1; 0 where, in each bin, as many are right as the confidence says.
+    Raises:     InputError for what is no probabilities, or labels of no class.
+
+    >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # sure and right; less sure and wrong
+    >>> round(calibration_error(p, np.array([0, 0])), 3)
+    0.35
+    """
+    p, labels = checked("calibration_error", p, labels)
+    whole_number("calibration_error", "bins", bins, 1)
+    confidence, right = p.max(1), p.argmax(1) == labels
+    at = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(at, right - confidence, bins)  # summed over the examples of each bin
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over examples of sum_c (p_c - [c is the label])^2.
+
+    Args:       p: probabilities, "n c"; labels: class indices, "n".
+    Returns:    a number in 0..2; 0 where each label was given probability 1.
+    Raises:     InputError for what is no probabilities, or labels of no class.
+
+    >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
+    0.37
+    """
+    p, labels = checked("brier_score", p, labels)
+    return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
+
+    Edge cases: 0 log 0 counts as 0. Raises InputError for what is no probabilities.
+
+    >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
+    [0.693, 0.0]
+    """
+    p = as_probabilities("entropy", p)
+    return np.sum(p * -np.log(np.where(p > 0, p, 1.0)), 1)
+
+
+def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """The area under the ROC curve: how often a positive's score is above a negative's; ties count half.
+
+    Args:   positives, negatives: their scores, "k" and "m".
+
+    >>> auc(np.array([3.0, 1.0]), np.array([0.0, 2.0]))
+    0.75
+    """
+    ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
+    return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
+
+
+def as_probabilities(function: str, p: np.ndarray) -> np.ndarray:
+    """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
+    p = np.asarray(p, np.float64)
+    require(p.ndim == 2 and p.size, function, 'probabilities of shape (n, c), "n c"', f"shape {p.shape}")
+    good = (p >= 0).all() and np.allclose(p.sum(1), 1.0, atol=1e-3)
+    require(good, function, "probabilities, each row of sum 1", "others", "Take the softmax of logits")
+    return p
+
+
+def checked(function: str, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(p, labels) as arrays; InputError for what is no probabilities, or labels of no class."""
+    p, labels = as_probabilities(function, p), np.asarray(labels)
+    whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(p),)
+    require(whole, function, f"{len(p)} labels, whole numbers", f"{labels.dtype} of shape {labels.shape}")
+    low, high = labels.min(), labels.max()
+    require(low >= 0 and high < p.shape[1], function, f"labels in 0..{p.shape[1] - 1}", f"{low}..{high}")
+    return p, labels

@@ -1,0 +1,63 @@
+"""Measures of probabilities are what their formulas say."""
+
+import numpy as np
+import pytest
+
+from tangent_jax.core import InputError
+from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
+
+P = np.random.default_rng(0).dirichlet(np.ones(4), 2000)
+DRAWN = (np.cumsum(P, 1) < np.random.default_rng(1).random((2000, 1))).sum(1)
+"""Labels that have just these probabilities."""
+
+
+def test_auc_is_the_share_of_pairs_told_apart():
+    members, others = np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0])
+    assert auc(members, others) == np.mean([1, 1, 1, 0, 1, 0.5])
+    assert auc(others, members) == 1 - auc(members, others)
+
+
+def test_the_calibration_error_is_the_mean_gap_of_the_bins():
+    confidence, right = P.max(1), P.argmax(1) == DRAWN
+    gaps = []
+    for low in np.arange(5) / 5:
+        here = (confidence >= low) & (confidence < low + 0.2)
+        if here.any():
+            gaps.append(here.mean() * abs(right[here].mean() - confidence[here].mean()))
+    assert calibration_error(P, DRAWN, 5) == pytest.approx(sum(gaps), rel=1e-12)
+
+
+def test_calibrated_probabilities_have_a_small_error_and_sure_ones_a_large_one():
+    sure = np.eye(4)[P.argmax(1)]
+    assert calibration_error(P, DRAWN) < 0.05
+    assert calibration_error(sure, DRAWN) == pytest.approx(1 - np.mean(P.argmax(1) == DRAWN), rel=1e-12)
+
+
+def test_the_brier_score_is_least_in_the_mean_for_the_true_probabilities():
+    expected = np.mean([1 - 2 * p[y] + p @ p for p, y in zip(P, DRAWN, strict=True)])
+    assert brier_score(P, DRAWN) == pytest.approx(expected, rel=1e-12)
+    assert brier_score(np.eye(4)[DRAWN], DRAWN) == 0
+    for other in (np.eye(4)[P.argmax(1)], np.full_like(P, 0.25), P**2 / (P**2).sum(1, keepdims=True)):
+        assert brier_score(other, DRAWN) > brier_score(P, DRAWN) + 0.01
+
+
+def test_entropy_is_0_for_a_sure_row_and_largest_for_an_even_one():
+    np.testing.assert_array_equal(entropy(np.eye(4)), np.zeros(4))
+    np.testing.assert_allclose(entropy(np.full((1, 4), 0.25)), np.log(4), rtol=1e-12)
+    assert (entropy(P) < np.log(4)).all()
+
+
+WRONG = {
+    "Take the softmax of logits": (np.array([[2.0, -1.0]]), np.array([0])),
+    "each row of sum 1": (np.array([[np.nan, 1.0]]), np.array([0])),
+    "probabilities of shape": (np.array([0.5, 0.5]), np.array([0])),
+    "expected 1 labels, whole numbers": (np.array([[0.5, 0.5]]), np.array([0.0])),
+    r"expected labels in 0\.\.1; got 2\.\.2": (np.array([[0.5, 0.5]]), np.array([2])),
+}
+
+
+@pytest.mark.parametrize("match", WRONG)
+def test_what_is_no_probabilities_or_no_labels_is_one_clear_line(match):
+    for measure in (calibration_error, brier_score):
+        with pytest.raises(InputError, match=match):
+            measure(*WRONG[match])
