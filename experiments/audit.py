@@ -41,10 +41,10 @@ def main() -> None:
     classes = len(dataset.classes)
     predict = setup.predictor(recipe, classes)
     train = setup.features(predict, dataset.train, "train inputs")
-    most = len(train.labels) - 1
+    most = len(train) - 1
     require(F.others <= most, "audit", f"--others of at most {most}, the training images but one", F.others)
-    rows = np.linspace(0, len(train.labels) - 1, F.others + 1).astype(int)
-    labels = train.labels[rows].copy()
+    rows = np.linspace(0, len(train) - 1, F.others + 1).astype(int)
+    labels = train.targets[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
         absent, present = tj.canary_scores(

@@ -77,7 +77,7 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
         x = one_query_input(config, tokens)[0] if blocks == 1 else tokens
         taft = tj.tangent(pretrained, blocks, dtype=dtype)
         zeros = taft.zeros()
-        yield step(f"NLFT-{blocks} step", tj.tangent(pretrained, blocks, dtype=dtype, method="nlft"), zeros, x, labels)
+        yield step(f"NLFT-{blocks} step", tj.nonlinear(pretrained, blocks, dtype=dtype), zeros, x, labels)
         yield step(f"TAFT-{blocks} step", taft, zeros, x, labels)
         autodiff = tj.tangent(pretrained, blocks, dtype=dtype, linearization="autodiff")
         yield step(f"TAFT-{blocks} step, autodiff", autodiff, zeros, x, labels)
@@ -93,7 +93,7 @@ def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array
     order, present = jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels)))
     state = State(dw, tj.adam().init(dw))
     epoch = inspect.unwrap(train_epoch)
-    data = (x, labels, order, present, tj.make_objective(), tj.adam(1e-5), 0.0)
+    data = (x, labels, order, present, None, tj.make_objective(), tj.adam(1e-5), 0.0)
     return compiled_step(name, lambda state, predict, *data: epoch(predict, state, *data)[0], [state], predict, *data)
 
 
@@ -102,7 +102,8 @@ def many(how: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array,
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
     states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
     epoch = inspect.unwrap(train_epoch_many)
-    data = (x, labels, order, jnp.ones(order.shape), tj.make_objective(), tj.adam(1e-5), 0.0)
+    keys = jax.random.split(jax.random.key(0), order.shape[:2])
+    data = (x, labels, order, jnp.ones(order.shape), keys, tj.make_objective(), tj.adam(1e-5), 0.0)
     name = f"{MODELS} models' TAFT-1 steps, {how}"
     return compiled_step(name, lambda states, predict, *data: epoch(predict, states, *data)[0], states, predict, *data)
 

@@ -70,7 +70,7 @@ def operations() -> Iterator[Operation]:
 
         return step
 
-    present, options = jnp.ones(n), {"loss": tj.cross_entropy, "clip_norm": 1.0}
+    present, options = jnp.ones(n), {"loss": tj.CrossEntropy(), "clip_norm": 1.0}
     vmapped = private(lambda predict, dw, x, y: tj.clipped_sum(predict, dw, x, y, present, **options))
     ours = private(lambda predict, dw, x, y: clip(predict, dw, x, y, present, objective, mechanism))
     yield operation("ordinary step", ordinary)
@@ -96,7 +96,7 @@ def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.Cli
     from jax_privacy import clipped_grad  # pyright: ignore
 
     def loss(dw: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.mean(tj.cross_entropy(predict(dw, x), y))
+        return jnp.mean(tj.CrossEntropy()(predict(dw, x), y))
 
     clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=8)
     return tj.ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)

@@ -32,14 +32,14 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs") if not F.images else train
 
     def accuracy(dw: Tree) -> float:
-        return tj.accuracy(predict, dw, test.inputs, test.labels)
+        return tj.evaluate(predict, dw, test)
 
     with tj.show_progress("Adam"):
         fitted = adam.fit(predict, train)
     with tj.show_progress("once, to compile"):
         dataclasses.replace(recipe, passes=3).solve(predict, train)
     with tj.show_progress("optimum"):
-        solved = recipe.solve(predict, train, on_epoch=lambda _, dw: {"test_accuracy": accuracy(dw)})
+        solved = recipe.solve(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
     factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first compiles
     wanted, seconds = accuracy(fitted.dw), [row["seconds"] for row in solved.history]
     accuracies = [row["test_accuracy"] for row in solved.history]
@@ -50,7 +50,7 @@ def main() -> None:
     optimum |= {"pass_seconds": float(np.median(seconds)), "factor_seconds": factor_seconds}
     optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
-    result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train.labels)}
+    result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
     command.finish({**result, "pass_over_epoch": optimum["pass_seconds"] / epoch, "trained": predict.subset.size})
 
 

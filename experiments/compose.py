@@ -146,8 +146,8 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
     tried = {}
     for penalty in penalties:
-        logits = tj.logits(method.predict, tj.merge(left(store), tj.Factors(store), how, penalty), on.inputs)
-        tried[penalty] = fitted_beta(logits, None, on.labels)[1]
+        logits = tj.outputs(method.predict, tj.merge(left(store), tj.Factors(store), how, penalty), on.inputs)
+        tried[penalty] = fitted_beta(logits, None, on.targets)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
     return min(tried, key=lambda p: (tried[p], -p))
 

@@ -33,8 +33,8 @@ def main() -> None:
         fitted = recipe.fit(
             predict,
             train,
-            on_epoch=lambda _, dw: {"test_accuracy": tj.accuracy(predict, dw, test.inputs, test.labels)},
-            checkpoints=out / "checkpoints",
+            on_step=tj.Measure(predict, test),
+            folder=out / "checkpoints",
         )
     kept = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(

@@ -49,7 +49,7 @@ def main() -> None:
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
     """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: logits "s n c"."""
-    tangent, labels, count = method.outputs(store), method.test.labels, len(store)
+    tangent, labels, count = method.outputs(store), method.test.targets, len(store)
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
     removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
     runs: dict[str, list] = {"taft": [], "sisa_mean": [], "sisa_vote": []}
@@ -82,7 +82,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
 
     Returns what it cost and gave, the models by name, and the rows that were removed.
     """
-    n, rng = len(method.train.labels), np.random.default_rng([F.seed, 2])
+    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
     gone = np.sort(rng.permutation(n)[: round(F.fraction * n)])
     left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
     left = {name: rows for name, rows in left.items() if len(rows)}

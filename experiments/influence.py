@@ -43,7 +43,7 @@ def by_component() -> None:
     """Accuracy without each component, and how far its coming moves the mean."""
     method = Method("taft")
     store = method.store(method.divide(F.shards), f"{F.shards}")
-    outputs, labels = method.outputs(store), method.test.labels
+    outputs, labels = method.outputs(store), method.test.targets
     total = outputs.sum(0)
     whole = float(np.mean(total.argmax(-1) == labels))
     # the mean of the others' logits is the logits of the others' mean: the model is linear in dw
@@ -87,30 +87,30 @@ def by_example() -> None:
         kernel = tj.make_kernel(method.predict, train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, tried = kernel.choose(numbers("penalties", float))
-    penalty = solution.total_penalty / len(train.labels)
+    penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
         rows = jacobian_rows(method.predict, test.inputs)
         cross = gram(rows, kernel.rows)
     logits = solution.predict(rows, cross)
-    accuracy = float(np.mean(logits.argmax(-1) == test.labels))
+    accuracy = float(np.mean(logits.argmax(-1) == test.targets))
     print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
     result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
     result |= {"leave_one_out_accuracy": solution.accuracy_left_out(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
-    result |= scores(solution, rows, cross, test.labels)
+    result |= scores(solution, rows, cross, test.targets)
     moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
-    margins = margin(logits, test.labels)
-    effect = np.stack([margin(logits + one, test.labels) - margins for one in moved])  # n m
-    before = mean_loss(logits, test.labels, kernel)
-    loss = np.array([mean_loss(logits + one, test.labels, kernel) for one in moved]) - before
-    own = margin(solution.left_out(), train.labels)
+    margins = margin(logits, test.targets)
+    effect = np.stack([margin(logits + one, test.targets) - margins for one in moved])  # n m
+    before = mean_loss(logits, test.targets, kernel)
+    loss = np.array([mean_loss(logits + one, test.targets, kernel) for one in moved]) - before
+    own = margin(solution.left_out(), train.targets)
     tested = method.dataset.train if method.is_held_out else method.dataset.test
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
     predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
     found = pages.Findings(method.dataset.classes, own, loss, effect, margins)
     pages.write(command.out_folder() / "report.html", pages.Page(found, images, predicted), result)
     draw(result, tried, method.dataset.name)
-    changed = (own - margin(solution.outputs(), train.labels)).tolist()
+    changed = (own - margin(solution.outputs(), train.targets)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
     command.finish(result, tried=tried, examples={**each, "test_loss_change": loss.tolist()})
 
@@ -150,9 +150,9 @@ def resolved(solution: tj.KernelSolution) -> float | None:
 
 def flipped(kernel: tj.Kernel, penalty: float) -> float:
     """The AUC of telling flipped labels from true ones by their leave-one-out margin."""
-    rng, n, classes = np.random.default_rng([F.seed, 6]), len(kernel.labels), kernel.targets.shape[1]
+    rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.targets.shape
     gone = rng.permutation(n)[: round(F.flip * n)]
-    labels = kernel.labels.copy()
+    labels = kernel.targets.argmax(1)
     labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
     require(len(gone), "influence", "--flip that flips an image", F.flip)
     targets = kernel.targets.max() * np.eye(classes)[labels]

@@ -9,6 +9,7 @@ import time
 import jax
 import numpy as np
 from absl import flags
+from jax.tree_util import Partial
 
 import tangent_jax as tj
 from experiments.shared import command, schemes
@@ -31,21 +32,24 @@ def main() -> None:
     if not scheme.has_classes:
         labels, held_labels = np.zeros_like(labels), np.zeros_like(held_labels)
 
-    def measure(_: object, dw: object) -> dict[str, float]:
-        if scheme.has_classes:
-            return {"test_accuracy": tj.accuracy(scheme.predict, dw, held_images, held_labels)}
-        return {"test_error": float(np.mean(tj.logits(scheme.predict, dw, held_images)))}
+    held, predict = tj.Batches(held_images, held_labels), scheme.predict
+    if scheme.has_classes:
+        measure = tj.Measure(predict, held)
+    else:
+        fixed = jax.random.key(0)  # one mask of each image for all epochs
+        masked = Partial(lambda predict, dw, x: predict(dw, x, fixed), predict)
+        measure = tj.Measure(masked, held, {"test_error": schemes.masked_error})
 
     started = time.perf_counter()
     with tj.show_progress(f"pretrain {F.model} {F.scheme}"):
         fitted = tj.fit(
-            scheme.predict,
-            scheme.dw,
+            predict,
             tj.Batches(images, labels, key, batch_size=F.batch_size),
             scheme.objective,
+            start=scheme.dw,
             epochs=F.epochs,
-            on_epoch=measure,
-            checkpoints=out / "checkpoints",
+            on_step=measure,
+            folder=out / "checkpoints",
         )
     pretrained = scheme.finish(fitted.dw)
     plain = F.scheme == "classes"
@@ -59,7 +63,7 @@ def main() -> None:
     }
     if plain:
         predict = tj.Predictor(pretrained.w, pretrained.model, tj.make_subset(pretrained.model, "everything"))
-        result["upstream_accuracy"] = tj.accuracy(predict, {}, held_images, held_labels)
+        result["upstream_accuracy"] = tj.evaluate(predict, {}, held)
     else:
         known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}
         result |= {known[k]: v for k, v in fitted.history[-1].items() if k in known}

@@ -59,20 +59,14 @@ def main() -> None:
     predict = setup.predictor(recipe, len(dataset.classes))
     train = part_of(setup.features(predict, dataset.train, "train inputs"), F.part)
     test = setup.features(predict, dataset.test, "test inputs")
-    mechanism = mechanism_of(len(train.labels))
+    mechanism = mechanism_of(len(train))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(f"{dataset.name}: {len(train.labels)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
-
-    def measure(row: dict[str, float], dw: dict) -> dict[str, float]:
-        now = row["step"] % every == 0 or row["step"] == mechanism.steps
-        return {"test_accuracy": tj.accuracy(predict, dw, test.inputs, test.labels)} if now else {}
-
-    data, settings = train.batches(batch_size=64), {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
+    measure = tj.Measure(predict, test, every=every, last=mechanism.steps)
+    settings = {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted = tj.fit_private(
-            predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings
-        )
+        fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
     spent = fitted.spent.to_json()
     kept = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, privacy=spent, run=fitted.run)
@@ -95,7 +89,7 @@ def main() -> None:
         "steps": fitted.steps,
         "steps_paid": spent["steps"],
         "learning_rate": F.lr,
-        "examples": len(train.labels),
+        "examples": len(train),
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
         "copies": copies,

@@ -25,11 +25,11 @@ def main() -> None:
         train, test = (setup.features(predict, part, f"{name} inputs") for part in (dataset.train, dataset.test))
         with tj.show_progress(name):
             dw = recipe.fit(predict, train).dw
-        rows.append((name, EXPLAINED[name], tj.accuracy(predict, dw, test.inputs, test.labels)))
+        rows.append((name, EXPLAINED[name], tj.evaluate(predict, dw, test)))
         return recipe, predict, train, test
 
     recipe, predict, train, test = [fit_whole(name, method) for name, method in METHODS.items()][-1]
-    divided = tj.shards.uniform(len(train.labels), n, F.seed)
+    divided = tj.shards.uniform(len(train), n, F.seed)
     parts = {f"shard {s + 1}": part for s, part in enumerate(divided)}
 
     def fit_shard(name: str, title: str) -> trees.Tree:
@@ -41,15 +41,15 @@ def main() -> None:
     survivors = tj.compose({name: dw for name, dw in components.items() if name != gone})
     never = tj.compose({name: fit_shard(name, f"{name} again") for name in parts if name != gone})
     exact = trees.fingerprint(survivors) == trees.fingerprint(never)
-    alone = [tj.accuracy(predict, dw, test.inputs, test.labels) for dw in components.values()]
-    added, left = (tj.accuracy(predict, dw, test.inputs, test.labels) for dw in (tj.compose(components), survivors))
+    alone = [tj.evaluate(predict, dw, test) for dw in components.values()]
+    added, left = (tj.evaluate(predict, dw, test) for dw in (tj.compose(components), survivors))
     rows += [
         ("one shard", f"mean of {n} tangents, each trained on 1/{n} of the images", float(np.mean(alone))),
         (f"{n} added", "their average: one model, the cost of one", added),
         (f"{n - 1} left", f"{gone} taken out, nothing trained again", left),
     ]
     width = max(len(text) for _, text, _ in rows)
-    print(f"\n{dataset.name}: {len(train.labels)} train, {len(test.labels)} test images\n")
+    print(f"\n{dataset.name}: {len(train)} train, {len(test)} test images\n")
     print("\n".join(f"  {name:<10} {text:<{width}}  {value:6.1%}" for name, text, value in rows))
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  What is left after the removal is {same} that the other {n - 1} shards alone give.\n")

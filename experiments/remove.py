@@ -32,7 +32,7 @@ flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without 
 def main() -> None:
     method = Method("taft")
     method.recipe = dataclasses.replace(method.recipe, solver="optimum")
-    n, rng = len(method.train.labels), np.random.default_rng([F.seed, 2])
+    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
     sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
     good = all(1 <= size < n for size in sizes)
     require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
@@ -66,12 +66,12 @@ def main() -> None:
 
 def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:
     """(what the removal took and gave, the warm solution, the cold one)."""
-    weights = np.ones(len(method.train.labels))
-    weights[gone] = 0
+    kept = np.ones(len(method.train))
+    kept[gone] = 0
     with tj.show_progress(f"warm, without {len(gone)}"):
-        warm = method.recipe.solve(method.predict, method.train, whole, weights=weights)
+        warm = method.recipe.solve(method.predict, method.train, whole, example_weights=kept)
     with tj.show_progress(f"cold, without {len(gone)}"):
-        cold = method.recipe.solve(method.predict, method.train, weights=weights)
+        cold = method.recipe.solve(method.predict, method.train, example_weights=kept)
     assert warm.certificate is not None
     assert cold.certificate is not None
     gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))

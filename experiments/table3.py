@@ -83,15 +83,13 @@ class Cell:
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
             steps = tj.fit_private_many(
                 chosen,
-                first.zeros(),
-                train.batches(batch_size=64),
-                [run.mechanism() for run in together],
-                [tj.momentum(run.learning_rate) for run in together],
-                [run.seed for run in together],
+                train,
                 self.recipe.objective(),
+                mechanisms=[run.mechanism() for run in together],
+                optimizers=[tj.momentum(run.learning_rate) for run in together],
+                seeds=[run.seed for run in together],
             )
-        data = measured.inputs, measured.labels
-        return [tj.accuracy(predict, dw, *data) for predict, dw in zip(chosen, steps, strict=True)]
+        return [tj.evaluate(predict, dw, measured) for predict, dw in zip(chosen, steps, strict=True)]
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures: for every epsilon, mean and spread over the seeds, and what was chosen."""

@@ -29,7 +29,7 @@ def main() -> None:
         kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(numbers("penalties", float))
-    found, train, test = posterior(solution), method.train.labels, method.test.labels
+    found, train, test = posterior(solution), method.train.targets, method.test.targets
     left_out, left_out_covariance = found.left_out()
     beta, _ = fitted_beta(left_out, None, train)
     beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
@@ -46,7 +46,7 @@ def main() -> None:
             logits, covariance = found(data.inputs)
         p.setdefault("softmax", {})[name] = probabilities(logits, None, 1.0)
         p.setdefault("temperature", {})[name] = probabilities(logits, None, beta)
-        several = [probabilities(tj.logits(predict, dw, data.inputs), None, beta) for predict, dw in members]
+        several = [probabilities(tj.outputs(predict, dw, data.inputs), None, beta) for predict, dw in members]
         p.setdefault(f"ensemble of {F.members}", {})[name] = np.mean(several, 0)
         p.setdefault("Laplace, probit", {})[name] = probabilities(logits, covariance, beta_laplace)
         sampled = probabilities(logits, covariance, beta_laplace, F.samples, F.seed)

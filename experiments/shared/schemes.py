@@ -63,7 +63,7 @@ def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Schem
 
 def of_classes(key: Array) -> Scheme:
     pretrained = tj.Pretrained(VIT, initial_weights(VIT, key), "builtin")
-    predict = tj.tangent(pretrained, kind="everything", method="nlft")
+    predict = tj.nonlinear(pretrained, kind="everything")
     objective = tj.make_objective("ce", penalty=1e-4)
     return Scheme(predict, predict.zeros(), objective, True, lambda dw: moved(pretrained, dw))
 
@@ -121,7 +121,7 @@ def of_masks(key: Array) -> Scheme:
         return tj.Pretrained(model, encoder, "builtin")
 
     error = tj.Objective(masked_error, 1e-4)
-    return Scheme(Partial(reconstructed, joint), zeros, error, False, finish)
+    return Scheme(tj.Keyed(Partial(reconstructed, joint)), zeros, error, False, finish)
 
 
 def masked_error(errors: Array, labels: Array) -> Array:
@@ -129,13 +129,11 @@ def masked_error(errors: Array, labels: Array) -> Array:
     return errors[:, 0] + 0.0 * labels
 
 
-def reconstructed(w: Tree, dw: Tree, x: Array) -> Array:
-    """The mean squared error of each image's masked patches, "b 1"."""
+def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
+    """The mean squared error of each image's masked patches, "b 1"; the key draws the masks."""
     w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
     encoder, every = w["encoder"], VIT.replace(pool="avg")
-    # a fresh mask at every step, the same again in a resumed run: its key is the bits of a leaf that has moved
-    bits = jax.lax.bitcast_convert_type(dw["decoder"]["head"]["bias"][0].astype(jnp.float32), jnp.int32)
-    order = jnp.argsort(jax.random.uniform(jax.random.fold_in(jax.random.key(0), bits), (len(x), 16)), -1)
+    order = jnp.argsort(jax.random.uniform(key, (len(x), 16)), -1)
     kept = order[:, : round(16 * (1 - MASKED))]
     tokens = every.apply(encoder, x, 0, 1)
     rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + kept], 1)

@@ -88,13 +88,13 @@ def run(
         train, measured = setup.train_and_measured(predict, dataset, on_test)
         with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
             if shards > 1:
-                parts = tj.shards.uniform(len(train.labels), shards, recipe.seed)
+                parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
                 fitted = fit_apart(predict, train, recipe, named)
                 dw = tj.compose({part: one.dw for part, one in fitted.items()})
             else:
                 dw = recipe.fit(predict, train).dw
-        accuracy = tj.accuracy(predict, dw, measured.inputs, measured.labels)
+        accuracy = tj.evaluate(predict, dw, measured)
         runs.add(key, accuracy, float(trees.squared_norm(dw)) ** 0.5)
     return runs.done[key], runs.norms[key]
 

@@ -34,7 +34,7 @@ class Method:
     def hold_out(self) -> "Method":
         """From here on it trains on four fifths of the training images, and tests on the rest."""
         self.train, self.test = self.train.hold_out()
-        require(len(self.test.labels), "sharded", "five images of a class for --held_out", "fewer")
+        require(len(self.test), "sharded", "five images of a class for --held_out", "fewer")
         self.is_held_out = True
         return self
 
@@ -48,8 +48,8 @@ class Method:
             divide = {
                 "uniform": lambda: tj.shards.uniform(len(names), count, F.seed),
                 "hash": lambda: tj.shards.by_identifier(identifiers, count),
-                "class": lambda: tj.shards.by_class(self.train.labels, count),
-                "dirichlet": lambda: tj.shards.dirichlet(self.train.labels, count, F.concentration, F.seed),
+                "class": lambda: tj.shards.by_class(self.train.targets, count),
+                "dirichlet": lambda: tj.shards.dirichlet(self.train.targets, count, F.concentration, F.seed),
             }[F.sharding]
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(divide())}
         tj.shards.check_disjoint(list(divided.values()), len(names))
@@ -67,7 +67,7 @@ class Method:
 
     def full(self) -> Tree:
         """One model on all the data."""
-        return self.store({"all": np.arange(len(self.train.labels))}, "full")["all"]
+        return self.store({"all": np.arange(len(self.train))}, "full")["all"]
 
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
@@ -79,7 +79,7 @@ class Method:
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
         """On the test images, or other features."""
         on = on or self.test
-        return tj.accuracy(self.predict, dw, on.inputs, on.labels)
+        return tj.evaluate(self.predict, dw, on)
 
     def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.Membership:
         """Membership attacks on models: the training images at the rows `gone` against as many test images."""
@@ -93,7 +93,7 @@ class Method:
 
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The logits of every component on the test images, "s n c"."""
-        return np.stack([tj.logits(self.predict, store[name], self.test.inputs) for name in store])
+        return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
 
 
 def steady(fitted: tj.Fitted) -> float:

@@ -38,7 +38,7 @@ def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Ro
         for name, rows in shards.items()
     ]
     settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": AT_ONCE}
-    return dict(zip(shards, fit_many(predict, recipe.objective(), start=runs, **settings), strict=True))
+    return dict(zip(shards, fit_many(predict, runs, recipe.objective(), **settings), strict=True))
 
 
 def fill(

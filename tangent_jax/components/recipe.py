@@ -16,6 +16,7 @@ from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import Solved, solve
+from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
@@ -124,8 +125,8 @@ class Recipe:
         if self.solver == "optimum":
             return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
-        settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs}
-        return fit(predict, self.objective(), start=data, **settings, **options)
+        settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs, "metrics": {"train_accuracy": accuracy}}
+        return fit(predict, data, self.objective(), **settings, **options)
 
     def solve(
         self,

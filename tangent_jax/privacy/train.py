@@ -51,6 +51,7 @@ def clip(
     """The clipped sum of one micro-batch: norms in closed form for a model of the protocol, else vmapped gradients."""
     options: Any = {"loss": objective.loss, "clip_norm": mechanism.clip_norm}
     if is_closed_form(predict):
+        assert isinstance(predict, Predictor)
         return clipped_sum_closed_form(predict, dw, x, y, present, **options)
     return clipped_sum(predict, dw, x, y, present, **options)
 
@@ -166,7 +167,8 @@ def fit_private(
     batches = as_batches("fit_private", data, 64)
     check_private(predict, dw, batches, mechanism, objective)
     check_optimizer(optimizer, dw)
-    state, history, ledger, run, traced = State(dw, optimizer.init(dw)), History(), None, None, ""
+    state, history = State(dw, optimizer.init(dw)), History()
+    ledger, run, traced = None, None, ""
     spent = Spent(mechanism, seed is None).paid(0)
     with ExitStack() as held:
         if folder is not None:

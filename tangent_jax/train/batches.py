@@ -115,9 +115,11 @@ class OnDevice:
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
         """(inputs, targets) on the device."""
-        if self.held is None:
-            self.held = placement.replicated((np.asarray(inputs) if not isinstance(inputs, Array) else inputs, targets))
-        return self.held
+        held = self.held
+        if held is None:
+            inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
+            held = self.held = placement.replicated((inputs, targets))
+        return held
 
 
 def as_inputs(function: str, inputs: Any) -> Any:
@@ -165,7 +167,8 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
         yield from source.chunks(*source.order(epoch))
         return
     size = None
-    for batch in source(epoch) if callable(source) else source:
+    batches: Any = source(epoch) if callable(source) else source
+    for batch in batches:
         is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
         require(is_pair, "fit", "batches that are pairs (x, y)", type(batch).__name__)
         x, y = np.asarray(batch[0]), as_targets("fit", batch[1])

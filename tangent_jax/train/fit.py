@@ -124,18 +124,19 @@ def fit(
     whole_number("fit", "epochs", epochs, 1)
     dw, predict = started("fit", predict, start), trees.as_pytree(predict)
     objective, optimizer, metrics = objective or make_objective(), as_data("fit", optimizer or adam()), metrics or {}
-    data = as_source("fit", data, key)
-    if isinstance(data, Batches):
-        check_data("fit", predict, dw, data, objective)
+    source = as_source("fit", data, key)
+    if isinstance(source, Batches):
+        check_data("fit", predict, dw, source, objective)
     clash = sorted({*metrics} & {*OWN})
     require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
     state, history, saver, traced = State(dw, optimizer.init(dw)), History(), None, ""
     if folder is not None:
-        kind, do = type(data).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
-        require(isinstance(data, Batches), "fit", "Batches, where a folder is given", kind, do)
-        traced = step_program(predict, state, data, objective, optimizer)
-        run = run_identity(data, traced, jax.tree.leaves((predict, state, objective, optimizer)), epochs)
-        history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, data))
+        kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
+        require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
+        assert isinstance(source, Batches)
+        traced = step_program(predict, state, source, objective, optimizer)
+        run = run_identity(source, traced, jax.tree.leaves((predict, state, objective, optimizer)), epochs)
+        history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
         saver = Saver(folder, run)
         state = saver.restore(state, history)
     state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
@@ -143,8 +144,8 @@ def fit(
     with progress_bar(epochs, "epoch", len(history)) as bar:
         for epoch in range(len(history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
-            for inputs, targets, order, present in epoch_chunks(data, epoch, check):
-                keys = step_keys(data, epoch, steps, len(order))
+            for inputs, targets, order, present in epoch_chunks(source, epoch, check):
+                keys = step_keys(source, epoch, steps, len(order))
                 state, per_step = train_epoch(
                     predict, state, inputs, targets, order, present, keys, objective, optimizer, epoch / epochs,
                     tuple(metrics.values()), traced,
@@ -185,23 +186,25 @@ def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray,
     check_targets("fit", y, output_shape("fit", predict, dw, x), objective)
 
 
-def step_keys(data: Any, epoch: int, first: int, count: int) -> Array | None:
+def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     """A key for each of `count` steps from `first` of an epoch, folded from the data's; None for data without one."""
     if not isinstance(data, Batches):
         return None
+    assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
     return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
 
 
 def step_program(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> str:
     """The digest of what a training computes besides its numbers: the start of the optimiser, and a step."""
-    rows, key = data.rows[:1].repeat(data.batch_size), step_keys(data, 0, 0, 1)
-    batch = data.inputs[rows], data.targets[rows], np.ones(len(rows), np.float32), None if key is None else key[0]
+    rows = data.rows[:1].repeat(data.batch_size)
+    x, y, present, key = data.inputs[rows], data.targets[rows], np.ones(len(rows), np.float32), step_keys(data, 0, 0, 1)
 
-    def step(predict: Predict, state: State, batch: Any, objective: Objective, optimizer: Optimizer) -> Any:
-        return optimizer.init(state.dw), train_step(predict, state, *batch, objective, optimizer, 0.0)[0]
+    def step(predict: Predict, state: State, *others: Any) -> Any:
+        *_, optimizer = others
+        return optimizer.init(state.dw), train_step(predict, state, *others, progress=0.0)[0]
 
-    return program(step, predict, state, batch, objective, optimizer)
+    return program(step, predict, state, x, y, present, key[0], objective, optimizer)
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
