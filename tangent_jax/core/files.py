@@ -47,10 +47,20 @@ def allocate(path: Path, size: int) -> None:
         with path.open("ab") as file:
             file.truncate(size)
             if size:
-                os.posix_fallocate(file.fileno(), 0, size)
+                reserve(file.fileno(), size)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Reserves a file's blocks; where the system has no such call, as macOS, by writing them."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    zeros = bytes(1 << 20)
+    for start in range(0, size, len(zeros)):
+        os.pwrite(descriptor, zeros[: size - start], start)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from tqdm import tqdm
 
@@ -51,18 +52,37 @@ class Bar(tqdm):
         check_stop()
         return shown
 
+    def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = False, **values: Any) -> None:
+        """The values beside the bar, shown when it is drawn next."""
+        super().set_postfix(ordered_dict, refresh, **values)
+
+
+class Lines:
+    """A stream in whole lines: what a bar draws over and over on a terminal."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        line = text.replace("\r", "").strip()
+        if line:
+            self.stream.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+EVERY = 30.0  # seconds between two lines where stderr is no terminal
+
 
 def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
-    """A bar that begins at `done` of `total` (None: not known); silent outside `show_progress`."""
+    """A bar that begins at `done` of `total` (None: not known); silent outside `show_progress`.
+
+    Where stderr is no terminal, it is one plain line every 30 seconds, and nothing for shorter work.
+    """
     title = _TITLE.get()
-    return Bar(
-        total=total,
-        initial=done,
-        desc=title,
-        unit=unit,
-        disable=title is None,
-        file=sys.stderr,
-        dynamic_ncols=True,
-        mininterval=0.5,
-        delay=1.0 if total is None else 0.0,
-    )
+    options: Any = {"file": sys.stderr, "dynamic_ncols": True, "mininterval": 0.5}
+    options["delay"] = 1.0 if total is None else 0.0
+    if not sys.stderr.isatty():
+        options = {"file": Lines(sys.stderr), "mininterval": EVERY, "delay": EVERY, "ncols": 0}
+    return Bar(total=total, initial=done, desc=title, unit=unit, disable=title is None, **options)

@@ -125,7 +125,11 @@ def existing(where: str) -> Path:
 
 def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        do = "pip install scikit-learn, or tangent-jax[data]"
+        raise refusal("open_dataset", "scikit-learn, which holds the digits", "none", do) from error
 
     bunch: Any = load_digits()
     images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
