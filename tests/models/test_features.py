@@ -16,7 +16,7 @@ from tangent_jax.data.sources import Examples
 from tangent_jax.models import features as module
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.cache import CachedRows, erase
-from tangent_jax.models.features import Cache, Features, features, trunk_keys
+from tangent_jax.models.features import Cache, Features, features, trunk_key
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
@@ -50,7 +50,7 @@ def compute(stage, folder, data=None, skip=False, **options):
 def test_the_cache_holds_what_the_trunk_returns(tmp_path, stage):
     got = compute(stage, tmp_path)
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(stage)))
-    assert (got.labels == examples().labels).all()
+    assert (got.targets == examples().labels).all()
 
 
 def test_images_are_kept_as_decoded(tmp_path):
@@ -111,8 +111,8 @@ def test_a_damaged_cache_is_noticed_and_rebuilt(tmp_path, monkeypatch, harm):
 
 
 def test_the_key_follows_what_decides_the_rows():
-    def key(model=MODEL, w=W, data=None, stage=3, dtype=None):
-        return trunk_keys(model, w, data or examples(), stage, dtype)[stage]
+    def key(model=MODEL, w=W, stage=3, dtype=None):
+        return trunk_key(model, w, stage, dtype, np.dtype("float32"))
 
     def changed(path):
         return trees.replace(W, trees.nest({path: trees.leaves(W)[path] + 1}))
@@ -126,9 +126,44 @@ def test_the_key_follows_what_decides_the_rows():
         key(MODEL.replace(eps=1e-5)),
         key(stage=2),
         key(dtype="bfloat16"),
-        key(data=examples().take(np.arange(149))),
     ]
-    assert len({key(), *others}) == 8
+    assert len({key(), *others}) == 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Users(VisionTransformer):
+    """A model of a user's own, with a field that nothing but `apply` knows."""
+
+    gain: float = 1.0
+    said: tuple[int, ...] | None = None
+
+    def apply(self, w, x, start=0, stop=None):
+        return self.gain * super().apply(w, x, start, stop)
+
+    def input_shape(self, stage):
+        return self.said if self.said and stage else super().input_shape(stage)
+
+
+class Mended(Users):
+    def apply(self, w, x, start=0, stop=None):
+        return super().apply(w, x, start, stop) + 1.0
+
+
+def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
+    """What `trunk_settings` forgot came back as the old code's rows (FOUND, 50)."""
+    models = [Users(MODEL.config), Users(MODEL.config, gain=2.0), Mended(MODEL.config)]
+    for model in [*models, *models]:
+        got = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+        x = MODEL.preprocessing.normalize(np.stack([decode(p, "", 8, MODEL.preprocessing) for p in PICTURES[:5]]))
+        assert_rel_close(np.asarray(got.inputs), np.asarray(model.apply(W, x, 0, 2)))
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_a_shape_that_apply_does_not_give_writes_no_row(tmp_path):
+    model = Users(MODEL.config, said=(10,))
+    with pytest.raises(InputError, match=r"of shape \(10,\) as the model says; got shape \(5, 12\) from apply"):
+        features(model, W, examples(), 2, Cache(tmp_path))
+    assert not [*tmp_path.rglob("inputs.bin")]
 
 
 def test_a_higher_stage_continues_from_a_lower_one(tmp_path):
@@ -154,7 +189,7 @@ def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
         with pytest.raises(InputError, match="image 70"):
             compute(3, tmp_path, examples(bad=(70, 80)))
         got = compute(3, tmp_path, examples(bad=(70, 80)), skip=True)
-        assert (got.skipped, len(got.inputs), len(got.labels)) == (2, 148, 148)
+        assert (got.skipped, len(got.inputs), len(got.targets)) == (2, 148, 148)
         assert "image 70" not in [name for _, name in got.examples]
         kept = np.setdiff1d(np.arange(150), [70, 80])
         assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[kept])
@@ -184,7 +219,7 @@ def test_what_is_held_out_of_train_is_not_in_it():
     train, held = data.hold_out()
     assert {*train.examples}.isdisjoint(held.examples)
     assert {*train.examples, *held.examples} == {*data.examples}
-    assert np.bincount(held.labels).tolist() == [4, 4, 4]
+    assert np.bincount(held.targets).tolist() == [4, 4, 4]
     assert all(data.examples[int(x)] == pair for x, pair in zip(held.inputs[:, 0], held.examples, strict=True))
 
 
