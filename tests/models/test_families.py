@@ -194,6 +194,11 @@ def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
+class MyConfig(ViTConfig):
+    """A user's own configuration."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Mine(VisionTransformer):
     """A user's own model."""
 
@@ -208,6 +213,8 @@ def test_what_would_not_read_back_is_not_written(tmp_path):
         (tmp_path / "m.bin", made, r"save: expected a path that ends in \.safetensors; got .*m\.bin"),
         (path, Pretrained(made.model.replace(pre_norm=0), w, ""), "save: expected true or false in pre_norm of config"),
         (path, Pretrained(made.model.replace(eps=np.float32(1e-6)), w, ""), "a model whose settings JSON holds"),
+        (path, Pretrained(VisionTransformer(MyConfig(**dataclasses.asdict(made.model.config))), w, ""),
+         r"save: expected a model that its settings make again, .*; got VisionTransformer\(config=MyConfig"),
     ]  # fmt: skip
     for target, given, match in cases:
         with pytest.raises(InputError, match=match) as error:
@@ -274,9 +281,7 @@ def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match)
 def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
-    names = (
-        "a Vision Transformer as timm, Hugging Face, Google name it, or a ResNet as timm, torchvision, Hugging Face"
-    )
+    names = "a Vision Transformer as timm, Hugging Face, Google name it, or a ResNet as timm, torchvision, Hugging Face"
     with pytest.raises(InputError, match=f"load: expected {names} name it; got norm.weight in .*m.safetensors"):
         load(path)
     with pytest.raises(InputError, match=r"load: expected an architecture of Ti/8, .*, resnet152; got XL/16"):
