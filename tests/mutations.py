@@ -180,7 +180,7 @@ MUTATIONS = [
       f"{FAMILY}::test_what_would_not_read_back_is_not_written"),
     M("tangent_jax/models/parametrize.py", "    return base, (*inner, {name: own})", "    return base, ()",
       f"{FAMILY}::test_what_save_writes_reads_back"),
-    M("tangent_jax/models/anchor.py", "            require(shape == got, \"Pretrained\"", "            require(True, \"Pretrained\"",
+    M("tangent_jax/models/anchor.py", "            require(shape == found, \"Pretrained\"", "            require(True, \"Pretrained\"",
       f"{LORA}::test_weights_that_are_not_the_model_s_are_one_clear_line"),
     M("tangent_jax/models/vit/model.py", "        require(not old, \"with_adapters\"", "        require(True, \"with_adapters\"",
       f"{LORA}::test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refused_by_name"),

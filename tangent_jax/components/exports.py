@@ -42,8 +42,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     """(the anchor, dw) that `export` wrote.
 
     Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
-    Guarantees: the model is equal to the one exported, w and dw have its bits; a part of a fused qkv that was frozen
-                comes back with a step of zeros.
+    Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
+                was trained, the rest of it comes back with a step of zeros.
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or the step
                 does not fit its anchor.
     """

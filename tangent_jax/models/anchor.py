@@ -28,9 +28,10 @@ class Pretrained:
     def __post_init__(self) -> None:
         expected, w = self.model.shapes(), trees.leaves(self.w)
         for path in sorted(expected.keys() | w.keys()):
-            shape, got = expected.get(path), jnp.shape(w[path]) if path in w else None
-            wanted = f"no leaf {path}" if shape is None else f"{path} of shape {shape}"
-            require(shape == got, "Pretrained", f"{wanted}, as the model has it", got and f"shape {got}")
+            shape, found = expected.get(path), jnp.shape(w[path]) if path in w else None
+            wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
+            got = f"shape {found}" if path in w else "none"
+            require(shape == found, "Pretrained", f"{wanted}, as the model has it", got)
 
     def with_head(self, classes: int, key: Array) -> "Pretrained":
         """A freshly drawn head for `classes` classes, and the rest as it was."""
@@ -78,12 +79,9 @@ class Pretrained:
         return dataclasses.replace(self, model=model, w=w)
 
     def _able(self, method: str) -> Any:
-        kind, is_below = type(self.model).__name__, hasattr(unwrapped(self.model)[0], method)
-        expected, do = (
-            "a model that can do it, such as a VisionTransformer",
-            "Do it before with_lora" if is_below else "",
-        )
-        require(hasattr(self.model, method), method, expected, kind, do)
+        kind, (base, _) = type(self.model).__name__, unwrapped(self.model)
+        do = "Do it before with_lora" if hasattr(base, method) else ""
+        require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
         return getattr(self.model, method)
 
 

@@ -27,7 +27,7 @@ class Naming(NamedTuple):
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
-    """The predicate of tensors of which at least one has a name that begins with the pattern."""
+    """Returns the predicate of tensors: at least one has a name that begins with the pattern."""
     return lambda tensors: any(re.match(pattern, name) for name in tensors)
 
 

@@ -172,7 +172,10 @@ def test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refu
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda w: {**w, "head": {"bias": w["head"]["bias"]}}, r"head/kernel of shape \(12, 7\), as .*; got None"),
+        (
+            lambda w: {**w, "head": {"bias": w["head"]["bias"]}},
+            r"head/kernel of shape \(12, 7\), as .*; got none",
+        ),
         (lambda w: {**w, "gate": w["class_token"]}, r"no leaf gate, as the model has it; got shape \(12,\)"),
         (lambda w: {**w, "class_token": w["class_token"][:5]}, r"class_token of shape \(12,\), .*; got shape \(5,\)"),
     ],
