@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,15 +26,14 @@ DIFFERENCE = 1e-7  # central difference, step 1e-5, f64
 
 def assert_rel_close(got, want, tolerance=None):
     """Trees of one structure, shapes and dtypes, whose difference is small in relative L2 norm over all leaves."""
-    got, want = jax.tree.leaves_with_path(got), jax.tree.leaves_with_path(want)
-    assert [path for path, _ in got] == [path for path, _ in want]
+    chex.assert_trees_all_equal_shapes_and_dtypes(got, want)
+    got, want = jax.tree.leaves_with_path(got), jax.tree.leaves(want)
     squares = np.zeros(2)
-    for (path, g), (_, w) in zip(got, want, strict=True):
-        assert (g.shape, g.dtype) == (w.shape, w.dtype), (path, g.shape, g.dtype, w.shape, w.dtype)
+    for (path, g), w in zip(got, want, strict=True):
         g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
         assert np.isfinite(g).all(), path
         squares += np.sum((g - w) ** 2), np.sum(w**2)
-    tolerance = tolerance or TOLERANCE[str(jnp.dtype(want[0][1].dtype))]
+    tolerance = tolerance or TOLERANCE[str(jnp.dtype(want[0].dtype))]
     error = np.sqrt(squares[0] / max(squares[1], np.finfo(np.float64).tiny))
     assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"
 

@@ -193,6 +193,21 @@ def test_weights_of_any_shape_and_number(folder, shapes, data):
     (folder / "config.json").unlink()
 
 
+DESCRIBED = {
+    "family": "vit", "names": "ours", "wrappers": [{"lora": {"rank": 1, "blocks": 1}}], "preprocessing": {"crop": 1.0},
+    "config": {"width": 8, "depth": 1, "heads": 2, "mlp_width": 9, "patch_size": 4, "image_size": 8, "eps": 1e-6},
+}  # fmt: skip
+
+
+@FUZZ
+@given(fields=mutated(DESCRIBED) | mutated({n: v for n, v in DESCRIBED.items() if n != "family"}) | JSON)
+def test_descriptions_of_models(folder, fields):
+    """Also those of version 0.2, which named no family."""
+    content = save({"head/bias": np.ones(3, np.float32)}, {"tangent_jax": json.dumps(fields)})
+    (folder / "d.safetensors").write_bytes(content)
+    read(lambda: load(folder / "d.safetensors"))
+
+
 @pytest.fixture(scope="module")
 def store(folder):
     store = Store(folder / "store")

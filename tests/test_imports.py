@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import tangent_jax
+from tangent_jax.models.load import FAMILIES
 
 ROOT = Path(tangent_jax.__file__).parent
 ORDER = [
@@ -105,6 +106,18 @@ def test_no_flag_appears_by_importing_what_the_binaries_share():
     """Of all that they share, in a fresh process; each binary defines its flags itself."""
     modules = subprocess.check_output([sys.executable, "-W", "ignore", "-c", NO_FLAGS], cwd=ROOT.parent, text=True)
     assert int(modules) >= 13
+
+
+def test_nothing_but_the_list_knows_a_family():
+    """Neither by an import nor by a name; the package's own names and each family's files apart."""
+    named = {family.name for family in FAMILIES} | {family.model.__name__ for family in FAMILIES}
+    own = tuple(f"tangent_jax.models.{family.name}" for family in FAMILIES)
+    for name, path in MODULES.items():
+        if name.startswith(own) or name in ("tangent_jax.__init__", "tangent_jax.models.load"):
+            continue
+        assert not [target for target in imports(path) if target.startswith(own)], name
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not texts & (named | {"bottleneck"}), name
 
 
 def test_every_file_holds_one_idea_and_every_body_fits_a_screen():

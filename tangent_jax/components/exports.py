@@ -13,27 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.files import file_digest, write_whole, write_whole_folder
+from tangent_jax.core.files import expanded, file_digest, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
-from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core.tensors import read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.load import describe, read
+from tangent_jax.models.files import assemble
+from tangent_jax.models.load import encoded, read
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 
 
 def export(folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any]) -> None:
     """Writes a folder that does not exist yet, whole or not at all."""
-    folder = Path(folder)
+    folder = expanded("export", folder)
     require(not folder.exists(), "export", "a folder that does not exist yet", folder)
     trees.check_part("export", predict.w, dw)
     with write_whole_folder(folder) as partial:
         for name, tree in (("model", predict.w), ("tangent", dw)):
-            flat = {path: np.asarray(leaf) for path, leaf in trees.leaves(tree).items()}
-            write_whole(partial / f"{name}.safetensors", encode(predict.model.to_world(flat), describe(predict.model)))
+            content = encoded("export", predict.model, trees.leaves(tree), "world")
+            write_whole(partial / f"{name}.safetensors", content)
         files = {path.name: file_digest(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, "files": files}, indent=1) + "\n")
 
@@ -41,26 +41,27 @@ def export(folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: 
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) that `export` wrote.
 
-    Args:   model: what the export is of; None: a Vision Transformer, as the file says.
-    Raises: InputError if the folder is no export, or its step does not fit its anchor.
+    Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
+    Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
+                was trained, the rest of it comes back with a step of zeros.
+    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or the step
+                does not fit its anchor.
     """
-    folder = Path(folder)
-    paths = [folder / f"{name}.safetensors" for name in ("model", "tangent")]
+    folder = expanded("load_export", folder)
+    paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
+    for path in (*paths, said):
+        require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
+    files = parse_json("load_export", said.read_bytes(), said).get("files")
     for path in paths:
-        require(path.exists(), "load_export", "model.safetensors and tangent.safetensors", f"no {path}")
-    said = folder / "provenance.json"
-    require(said.exists(), "load_export", "provenance.json, which says what the step is a sum of", f"no {said}")
-    files = parse_json("load_export", said.read_bytes(), said).get("files", {})
-    for path in paths if isinstance(files, dict) else []:
-        whole = files.get(path.name) in (None, file_digest(path))  # None: written before 0.2
+        whole = isinstance(files, dict) and files.get(path.name) == file_digest(path)
         require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
-    pretrained = read(paths[0]) if model is None else Pretrained(model, from_world(model, paths[0]), str(paths[0]))
-    dw = from_world(pretrained.model, paths[1])
+    own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
+    pretrained = read(paths[0]) if own is None else own
+    dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
     return pretrained, dw
 
 
-def from_world(model: Model, path: Path) -> Tree:
-    """A tree of the model, from a file under the names that others know."""
-    tensors, _ = read_tensors("load_export", path)
-    return trees.nest({path: jnp.asarray(leaf) for path, leaf in model.from_world(tensors).items()})
+def from_world(model: Model, path: Path) -> dict[str, Any]:
+    """The leaves of the model by path, from a file under the names that others know."""
+    return model.from_world(read_tensors("load_export", path)[0])

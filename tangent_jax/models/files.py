@@ -18,7 +18,7 @@ class Tensors(NamedTuple):
     """A file as it lies: tensors by name, the file's own metadata, and the JSON files beside it, by name."""
 
     tensors: dict[str, np.ndarray]
-    metadata: dict[str, Any]
+    metadata: Mapping[str, str]
     beside: Mapping[str, dict[str, Any]]
     path: str
 

@@ -1,60 +1,65 @@
 """Pre-trained weights by name: `load(source)`, and `save`.
 
-Read are Google's .npz, timm-named or Hugging Face ViT-named .safetensors (a file, a folder with model.safetensors, or
-hf-hub:OWNER/NAME), files of `save`, "builtin" and "random:L/16". No pickle is ever loaded.
+Read are .safetensors under the names that others give a family's tensors (a file, a folder with model.safetensors, or
+hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". No pickle is ever loaded.
+
+A file of ours says in its metadata what its model is (`Description`), so that it reads back without being told.
 """
 
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from tangent_jax.core import refusal, require, trees
 from tangent_jax.core.files import expanded, write_whole
-from tangent_jax.core.records import parse_json
+from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.files import Tensors
+from tangent_jax.models.family import Family
+from tangent_jax.models.files import Tensors, assemble
+from tangent_jax.models.parametrize import WRAPPERS, unwrapped
 from tangent_jax.models.protocol import Model, initial_weights
-from tangent_jax.models.resnet import config as resnet_config
 from tangent_jax.models.resnet import weights as resnet
-from tangent_jax.models.resnet.model import ResNet
-from tangent_jax.models.resnet.names import is_resnet
 from tangent_jax.models.vit import weights as vit
-from tangent_jax.models.vit.config import vit_config
-from tangent_jax.models.vit.model import VisionTransformer
 
-BUILTIN = {"builtin": "vit_builtin.safetensors", "builtin-resnet": "resnet_builtin.safetensors"}
+FAMILIES = (vit.FAMILY, resnet.FAMILY)
+EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
+METADATA = "tangent_jax"
+"""The key of a Description in a file's metadata."""
 
 
 def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
-    """Reads a pre-trained Vision Transformer or ResNet.
+    """Reads a pre-trained model of a family, such as a Vision Transformer or a ResNet.
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
                 .safetensors file, or a folder with model.safetensors;
                 expected: the architecture the caller asks for, such as "L/16" or "resnet50", or None for any.
-    Returns:    Pretrained; its model has classes = 0 where the file holds no head.
+    Returns:    Pretrained, its weights in f32; its model has classes = 0 where the file holds no head. A file of `save`
+                gives the model and the weights that were saved.
     Raises:     InputError naming the file, and the tensor with its expected and found shape.
     """
-    if source not in BUILTIN and not str(source).startswith(("random:", "hf-hub:")):
-        source = os.fspath(expanded("load", source))
+    if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
+        source = expanded("load", source)
     source = os.fspath(source)
-    if source in BUILTIN:
-        with resources.as_file(resources.files("tangent_jax") / "assets" / BUILTIN[str(source)]) as path:
+    if source in EMBEDDED:
+        with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
     elif source.startswith("random:"):
-        name = source.removeprefix("random:")
-        is_residual = name in resnet_config.SIZES
-        model = ResNet(resnet_config.resnet_config(name)) if is_residual else VisionTransformer(vit_config(name))
+        family, config = architecture(source.removeprefix("random:"))
+        model = family.model(config)
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
         pretrained = read(download(source.removeprefix("hf-hub:")))
     else:
-        kinds = "weights: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
+        kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
         require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
         pretrained = read(Path(source))
     if expected is not None:
@@ -62,41 +67,42 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
     return dataclasses.replace(pretrained, source=source)
 
 
+def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
+    """Writes one .safetensors file, whole or not at all, from which `load` gives this model and these weights back.
+
+    Raises:     InputError for another kind of file, a user's own model, or weights of more than 32 bits.
+    """
+    path, model = expanded("save", path), pretrained.model
+    require(path.suffix == ".safetensors", "save", "a path that ends in .safetensors", path)
+    known, own = " or ".join(family.title for family in FAMILIES), type(unwrapped(model)[0]).__name__
+    do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
+    require(family_of(model) is not None, "save", f"{known}, alone or with LoRA", own, do)
+    write_whole(path, encoded("save", model, trees.leaves(pretrained.w), "ours"))
+
+
 def read(path: Path) -> Pretrained:
     """The model in one file, or in a folder's model.safetensors."""
     if path.is_dir():
         path = path / "model.safetensors"
         require(path.exists(), "load", f"model.safetensors in {path.parent}", "none")
-    if path.suffix == ".npz":
-        return vit.from_google(read_npz(path))
     do = "Convert it first; pickled checkpoints are never loaded"
-    require(path.suffix == ".safetensors", "load", "a .npz or .safetensors file", path.name, do)
-    file = read_safetensors(path)
-    if "config" not in file.metadata:
-        return (resnet if is_resnet(file.tensors) else vit).from_torch(file)
-    config = file.metadata["config"]
-    return (resnet if isinstance(config, dict) and "bottleneck" in config else vit).from_ours(file)
-
-
-def check_architecture(expected: str, model: Model, source: str) -> None:
-    """Raises InputError unless the model is the architecture asked for, such as L/16 or resnet50."""
-    kinds = {True: "a ResNet", False: "a Vision Transformer"}
-    asked, found = expected in resnet_config.SIZES, isinstance(model, ResNet)
-    require(asked == found, "load", f"{expected}, {kinds[asked]}", f"{kinds[found]} in {source}")
-    if isinstance(model, ResNet):
-        resnet.check_architecture(expected, model.config, source)
-    elif isinstance(model, VisionTransformer):
-        vit.check_architecture(expected, model.config, source)
+    require(path.suffix in (".npz", ".safetensors"), "load", "a .npz or .safetensors file", path.name, do)
+    file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
+    if METADATA in file.metadata:
+        return read_ours(file)
+    for naming in (naming for family in FAMILIES for naming in family.namings):
+        if naming.recognises(file.tensors):
+            return naming.read(file)
+    known = ", or ".join(f"{f.title} as {', '.join(n.title for n in f.namings)} name it" for f in FAMILIES)
+    raise refusal("load", known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")
 
 
 def read_safetensors(path: Path) -> Tensors:
-    """The file and the JSON beside it; the metadata of a file of ours is its configuration."""
+    """The file and the JSON beside it."""
     tensors, metadata = read_tensors("load", path)
-    if "tangent_jax" in metadata:
-        return Tensors(tensors, parse_json("load", metadata["tangent_jax"], f"the metadata of {path}"), {}, str(path))
     sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config")}
     beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
-    return Tensors(tensors, {**metadata}, beside, str(path))
+    return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
 
 
 def read_npz(path: Path) -> Tensors:
@@ -122,13 +128,112 @@ def download(hub_id: str) -> Path:
         raise refusal("load", f"the hub to answer for {hub_id}", type(error).__name__, do) from error
 
 
-def describe(model: Model) -> dict[str, str]:
-    """What makes the model, as the metadata of a safetensors file."""
-    meta = {"config": model.settings, "preprocessing": dataclasses.asdict(model.preprocessing)}
-    return {"tangent_jax": json.dumps(meta)}
+# Architectures by name
 
 
-def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
-    """One safetensors file that `load` reads: our names, the configuration in its metadata; written whole or not."""
-    tensors = {name: np.asarray(leaf) for name, leaf in trees.leaves(pretrained.w).items()}
-    write_whole(Path(path), encode(tensors, describe(pretrained.model)))
+def family_of(model: Model) -> Family | None:
+    """The family of a model, or of the one that it wraps; None for a user's own."""
+    base, _ = unwrapped(model)
+    return next((family for family in FAMILIES if type(base) is family.model), None)
+
+
+def architecture(name: str) -> tuple[Family, Any]:
+    """The family and the configuration of a named architecture, such as "L/16"."""
+    for family in FAMILIES:
+        if name in family.architectures:
+            return family, family.architectures[name]
+    known = ", ".join(name for family in FAMILIES for name in family.architectures)
+    raise refusal("load", f"an architecture of {known}", name)
+
+
+def check_architecture(expected: str, model: Model, source: str) -> None:
+    """Raises InputError naming the first size in which a model is not the architecture asked for, such as L/16."""
+    (asked, config), found, (base, _) = architecture(expected), family_of(model), unwrapped(model)
+    got = f"{found.title if found else type(base).__name__} in {source}"
+    require(found is asked, "load", f"{expected}, {asked.title}", got)
+    for field in asked.sizes:
+        want, got = getattr(config, field), getattr(base.config, field)
+        require(want == got, "load", f"{expected} with {field} {want}", f"{field} {got} in {source}")
+
+
+# Files of ours
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What the metadata of a file of ours say of its model.
+
+    family          its name, None for a user's own model
+    config          the settings of the model without its wrappers
+    wrappers        the innermost first: {its name in WRAPPERS: its fields but `base`}
+    names           of the tensors: our paths, or those of the model's `to_world`
+    """
+
+    family: str | None
+    config: dict[str, Any]
+    preprocessing: Preprocessing
+    wrappers: tuple[dict[str, dict[str, Any]], ...]
+    names: Literal["ours", "world"]
+
+
+def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
+    """Leaves by path as a safetensors file that describes its model; the tensors have our names or the world's.
+
+    Raises:     InputError for leaves of more than 32 bits, and for a model that its description does not give back.
+    """
+    arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
+    for path, leaf in arrays.items():
+        got = f"{path} in {leaf.dtype}"
+        require(leaf.dtype.itemsize <= 4, function, "leaves that float32 holds", got, "Cast them to float32 first")
+    (base, wrappers), family = unwrapped(model), family_of(model)
+    name = None if family is None else family.name
+    said = dataclasses.asdict(Description(name, base.settings, model.preprocessing, wrappers, names))
+    try:
+        text = json.dumps(said)
+    except TypeError as error:
+        raise refusal(function, "a model whose settings JSON holds", f"{base.settings} ({error})") from error
+    if family is not None:
+        again = described(function, parse_json(function, text, "its settings"), "its settings")
+        require(again == model, function, f"a model that its settings make again, {again}", model)
+    return encode(model.to_world(arrays) if names == "world" else arrays, {METADATA: text})
+
+
+def read_ours(file: Tensors) -> Pretrained:
+    """What `save` or `export` wrote."""
+    where = f"the metadata of {file.path}"
+    fields = parse_json("load", file.metadata[METADATA], where)
+    if "family" not in fields:
+        fields = of_version_0_2(fields, file.tensors, where)
+    model = described("load", fields, where)
+    flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
+    return assemble(model, flat, file.path)
+
+
+def described(function: str, fields: dict[str, Any], where: str) -> Model:
+    """The model that the fields of a Description make."""
+    said: Description = typed(Description, fields, function, where)
+    family = next((family for family in FAMILIES if family.name == said.family), None)
+    known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
+    require(family is not None, function, f"a family of {known} in {where}", said.family, do)
+    assert family is not None
+    model = family.model(typed(family.config, said.config, function, f"config of {where}"), said.preprocessing)
+    for name, own in (entry for wrapper in said.wrappers for entry in wrapper.items()):
+        require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
+        model = typed(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
+    return model
+
+
+def of_version_0_2(fields: dict[str, Any], tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The description of a file that version 0.2 wrote, and of the embedded weights, as a Description has it.
+
+    It named neither family nor names of tensors, kept LoRA's fields among the settings, and a ViT embedded by version
+    0.1 calls eps "epsilon".
+    """
+    given = typed(dict[str, Any], fields.get("config"), "load", f"config of {where}")
+    config = {"eps" if name == "epsilon" else name: value for name, value in given.items()}
+    lora = {name: config.pop(f"lora_{name}") for name in ("rank", "blocks") if f"lora_{name}" in config}
+    fitting = (f for f in FAMILIES if config.keys() <= {field.name for field in dataclasses.fields(f.config)})
+    family = next(fitting, None)
+    is_world = family is not None and any(naming.recognises(tensors) for naming in family.namings)
+    new = {"family": None if family is None else family.name, "names": "world" if is_world else "ours"}
+    return {**fields, **new, "config": config, "wrappers": [{"lora": lora}] if lora else []}

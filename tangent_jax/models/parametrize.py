@@ -108,6 +108,20 @@ class LoRA:
         return self.base.from_world({path: leaf for path, leaf in tensors.items() if path not in own}) | own
 
 
+WRAPPERS: dict[str, type] = {"lora": LoRA}
+"""What makes a model of another, its field `base`, by the names that files give it."""
+
+
+def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
+    """The model below all wrappers, and these as {name: its fields but `base`}, the innermost first."""
+    name = next((name for name, kind in WRAPPERS.items() if type(model) is kind), None)
+    if name is None:
+        return model, ()
+    base, inner = unwrapped(model.base)
+    own = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "base"}
+    return base, (*inner, {name: own})
+
+
 def merged(node: Any) -> Any:
     """The pairs with every kernel that has factors made W + A B, with the tangent of that."""
     if isinstance(node, Dual):

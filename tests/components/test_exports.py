@@ -64,5 +64,22 @@ def test_an_export_is_refused_whole_or_not_written(tmp_path):
     with pytest.raises(InputError, match="does not exist yet"):
         export(tmp_path / "out", predict, {}, {})
     assert (tmp_path / "out.partial").exists()  # the user's own
-    with pytest.raises(InputError, match=r"no .*model.safetensors"):
+    with pytest.raises(InputError, match=r"load_export: expected model.safetensors, .*; got no .*model.safetensors"):
+        load_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["model", "tangent"])
+def test_a_file_that_provenance_does_not_name_is_refused(tmp_path, name):
+    export(tmp_path / "out", *predictor("blocks", 1, 1), {"mean_of": "shards"})
+    path, said = tmp_path / f"out/{name}.safetensors", tmp_path / "out/provenance.json"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # one bit of one number
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"load_export: expected an unaltered .*{name}.safetensors; got another than"):
+        load_export(tmp_path / "out")
+    said.write_text('{"mean_of": "shards"}')
+    with pytest.raises(InputError, match=r"load_export: expected an unaltered .*model.safetensors; got another than"):
+        load_export(tmp_path / "out")
+    said.unlink()
+    with pytest.raises(InputError, match=r"load_export: expected .*provenance.json; got no .*provenance.json"):
         load_export(tmp_path / "out")

@@ -110,7 +110,7 @@ def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path
     predict = tangent(moved(made, kind), 1, kind)
     dw = tree_normal(7, predict.zeros())
     export(tmp_path / "export", predict, dw, {})
-    again, step = load_export(tmp_path / "export", predict.model)
+    again, step = load_export(tmp_path / "export")
     assert trees.fingerprint(again.w) == trees.fingerprint(predict.w)
     assert trees.fingerprint(step) == trees.fingerprint(dw)
 
@@ -135,3 +135,67 @@ def test_bad_ranks_are_refused_by_name():
         make_subset(small()[0], "lora")
     with pytest.raises(InputError, match="no reset with adapters or LoRA"):
         Recipe(kind="lora", reset=True).predictor(10)
+
+
+KEY = jax.random.key(0)
+METHODS = {
+    "head": lambda p: p.with_head(3, KEY),
+    "token": lambda p: p.with_class_token(1, KEY),
+    "other token": lambda p: p.with_class_token(2, KEY),
+    "adapters": lambda p: p.with_adapters(2, 2, KEY),
+    "wider adapters": lambda p: p.with_adapters(3, 1, KEY),
+    "lora": lambda p: p.with_lora(2, 1, KEY),
+    "more lora": lambda p: p.with_lora(1, 2, KEY),
+    "reset": lambda p: p.reset(make_subset(p.model, blocks=1), KEY),
+    "resized": lambda p: p.resized(12),
+}
+SAME = [{"token", "other token"}, {"adapters", "wider adapters"}, {"lora", "more lora"}]
+BELOW_LORA = {"token", "other token", "adapters", "wider adapters", "resized"}
+
+
+@pytest.mark.parametrize("first", METHODS)
+def test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refused_by_name(first):
+    """With adapters of another width, the old leaves stayed under shapes that said the new one."""
+    made = METHODS[first](Pretrained(*small(depth=2), "here"))
+    for second, change in METHODS.items():
+        if any({first, second} <= same for same in SAME) or ("lora" in first and second in BELOW_LORA):
+            refusal = r"^(with_class_token|with_adapters|resized|LoRA): expected a model .*; got [^\n]*$"
+            with pytest.raises(InputError, match=refusal):
+                change(made)
+        elif {first, second} != {"resized"}:
+            again = change(made)
+            assert {path: leaf.shape for path, leaf in trees.leaves(again.w).items()} == again.model.shapes()
+            x = normal(3, (2, *again.model.input_shape(0)))
+            assert np.isfinite(again.model.apply(again.w, x)).all(), (first, second)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            lambda w: {**w, "head": {"bias": w["head"]["bias"]}},
+            r"head/kernel of shape \(12, 7\), as .*; got none",
+        ),
+        (lambda w: {**w, "gate": w["class_token"]}, r"no leaf gate, as the model has it; got shape \(12,\)"),
+        (lambda w: {**w, "class_token": w["class_token"][:5]}, r"class_token of shape \(12,\), .*; got shape \(5,\)"),
+    ],
+)
+def test_weights_that_are_not_the_model_s_are_one_clear_line(change, match):
+    model, w = small()
+    with pytest.raises(InputError, match=f"Pretrained: expected {match}"):
+        Pretrained(model, change(w), "here")
+
+
+def test_the_first_factor_is_drawn_by_the_number_of_its_inputs():
+    """N(0, 1 / inputs): x A is of order one whatever the width, and so is the step that B takes."""
+    model, w = small(depth=1)
+    wide = model.replace(width=96, mlp_width=384)
+    w = trees.nest({path: np.zeros(shape, np.float32) for path, shape in wide.shapes().items()})
+    made = Pretrained(wide, w, "here").with_lora(32, 1, KEY)
+    inputs = {"query": 96, "key": 96, "value": 96, "out": 96, "mlp_in": 96, "mlp_out": 384}
+    for path, leaf in trees.leaves(made.w).items():
+        module, _, name = path.rpartition("/")
+        if name == "lora_a":
+            expected = inputs[module.rpartition("/")[2]] ** -0.5
+            assert abs(float(leaf.std()) / expected - 1) < 0.1, path
+        assert name != "lora_b" or not leaf.any()

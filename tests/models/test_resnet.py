@@ -94,6 +94,25 @@ def test_in_training_the_batch_s_statistics_standardise(x64):
     assert_rel_close(model.apply(trees.nest(flat), x), logits)
 
 
+def test_both_relus_of_a_block_are_leaky(x64):
+    """LQF's network (Achille et al. 2021), written out."""
+    model, w = small("basic, large stem, leaky")
+    p, config = w["layer1"]["block_1"], model.config
+    x = normal(3, (2, *model.input_shape(2)))
+
+    def convolved(x, j):
+        kernel, norm = p[f"conv{j}"]["kernel"], p[f"norm{j}"]
+        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return (x - norm["mean"]) / jnp.sqrt(norm["var"] + config.eps) * norm["scale"] + norm["bias"]
+
+    def leaky(x):
+        return jnp.where(x > 0, x, 0.1 * x)
+
+    want = leaky(x + convolved(leaky(convolved(x, 1)), 2))
+    assert float(want.min()) < 0
+    assert_rel_close(model.apply(w, x, 2, 3), want)
+
+
 @pytest.mark.parametrize("name", ["resnet", "basic"])
 def test_logits_are_those_of_pytorch(x64, tmp_path, name):
     tensors = {key.partition("/")[2]: FIXTURES[key] for key in FIXTURES if key.startswith(f"{name}/")}

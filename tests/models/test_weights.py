@@ -220,7 +220,7 @@ def broken(tmp_path, name):
     elif name == "nan":
         tensors["norm.bias"] = np.full(128, np.nan, np.float32)
     elif name == "not a ViT":
-        tensors = {"norm.weight": np.ones(3)}
+        tensors = {"cls_token": np.ones(3)}
     save_file(tensors, path)
     if name == "truncated":
         path.write_bytes(path.read_bytes()[:-100])
@@ -374,9 +374,9 @@ def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, 
         ({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}}, "a list in shape of a"),
         ({"a": 7}, "an object in a of"),
         ({"__metadata__": {"tangent_jax": "{"}}, "JSON in the metadata"),
-        ({"__metadata__": {"tangent_jax": '{"config": {"width": 10}}'}}, "the field depth in config"),
-        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}}'}},
-         "depth in 1..1024"),
+        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1}, "preprocessing": {}}'}}, "field depth in config"),
+        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}, '
+                                          '"preprocessing": {}}'}}, "depth in 1..1024"),
     ],
 )  # fmt: skip
 def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, match):

@@ -27,17 +27,14 @@ HUGGING_FACE = [  # made timm's first
     (r"layer\.(\d+)\.normalization", lambda m: f"bn{int(m[1]) + 1}"),
     (r"classifier\.1", "fc"),
 ]
+FIRST_BLOCK = r"layer1\.0\.|(resnet\.)?encoder\.stages\.0\.layers\.0\."
+"""How the names of a residual network's first block begin."""
 SPECIAL = {
     "shortcut_conv": "downsample.0",
     "shortcut_norm": "downsample.1",
     "stem_conv": "conv1",
     "stem_norm": "bn1",
 }
-
-
-def is_resnet(names: Mapping[str, object]) -> bool:
-    """Whether tensors of these names are a residual network's."""
-    return any(re.match(r"(layer1\.0\.|(resnet\.)?encoder\.stages\.0\.layers\.0\.)", name) for name in names)
 
 
 def timm_name(name: str) -> str:
@@ -76,12 +73,7 @@ def name_of(path: str) -> str:
         return {"kernel": "fc.weight", "bias": "fc.bias"}[kind]
     *block, part = module
     prefix = f"{block[0]}.{block[1].removeprefix('block_')}." if block else ""
-    part = {
-        "shortcut_conv": "downsample.0",
-        "shortcut_norm": "downsample.1",
-        "stem_conv": "conv1",
-        "stem_norm": "bn1",
-    }.get(part, part.replace("norm", "bn"))
+    part = SPECIAL.get(part, part.replace("norm", "bn"))
     kinds = {ours: theirs for theirs, ours in KINDS.items()} | {"kernel": "weight"}
     return f"{prefix}{part}.{kinds[kind]}"
 

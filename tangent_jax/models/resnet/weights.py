@@ -1,4 +1,4 @@
-"""A residual network from the tensors of a file: timm's, torchvision's and Hugging Face's names, or ours.
+"""The family of residual networks: their files under timm's, torchvision's and Hugging Face's names.
 
 The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
 """
@@ -7,13 +7,13 @@ import dataclasses
 import re
 
 from tangent_jax.core import require
-from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
+from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
-from tangent_jax.models.resnet.names import Flat, is_resnet, to_ours
+from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,15 +23,6 @@ class Beside:
     downsample_in_bottleneck: bool = False
     downsample_in_first_stage: bool = False
     hidden_act: str = "relu"
-
-
-def from_ours(file: Tensors) -> Pretrained:
-    """What `save` wrote, or an export of ours: our names or timm's, the configuration in the metadata."""
-    where = f"the metadata of {file.path}"
-    flat = to_ours(file.tensors, file.path) if is_resnet(file.tensors) else file.tensors
-    config = typed(ResNetConfig, file.metadata["config"], "load", f"config of {where}")
-    preprocessing = typed(Preprocessing, file.metadata.get("preprocessing"), "load", f"preprocessing of {where}")
-    return assemble(ResNet(config, preprocessing), flat, file.path)
 
 
 def from_torch(file: Tensors) -> Pretrained:
@@ -67,8 +58,13 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
     )
 
 
-def check_architecture(asked: str, config: ResNetConfig, source: str) -> None:
-    """Raises InputError naming the first field in which a model is not the architecture asked for."""
-    for field in ("blocks", "bottleneck", "width"):
-        want, got = getattr(resnet_config(asked), field), getattr(config, field)
-        require(want == got, "load", f"{asked} with {field} {want}", f"{field} {got} in {source}")
+FAMILY = Family(
+    name="resnet",
+    title="a ResNet",
+    model=ResNet,
+    config=ResNetConfig,
+    namings=(Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch),),
+    architectures={name: resnet_config(name) for name in SIZES},
+    sizes=("blocks", "bottleneck", "width"),
+    embedded={"builtin-resnet": "resnet_builtin.safetensors"},
+)

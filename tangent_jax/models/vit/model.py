@@ -1,6 +1,7 @@
 """The Vision Transformer as the rest of the library knows a model: see models/protocol.py."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
 
 DEFAULT = Preprocessing()
+BEFORE = "Begin with the model as it was before"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +78,10 @@ class VisionTransformer:
         """timm's names undone."""
         shapes = self.shapes()
         flat = names.translate(tensors, names.TIMM, "these tensors")
-        for path in flat:
+        for path, value in flat.items():
             require(path in shapes, "from_world", "leaves of this Vision Transformer", f"the leaf {path}")
+            fits = value.size == math.prod(shapes[path])
+            require(fits, "from_world", f"{path} of shape {shapes[path]}", f"shape {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
     # What only a Vision Transformer can
@@ -88,15 +92,17 @@ class VisionTransformer:
 
     def with_class_token(self, blocks: int) -> "VisionTransformer":
         """CLS=T: a new class token takes the place of the old at the input of the last `blocks` blocks."""
-        depth = self.config.depth
-        require(1 <= blocks <= depth, "with_class_token", f"1..{depth} blocks above the new class token", blocks)
+        depth, at = self.config.depth, self.config.class_token_at
+        blocks, got = whole_number("with_class_token", "blocks", blocks, 1, depth), f"one replaced at block {at}"
+        require(at is None, "with_class_token", "a model with its first class token", got, BEFORE)
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
         """Adapters of a width in the last `blocks` blocks."""
-        depth = self.config.depth
-        whole_number("with_adapters", "width", width, 1, self.config.width)
-        whole_number("with_adapters", "blocks", blocks, 1, depth)
+        depth, old = self.config.depth, self.config.adapter_width
+        width = whole_number("with_adapters", "width", width, 1, self.config.width)
+        blocks = whole_number("with_adapters", "blocks", blocks, 1, depth)
+        require(not old, "with_adapters", "a model without adapters", f"one with adapters of width {old}", BEFORE)
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def resized(self, w: Tree, image_size: int) -> tuple["VisionTransformer", Tree]:

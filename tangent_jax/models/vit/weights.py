@@ -1,6 +1,7 @@
-"""A Vision Transformer from the tensors of a file: every layout in use, read into one parameter tree.
+"""The family of Vision Transformers: their files under each naming in use, read into one tree of weights.
 
-The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
+The architecture is inferred from the tensors; a missing, extra or misshapen one is named. One more naming is a table of
+names in names.py, a function here that reads it, and a line in FAMILY.
 """
 
 import dataclasses
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.vit.config import SIZES, ViTConfig, vit_config
+from tangent_jax.models.vit.config import PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
 
@@ -31,38 +32,26 @@ class Beside:
     architecture: str | None = None
 
 
-def from_ours(file: Tensors) -> Pretrained:
-    """What `save` wrote, or an export of ours: our names or timm's, the configuration in the metadata."""
-    where, fields = f"the metadata of {file.path}", file.metadata["config"]
-    if isinstance(fields, dict) and "epsilon" in fields:  # version 0.1's name
-        fields = {"eps" if name == "epsilon" else name: value for name, value in fields.items()}
-    flat = translate(file.tensors, TIMM, file.path) if "cls_token" in file.tensors else file.tensors
-    config = typed(ViTConfig, fields, "load", f"config of {where}")
-    preprocessing = typed(Preprocessing, file.metadata.get("preprocessing"), "load", f"preprocessing of {where}")
-    return built(flat, file.path, config, preprocessing)
-
-
-def from_torch(file: Tensors) -> Pretrained:
-    """timm's or Hugging Face's names, told apart by the tensors."""
-    hugging_face = any("encoder.layer." in name for name in file.tensors)
-    flat = translate(file.tensors, HUGGING_FACE if hugging_face else TIMM, file.path)
-    config: Beside = file.config(Beside)
-    fields: dict[str, Any] = {}
-    if "fc_norm.weight" in file.tensors:
-        fields["pool"] = "avg"
-    if hugging_face:
-        fields["eps"], act = config.layer_norm_eps, config.hidden_act
-        fields["activation"] = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(act, act)
-        if config.num_attention_heads is not None:
-            fields["heads"] = config.num_attention_heads
-    words = " ".join(map(str, file.metadata.values()))
-    name = f"{config.architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
+def from_timm(file: Tensors) -> Pretrained:
+    """timm's names."""
+    flat = translate(file.tensors, TIMM, file.path)
+    fields: dict[str, Any] = {"pool": "avg"} if "fc_norm.weight" in file.tensors else {}
     if "pre_norm/scale" in flat:
         fields["eps"] = 1e-5  # timm's CLIP towers use torch's default
-    if "quickgelu" in name:
+    if "quickgelu" in words_of(file):
         fields["activation"] = "quick_gelu"
-    preprocessing = guess_preprocessing(flat, name, file)
-    return built(flat, file.path, infer(flat, file.path, **fields), preprocessing)
+    return built(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, file))
+
+
+def from_hugging_face(file: Tensors) -> Pretrained:
+    """Hugging Face's names, with what config.json says."""
+    flat = translate(file.tensors, HUGGING_FACE, file.path)
+    config: Beside = file.config(Beside)
+    act = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(config.hidden_act, config.hidden_act)
+    fields: dict[str, Any] = {"eps": config.layer_norm_eps, "activation": act}
+    if config.num_attention_heads is not None:
+        fields["heads"] = config.num_attention_heads
+    return built(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, file))
 
 
 def from_google(file: Tensors) -> Pretrained:
@@ -113,18 +102,33 @@ def built(flat: Flat, path: str, config: ViTConfig, preprocessing: Preprocessing
     return assemble(VisionTransformer(config, preprocessing), flat, path, OPTIONAL_BIASES, reshaped)
 
 
-def guess_preprocessing(flat: Flat, name: str, file: Tensors) -> Preprocessing:
-    """What the JSON beside the weights says; else by family: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
-    beside = file.preprocessing()
-    if beside is not None:
-        return beside
+def words_of(file: Tensors) -> str:
+    """What a file calls its architecture, itself and its metadata, in small letters."""
+    words = " ".join(map(str, file.metadata.values()))
+    return f"{file.config(Beside).architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
+
+
+def guess_preprocessing(flat: Flat, file: Tensors) -> Preprocessing:
+    """What the JSON beside the weights says; else by pre-training: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
+    said = file.preprocessing()
+    if said is not None:
+        return said
     if "pre_norm/scale" in flat:
         return Preprocessing(*CLIP)
-    return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", name) else INCEPTION))
+    return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", words_of(file)) else INCEPTION))
 
 
-def check_architecture(asked: str, config: ViTConfig, source: str) -> None:
-    """Raises InputError naming the first size in which a model is not the architecture asked for, such as L/16."""
-    for field in ("width", "depth", "heads", "mlp_width", "patch_size"):
-        want, got = getattr(vit_config(asked), field), getattr(config, field)
-        require(want == got, "load", f"{asked} with {field} {want}", f"{field} {got} in {source}")
+FAMILY = Family(
+    name="vit",
+    title="a Vision Transformer",
+    model=VisionTransformer,
+    config=ViTConfig,
+    namings=(
+        Naming("timm", any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"), from_timm),
+        Naming("Hugging Face", any_name(r"(vit\.)?(embeddings|encoder\.layer)\."), from_hugging_face),
+        Naming("Google", any_name(r"(opt/target/|params/)?(Transformer/|embedding/|cls$)"), from_google),
+    ),
+    architectures={f"{size}/{patch}": vit_config(f"{size}/{patch}") for size in SIZES for patch in PATCH_SIZES},
+    sizes=("width", "depth", "heads", "mlp_width", "patch_size"),
+    embedded={"builtin": "vit_builtin.safetensors"},
+)

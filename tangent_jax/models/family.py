@@ -1,0 +1,55 @@
+"""A family of models as one value: how its files are recognised and read, and how settings and names make its models.
+
+`FAMILIES` in models/load.py lists them all, and nothing else knows a family. What wraps a model of any family (LoRA) is
+a wrapper of models/parametrize.py.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.files import Tensors
+
+
+class Naming(NamedTuple):
+    """One way in which files name a family's tensors.
+
+    title           in messages
+    recognises      whether the tensors, as they lie in the file, are named so
+    read            the model and its weights, the architecture inferred from the tensors
+    """
+
+    title: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Tensors], Pretrained]
+
+
+def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Returns the predicate of tensors: at least one has a name that begins with the pattern."""
+    return lambda tensors: any(re.match(pattern, name) for name in tensors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One kind of models.
+
+    name            in the metadata of our files
+    title           in messages, such as "a Vision Transformer"
+    model           the class of its models: model(config, preprocessing), whose `settings` are the config as JSON
+    config          the class of their configurations, a dataclass
+    namings         in the order in which they are tried
+    architectures   configurations, by the names that users know
+    sizes           the fields of a configuration that an architecture decides
+    embedded        weights in the package: the file in assets, by name
+    """
+
+    name: str
+    title: str
+    model: type
+    config: type
+    namings: tuple[Naming, ...]
+    architectures: Mapping[str, Any]
+    sizes: tuple[str, ...]
+    embedded: Mapping[str, str]

@@ -1,0 +1,305 @@
+"""A family is one entry, and a file says what its model is: what `save` and `export` write reads back, untold."""
+
+import dataclasses
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import images, small, tree_normal
+
+from tangent_jax.components.exports import export, load_export
+from tangent_jax.core import InputError, trees
+from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.data.preprocessing import CLIP, Preprocessing
+from tangent_jax.models import load as module
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.family import Family, Naming, any_name
+from tangent_jax.models.files import assemble
+from tangent_jax.models.load import METADATA, load, save
+from tangent_jax.models.parametrize import LoRA
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+
+KEY = jax.random.key(0)
+BASES = {
+    "vit": lambda: small(),
+    "clip": lambda: small(pre_norm=True, eps=1e-5, activation="quick_gelu"),
+    "layer scale, avg": lambda: small(layer_scale=True, pool="avg", activation="gelu_tanh"),
+    "resnet": lambda: resnet((1, 1), True, 2, "small", 5, 7, slope=0.1, eps=3e-5),
+    "resnet, large stem": lambda: resnet((2, 1), False, 3, "large", 13, 7),
+}
+NEW = {
+    "plain": lambda p: p,
+    "no head": lambda p: Pretrained(p.model.with_classes(0), {n: t for n, t in p.w.items() if n != "head"}, "here"),
+    "lora": lambda p: p.with_lora(2, 1, KEY),
+    "head, lora": lambda p: p.with_head(3, KEY).with_lora(1, 2, KEY),
+}
+OF_VIT = {
+    "adapters": lambda p: p.with_adapters(3, 1, KEY),
+    "adapters, lora": lambda p: p.with_adapters(3, 2, KEY).with_lora(2, 1, KEY),
+    "resized": lambda p: p.resized(12),
+}
+TOKEN = {"token": lambda p: p.with_class_token(1, KEY), "token, lora": lambda p: TOKEN["token"](p).with_lora(2, 2, KEY)}
+CASES = [
+    *((base, new) for base in BASES for new in NEW),
+    *((base, new) for base in ("vit", "clip", "layer scale, avg") for new in OF_VIT),
+    *((base, new) for base in ("vit", "clip") for new in TOKEN),
+]
+
+
+def resnet(*config, **fields):
+    model = ResNet(ResNetConfig(*config, **fields))
+    zeros = trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()})
+    return model, tree_normal(11, zeros)
+
+
+def pretrained(base="vit", new="plain"):
+    """A model with preprocessing of its own, and weights of which no leaf is zero."""
+    model, w = BASES[base]()
+    model = dataclasses.replace(model, preprocessing=Preprocessing(*CLIP, crop=0.8, interpolation="bilinear"))
+    made = {**NEW, **OF_VIT, **TOKEN}[new](Pretrained(model, w, "here"))
+    return Pretrained(made.model, tree_normal(7, made.w), "here")
+
+
+def assert_same(again, made):
+    assert again.model == made.model
+    assert again.model.preprocessing == made.model.preprocessing
+    assert trees.fingerprint(again.w) == trees.fingerprint(made.w)
+
+
+@pytest.mark.parametrize(("base", "new"), CASES)
+def test_what_save_writes_reads_back(tmp_path, base, new):
+    made = pretrained(base, new)
+    save(tmp_path / "m.safetensors", made)
+    assert_same(load(tmp_path / "m.safetensors"), made)
+
+
+@pytest.mark.parametrize(("base", "new"), CASES)
+def test_what_export_writes_reads_back_without_being_told_the_model(tmp_path, base, new):
+    made = pretrained(base, new)
+    predict = tangent(made, kind="everything")
+    dw = tree_normal(9, predict.zeros())
+    export(tmp_path / "out", predict, dw, {})
+    again, step = load_export(tmp_path / "out")
+    assert_same(again, made)
+    assert trees.fingerprint(step) == trees.fingerprint(dw)
+
+
+def test_a_loaded_model_runs_in_the_compiled_program_of_the_one_saved(tmp_path):
+    made = pretrained("vit", "adapters, lora")
+    save(tmp_path / "m.safetensors", made)
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def answer(predict, dw, x):
+        return predict(dw, x)
+
+    x = made.model.apply(made.w, images(), 0, 2)
+    before, after = (
+        answer(predict, predict.zeros(), x)
+        for predict in (tangent(found, 1, "lora") for found in (made, load(tmp_path / "m.safetensors")))
+    )
+    chex.assert_trees_all_equal(after, before)
+
+
+# Version 0.2
+
+
+def write_0_2(path, model, w, names):
+    """What version 0.2 wrote: no family, no wrappers, LoRA among the settings."""
+    flat = {name: np.asarray(leaf) for name, leaf in trees.leaves(w).items()}
+    meta = {"config": model.settings, "preprocessing": dataclasses.asdict(model.preprocessing)}
+    path.write_bytes(encode(model.to_world(flat) if names == "world" else flat, {METADATA: json.dumps(meta)}))
+
+
+@pytest.mark.parametrize("names", ["ours", "world"])
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [("vit", "plain"), ("vit", "token, lora"), ("clip", "adapters"), ("resnet", "lora"), ("resnet", "plain")],
+)
+def test_files_of_version_0_2_are_read(tmp_path, base, new, names):
+    made = pretrained(base, new)
+    write_0_2(tmp_path / "m.safetensors", made.model, made.w, names)
+    assert_same(load(tmp_path / "m.safetensors"), made)
+
+
+def test_settings_are_those_of_version_0_2_so_that_its_components_still_compose():
+    preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic"}
+    vit, residual = load("builtin").model, load("builtin-resnet").model
+    for model in (vit, residual):
+        assert json.loads(json.dumps(dataclasses.asdict(model.preprocessing))) == preprocessing
+    assert json.dumps(vit.settings) == (
+        '{"width": 96, "depth": 6, "heads": 3, "mlp_width": 384, "patch_size": 4, "image_size": 16, "classes": 52, '
+        '"pool": "token", "pre_norm": false, "layer_scale": false, "activation": "gelu", "eps": 1e-06, '
+        '"class_token_at": null}'
+    )
+    assert json.dumps(residual.settings) == (
+        '{"blocks": [1, 2, 2], "bottleneck": true, "width": 28, "stem": "small", "image_size": 16, "classes": 52, '
+        '"slope": 0.0, "eps": 1e-05}'
+    )
+    assert json.dumps(LoRA(residual, 2, 1).settings).endswith('"eps": 1e-05, "lora_rank": 2, "lora_blocks": 1}')
+    with_adapters = vit.replace(adapter_width=4, adapter_from=5).settings
+    assert with_adapters == {**vit.settings, "adapter_width": 4, "adapter_from": 5}
+
+
+# A family is one entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Other(VisionTransformer):
+    """A model of another family."""
+
+
+def of_other(file):
+    leaves = {name.removeprefix("mine."): value for name, value in file.tensors.items()}
+    config = ViTConfig(12, 2, 3, 20, patch_size=4, image_size=8, classes=leaves["head/kernel"].shape[-1])
+    return assemble(Other(config), leaves, file.path)
+
+
+OTHER = Family(
+    "other",
+    "another network",
+    Other,
+    ViTConfig,
+    (Naming("me", any_name(r"mine\."), of_other),),
+    {"other-2": ViTConfig(12, 2, 3, 20, patch_size=4, image_size=8)},
+    ("depth",),
+    {},
+)
+
+
+def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FAMILIES", (*module.FAMILIES, OTHER))
+    model, w = small()
+    path, made = tmp_path / "model.safetensors", Pretrained(Other(model.config), w, "here")
+    path.write_bytes(encode({f"mine.{name}": np.asarray(leaf) for name, leaf in trees.leaves(w).items()}, {}))
+    assert_same(load(tmp_path, "other-2"), made)
+    with pytest.raises(InputError, match="load: expected other-2, another network; got a Vision Transformer in"):
+        load("builtin", "other-2")
+    assert load("random:other-2").model == Other(model.config.replace(classes=1000))
+    save(path, made.with_lora(2, 1, KEY))
+    assert load(path).model == LoRA(made.model, 2, 1)
+    export(tmp_path / "out", tangent(made), {}, {})
+    assert_same(load_export(tmp_path / "out")[0], made)
+
+
+# Refusals
+
+
+@dataclasses.dataclass(frozen=True)
+class MyConfig(ViTConfig):
+    """A user's own configuration."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(VisionTransformer):
+    """A user's own model."""
+
+
+def test_what_would_not_read_back_is_not_written(tmp_path):
+    made, path = pretrained(), tmp_path / "m.safetensors"
+    mine, w = Mine(made.model.config), made.w
+    cases = [
+        (path, Pretrained(mine, w, ""), "expected a Vision Transformer or a ResNet, alone or with LoRA; got Mine. "
+         r"Export a model of your own with its step, and read it by load_export\(folder, model=\.\.\.\)"),
+        (path, Pretrained(mine, w, "").with_lora(1, 1, KEY), "alone or with LoRA; got Mine"),
+        (tmp_path / "m.bin", made, r"save: expected a path that ends in \.safetensors; got .*m\.bin"),
+        (path, Pretrained(made.model.replace(pre_norm=0), w, ""), "save: expected true or false in pre_norm of config"),
+        (path, Pretrained(made.model.replace(eps=np.float32(1e-6)), w, ""), "a model whose settings JSON holds"),
+        (path, Pretrained(VisionTransformer(MyConfig(**dataclasses.asdict(made.model.config))), w, ""),
+         r"save: expected a model that its settings make again, .*; got VisionTransformer\(config=MyConfig"),
+    ]  # fmt: skip
+    for target, given, match in cases:
+        with pytest.raises(InputError, match=match) as error:
+            save(target, given)
+        assert "\n" not in str(error.value)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_weights_of_more_than_32_bits_are_not_written(x64, tmp_path):
+    model, w = small()
+    with pytest.raises(InputError, match=r"save: expected leaves that float32 holds; got .* in float64\. Cast them"):
+        save(tmp_path / "m.safetensors", Pretrained(model, w, "here"))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_weights_in_half_precision_read_back_in_float32(tmp_path):
+    made = pretrained()
+    half = Pretrained(made.model, trees.cast(made.w, jnp.bfloat16), "here")
+    save(tmp_path / "m.safetensors", half)
+    chex.assert_trees_all_equal(load(tmp_path / "m.safetensors").w, trees.cast(half.w, jnp.float32))
+
+
+def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = pretrained()
+    save("~/m.safetensors", made)
+    assert_same(load("~/m.safetensors"), made)
+    export("~/out", tangent(made), {}, {})
+    assert_same(load_export("~/out")[0], made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"family": "vat"}, "load: expected a family of vit, resnet in the metadata of .*; got vat"),
+        ({"family": None}, r"got None\. Read a model of your own by load_export\(folder, model=\.\.\.\)"),
+        ({"family": "resnet"}, "load: expected a field of a ResNetConfig in config of the metadata"),
+        ({"config": {"width": 12}}, "load: expected the field depth in config"),
+        ({"config": 7}, "load: expected an object in config of the metadata"),
+        ({"names": "theirs"}, "load: expected ours or world in names of the metadata"),
+        ({"names": "world"}, "load: expected a Vision Transformer's tensors; got the extra tensor block_0/attention"),
+        ({"wrappers": [{"lore": {}}]}, "load: expected wrappers of lora in the metadata of .*; got lore"),
+        ({"wrappers": [{"lora": {"rank": 1}}]}, "load: expected the field blocks in lora of the metadata"),
+        ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"LoRA: expected blocks in 1\.\.2, a whole number; got 9"),
+        ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "LoRA: expected a model without LoRA"),
+        (
+            {"wrappers": [{"lora": {"rank": 1, "blocks": 1}}]},
+            "load: expected the tensor of block_1/.*lora_a.*; got none",
+        ),
+    ],
+)
+def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match):
+    path = tmp_path / "m.safetensors"
+    save(path, pretrained())
+    tensors, metadata = read_tensors("test", path)
+    described = {**json.loads(metadata[METADATA]), **changes}
+    content = encode({name: np.array(value) for name, value in tensors.items()}, {METADATA: json.dumps(described)})
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=match) as error:
+        load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
+    names = "a Vision Transformer as timm, Hugging Face, Google name it, or a ResNet as timm, torchvision, Hugging Face"
+    with pytest.raises(InputError, match=f"load: expected {names} name it; got norm.weight in .*m.safetensors"):
+        load(path)
+    with pytest.raises(InputError, match=r"load: expected an architecture of Ti/8, .*, resnet152; got XL/16"):
+        load("random:XL/16")
+    with pytest.raises(InputError, match=r"load: expected an architecture of .*; got resnet51"):
+        load("builtin", "resnet51")
+
+
+def test_a_model_of_ones_own_is_exported_and_read_by_passing_it(tmp_path):
+    made = pretrained()
+    mine = Pretrained(Mine(made.model.config), made.w, "here").with_lora(2, 1, KEY)
+    predict = tangent(mine, 1, "lora")
+    dw = tree_normal(9, predict.zeros())
+    export(tmp_path / "out", predict, dw, {})
+    again, step = load_export(tmp_path / "out", mine.model)
+    assert_same(again, mine)
+    assert trees.fingerprint(step) == trees.fingerprint(dw)
+    with pytest.raises(InputError, match=r"got None\. Read a model of your own by load_export"):
+        load_export(tmp_path / "out")
+    with pytest.raises(InputError, match=r"from_world: expected head/bias of shape \(3,\); got shape \(7,\)"):
+        load_export(tmp_path / "out", mine.model.with_classes(3))
