@@ -12,7 +12,7 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import trunk_keys
-from tangent_jax.models.predict import tangent
+from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
@@ -80,7 +80,7 @@ def test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor(x64, vari
 @pytest.mark.parametrize("variant", ["token"])
 def test_closed_form_norms_are_those_of_vmapped_gradients(x64, kind, method, variant):
     _, made = with_new(kind, variant)
-    predict = tangent(made, 2, kind, method=method)
+    predict = {"taft": tangent, "nlft": nonlinear}[method](made, 2, kind)
     dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
     x = made.model.apply(made.w, images(3), 0, predict.subset.stage)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))

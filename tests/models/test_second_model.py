@@ -18,7 +18,7 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
-from tangent_jax.models.predict import tangent
+from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
@@ -93,7 +93,7 @@ KINDS = [("blocks", 1), ("blocks", 0), ("bitfit", 1), ("layernorm", 1), ("everyt
 @pytest.mark.parametrize(("kind", "blocks"), KINDS)
 @pytest.mark.parametrize("method", ["taft", "nlft"])
 def test_its_tangent_and_its_clipped_sums_are_autodiffs(x64, kind, blocks, method):
-    predict = tangent(pretrained(jnp.float64), blocks, kind, method=method)
+    predict = {"taft": tangent, "nlft": nonlinear}[method](pretrained(jnp.float64), blocks, kind)
     dw = tree_normal(5, predict.zeros())
     x = jax.random.normal(jax.random.key(1), (6, *predict.model.input_shape(predict.subset.stage)), jnp.float64)
     f_lin = linearize(lambda w, x: predict.model.apply(w, x, predict.subset.stage), predict.w)
