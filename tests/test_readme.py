@@ -4,6 +4,7 @@ import functools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_binary import ROOT, output
 
@@ -11,17 +12,37 @@ README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
 
 
-@pytest.mark.slow
-def test_the_python_blocks_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # an empty home, as a new user's
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 4
+def run_blocks(text, name, home, monkeypatch):
+    """The names that a page's python blocks leave, run in order, as a new user would with an empty home."""
+    monkeypatch.setenv("HOME", str(home))
     names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 4
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    test = names["test"]
-    assert names["tj"].accuracy(names["task"], names["fitted"].dw, test.inputs, test.labels) > 0.88
-    assert names["private"].spent.private
+        exec(compile(block, name, "exec"), names)
+    return names
+
+
+@pytest.mark.slow
+def test_the_python_blocks_run(tmp_path, monkeypatch, capsys):
+    names = run_blocks(README, "README.md", tmp_path, monkeypatch)
+    assert names["fitted"].spent.private
+    printed = [[float(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()]
+    said = [
+        [float(word) for word in line.split()] for line in re.findall(r"^print.*# ([\d. ]+)$", README, re.MULTILINE)
+    ]
+    assert len(said) == len(printed) == 4
+    for got, want in zip(printed, said, strict=True):  # the figures beside the code; noise of the private run
+        np.testing.assert_allclose(got, want, rtol=0.1, atol=0.03)
+
+
+@pytest.mark.slow
+def test_the_page_on_regression_runs_and_gives_what_it_says(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/regression.md").read_text()
+    run_blocks(page, "regression.md", tmp_path, monkeypatch)
+    printed = capsys.readouterr().out.splitlines()
+    assert abs(float(printed[0]) - float(re.findall(r"tj.squared_error\)\)  # ([\d.]+),", page)[0])) < 0.02
+    assert abs(float(printed[3]) - float(re.findall(r"\*\* 0.5\)  # ([\d.]+) away", page)[0])) < 0.1
 
 
 @functools.cache

@@ -34,8 +34,8 @@ class Pretrained:
             require(shape == found, "Pretrained", f"{wanted}, as the model has it", got)
 
     def with_head(self, classes: int, key: Array) -> "Pretrained":
-        """A freshly drawn head for `classes` classes, and the rest as it was."""
-        classes = whole_number("with_head", "classes", classes, 2, 1 << 20)
+        """A freshly drawn head for `classes` classes, or 1 for a number, and the rest as it was."""
+        classes = whole_number("with_head", "classes", classes, 1, 1 << 20)
         model = self.model.with_classes(classes)
         head = [path for path in model.shapes() if path.startswith("head/")]
         return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head, key)})

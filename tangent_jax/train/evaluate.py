@@ -61,7 +61,7 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
         as_labels("evaluate", targets, values.shape[-1])
     bad = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
     require(not bad, "evaluate", "finite outputs", f"{bad} rows that are not", "Look for inputs that are not finite")
-    return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)))))
+    return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 
 @dataclasses.dataclass(frozen=True)

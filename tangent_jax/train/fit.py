@@ -22,7 +22,7 @@ from tangent_jax.core.identity import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
-from tangent_jax.train.objective import Objective, alone, check_data, check_targets, make_objective, outputs_of
+from tangent_jax.train.objective import Objective, alone, check_data, check_targets, make_objective, outputs_of, undrawn
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.targets import Predict, output_shape, started
 
@@ -66,7 +66,11 @@ def train_step(
         return objective.of_outputs(outputs, dw, y, present, key), outputs
 
     (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
-    known = {"progress": progress, "value": total, "grad": gradient, "value_fn": lambda dw: value(dw)[0]}
+
+    def value_fn(dw: Tree, progress: Any = None) -> Array:  # of a line search, which hands it all that it does not know
+        return value(dw)[0]
+
+    known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
     each = [objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in metrics)]
     sums = jnp.stack([jnp.sum(one * present) for one in each])
     return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
@@ -183,7 +187,7 @@ def as_source(function: str, data: Any, key: Array | None) -> Any:
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
     """Raises InputError for targets of a batch that are none of the loss."""
-    check_targets("fit", y, output_shape("fit", predict, dw, x), objective)
+    check_targets("fit", y, output_shape("fit", undrawn(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
@@ -209,7 +213,7 @@ def step_program(predict: Predict, state: State, data: Batches, objective: Objec
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
     """Each metric's name and the program that it traces to."""
-    z = jax.ShapeDtypeStruct((1, *output_shape("fit", predict, dw, data.inputs[data.rows[:1]])), jnp.float32)
+    z = jax.ShapeDtypeStruct((1, *output_shape("fit", undrawn(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
     y = data.targets[data.rows[:1]]
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
 

@@ -103,6 +103,11 @@ def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 
+def undrawn(predict: Predict) -> Predict:
+    """The predictor as a function of (dw, x), with one fixed key where it draws: for the shapes of its outputs."""
+    return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
+
+
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
     """The objective of a loss: by its name (rsl, ce, mse) with hyper-parameters, a Loss, or a function of one's own.
 
@@ -124,9 +129,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError for outputs, targets or a loss that do not belong together."""
-    key = jax.random.key(0)
-    plain: Any = (lambda dw, x: predict(dw, x, key)) if isinstance(predict, Keyed) else predict
-    shape = output_shape(function, plain, dw, batches.inputs[batches.rows[:2]])
+    shape = output_shape(function, undrawn(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(function, batches.targets[batches.rows], shape, objective)
     return shape
 

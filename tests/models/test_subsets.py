@@ -91,7 +91,7 @@ def test_a_new_head_leaves_the_rest():
     [
         (lambda p: make_subset(p.model, "most"), "make_subset: expected kind in blocks"),
         (lambda p: make_subset(p.model, blocks=4), r"blocks in 0\.\.3, a whole number; got 4"),
-        (lambda p: p.with_head(1, jax.random.key(0)), "classes in 2.*got 1"),
+        (lambda p: p.with_head(0, jax.random.key(0)), "classes in 1.*got 0"),
         (
             lambda p: p.reset(make_subset(small(4)[0]), jax.random.key(0)),
             "subset of this model's leaves; got block_3/",

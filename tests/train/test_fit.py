@@ -20,9 +20,10 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.evaluate import evaluate, outputs
-from tangent_jax.train.fit import fit
-from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.evaluate import evaluate, outputs, squared_error
+from tangent_jax.train.fit import fit, step_keys
+from tangent_jax.train.losses import CrossEntropy
+from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, projected
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
@@ -176,6 +177,68 @@ def test_a_loss_of_the_users_own_trains():
     fitted = fit(linear, batches(), make_objective(hinge, penalty=0.1), start=START, epochs=3)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
     assert isinstance(fit(linear, batches(), Objective(hinge), start=START, epochs=1).dw, jax.Array)
+
+
+def test_a_coupled_loss_trains_on_no_padding():
+    """A last batch is padded with copies of row 0: a loss over the batch would see them."""
+
+    def centred(logits, labels):
+        return CrossEntropy()(logits - logits.mean(0), labels)
+
+    def padded(size):  # one batch of 5 examples, alone or beside padding
+        x = jnp.asarray(np.concatenate([X[:5].mean(1), np.full((size - 5, 12), 1e6, np.float32)]))
+        present = (jnp.arange(size) < 5).astype(jnp.float32)
+        y = jnp.asarray(np.concatenate([Y[:5], np.zeros(size - 5, int)]))
+        dw = jnp.asarray(normal(3, (12, 7)))
+        return jax.grad(lambda dw: Objective(centred)(lambda dw, x: x @ dw, dw, x, y, present))(dw)
+
+    assert_rel_close(padded(8), padded(5))
+
+
+def test_regression_trains_on_targets_of_any_shape_with_metrics_that_the_caller_names():
+    target = np.random.default_rng(2).standard_normal((70, 7)).astype(np.float32)
+    data = batches(targets=target)
+    metrics = {"error": squared_error, "largest": lambda outputs, targets: jnp.abs(outputs - targets).max(-1)}
+    fitted = fit(
+        linear, data, make_objective("mse"), start=START, optimizer=optax.adam(0.1), epochs=20, metrics=metrics
+    )
+    first, last = fitted.history[0], fitted.history[-1]
+    assert "accuracy" not in first
+    assert last["error"] < first["error"]
+    assert last["error"] == pytest.approx(7 * last["loss"], rel=1e-3)  # sum and mean over outputs
+    assert evaluate(linear, fitted.dw, data, squared_error) <= last["error"]
+
+
+def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tmp_path):
+    def dropped(dw, x, key):
+        return linear(dw, x) * jax.random.bernoulli(key, 0.5, (len(x), 1))
+
+    options = {"start": START, "optimizer": optax.sgd(0.1), "epochs": 3}
+    one, again = (fit(Keyed(dropped), batches(), **options, folder=tmp_path / f) for f in "ab")
+    assert (np.asarray(one.dw) == np.asarray(again.dw)).all()
+    assert (np.asarray(one.dw) != np.asarray(fit(Keyed(dropped), batches(1), **options).dw)).any()
+    keys = (
+        jax.random.key_data(step_keys(batches(), 0, 0, 5)).tolist()
+        + jax.random.key_data(step_keys(batches(), 1, 0, 5)).tolist()
+    )
+    assert len({tuple(key) for key in keys}) == 10
+
+    def masked(outputs, targets, key):
+        return CrossEntropy()(outputs, targets) * jax.random.bernoulli(key, 0.5)
+
+    assert fit(linear, batches(), Objective(Keyed(masked)), **options).history[-1]["loss"] > 0
+    with pytest.raises(InputError, match="a key as the last argument"):
+        outputs(Keyed(dropped), START, X)
+
+
+@pytest.mark.parametrize("optimizer", [
+    optax.MultiSteps(optax.sgd(0.1), 2), optax.lbfgs(),
+    optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()),
+])  # fmt: skip
+def test_optimisers_that_want_the_loss_or_wrap_another_train_too(optimizer):
+    options = {"start": START, "epochs": 3}
+    fitted = fit(linear, batches(), make_objective("ce"), optimizer=optimizer, **options)
+    assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
 
 
 def test_iterables_and_generators_of_batches_train_as_arrays_do():
