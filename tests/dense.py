@@ -18,14 +18,18 @@ def jacobian(predict, like, x):
 
 
 def ridge(j, f, labels, total, *, alpha=1.0, kappa=15.0, weights=None):
-    """The optimum of the rescaled square loss, by the normal equations."""
-    n, c, p = j.shape
+    """The optimum of the rescaled square loss."""
+    n, c, _ = j.shape
     truth = np.eye(c)[np.asarray(labels)]
-    w = 2 / c * (1 + (alpha - 1) * truth) * (np.ones(n) if weights is None else weights)[:, None]
-    rows, flat = j.reshape(n * c, p), w.ravel()
-    return np.linalg.solve(
-        rows.T @ (flat[:, None] * rows) + total * np.eye(p), rows.T @ (flat * (kappa * truth - f).ravel())
-    )
+    precision = 2 / c * (1 + (alpha - 1) * truth) * (np.ones(n) if weights is None else weights)[:, None]
+    return least_squares(j, f, kappa * truth, precision, total)
+
+
+def least_squares(j, f, centers, precision, total):
+    """The optimum of sum_ic p_ic / 2 (f_ic - t_ic)^2 + Lambda / 2 |dw|^2, by the normal equations."""
+    rows, p = j.reshape(-1, j.shape[-1]), precision.ravel()
+    left = rows.T @ (p[:, None] * rows) + total * np.eye(rows.shape[1])
+    return np.linalg.solve(left, rows.T @ (p * (centers - f).ravel()))
 
 
 def flat(tree):

@@ -19,31 +19,32 @@ from scipy.stats import spearmanr
 from tangent_jax.core import require, whole_number
 from tangent_jax.solver.jacobian import Jacobian, gram
 from tangent_jax.solver.kernel import KernelSolution
+from tangent_jax.train.targets import as_labels
 
 ESTIMATES = ("exact", "first_order", "leverage")
 
 
 def changes(solution: KernelSolution, cross: np.ndarray, how: str = "exact") -> np.ndarray:
-    """How the logits of other examples change when each training example leaves, "m c n".
+    """How the outputs of other examples change when each training example leaves, "m c n".
 
     Args:   cross: the kernel of the others with the training examples, "mc nc"; how: one of ESTIMATES.
     """
     require(how in ESTIMATES, "changes", f"how in {', '.join(ESTIMATES)}", how)
     n, c = solution.a.shape
     if how == "exact":
-        weights = solution.residuals()
+        pull = solution.residuals()
     else:
         noise = solution.total_penalty / solution.kernel.precision
-        weights = noise * solution.a
+        pull = noise * solution.a
         if how == "leverage":
             own = np.einsum("ncc->nc", solution.own_inverse())
-            weights = weights / np.mean(noise * own, 1, keepdims=True)
+            pull = pull / np.mean(noise * own, 1, keepdims=True)
     b = (cross @ solution.inverse).reshape(-1, c, n, c)
-    return -np.einsum("mknc,nc->mkn", b, weights, optimize=True)
+    return -np.einsum("mknc,nc->mkn", b, pull, optimize=True)
 
 
 def margin_directions(labels: np.ndarray, classes: int) -> np.ndarray:
-    """u, "n c", with u . f the logit of the label less the mean of the others."""
+    """u, "n c", with u . f the output of the label less the mean of the others."""
     truth = np.eye(classes)[labels]
     return truth - (1 - truth) / (classes - 1)
 
@@ -56,7 +57,8 @@ def projected_effects(solution: KernelSolution, rows: Jacobian, labels: np.ndarr
     kernel = solution.kernel
     n, c = solution.a.shape
     whole_number("projected_effects", "size", size, 1, n - 1)
-    of_train, of_rest = margin_directions(kernel.labels, c), margin_directions(labels, c)
+    as_labels("projected_effects", kernel.targets, c)
+    of_train, of_rest = margin_directions(kernel.targets, c), margin_directions(labels, c)
     train, rest = kernel.rows.along(of_train), rows.along(of_rest)
     between = gram(rest, train)
     joint = np.block([[gram(train), between.T], [between, gram(rest)]])
@@ -64,7 +66,7 @@ def projected_effects(solution: KernelSolution, rows: Jacobian, labels: np.ndarr
     values, vectors = np.linalg.eigh(joint)
     root = vectors * np.sqrt(np.maximum(values, 0))
     phi = root @ np.random.default_rng(seed).standard_normal((len(joint), size)) * size**-0.5
-    error = np.einsum("nc,nc->n", of_train, kernel.targets - solution.outputs())
+    error = np.einsum("nc,nc->n", of_train, kernel.centers - solution.outputs())
     return -(phi[n:] @ np.linalg.solve(phi[:n].T @ phi[:n], phi[:n].T)) * error
 
 

@@ -37,19 +37,19 @@ class Part:
 
 
 class Jacobian(NamedTuple):
-    """The rows of J of some examples, leaf by leaf, f64; `logits` at dw = 0, "n c"."""
+    """The rows of J of some examples, leaf by leaf, f64; `outputs` at dw = 0, "n c"."""
 
     parts: dict[str, Part]
-    logits: np.ndarray
+    outputs: np.ndarray
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(examples, classes)."""
-        return self.logits.shape
+        """(examples, numbers of an output)."""
+        return self.outputs.shape
 
     def take(self, rows: Any) -> "Jacobian":
         """The examples at `rows`."""
-        return Jacobian({path: part.take(rows) for path, part in self.parts.items()}, self.logits[rows])
+        return Jacobian({path: part.take(rows) for path, part in self.parts.items()}, self.outputs[rows])
 
     def along(self, directions: np.ndarray) -> "Jacobian":
         """The rows of sum_c u_ic f_ic, "n c" u: one output for each example."""
@@ -57,20 +57,20 @@ class Jacobian(NamedTuple):
             path: dataclasses.replace(part, s=np.einsum("nc,nc...->n...", directions, part.s)[:, None])
             for path, part in self.parts.items()
         }
-        return Jacobian(parts, np.einsum("nc,nc->n", directions, self.logits)[:, None])
+        return Jacobian(parts, np.einsum("nc,nc->n", directions, self.outputs)[:, None])
 
     def transposed(self, a: np.ndarray, like: Tree) -> Tree:
         """J^T a on the host, a tree like `like`; a: "n c"."""
         leaves = {}
         for path, leaf in trees.leaves(like).items():
             part = self.parts.get(path)
-            if part is None:  # reaches no logit
+            if part is None:  # reaches no output
                 value = np.zeros(leaf.shape)
             elif part.x is None or part.layout is None:
                 value = np.einsum("nc,ncp->p", a, part.s).reshape(leaf.shape)
             else:
-                weighted = np.einsum("nc,nctho->ntho", a, part.s)
-                blocks = np.einsum("nthi,ntho->hio", part.x, weighted, optimize=True)
+                summed = np.einsum("nc,nctho->ntho", a, part.s)
+                blocks = np.einsum("nthi,ntho->hio", part.x, summed, optimize=True)
                 value = part.layout.kernel(blocks, leaf.shape)
             leaves[path] = value
         return jax.tree.unflatten(
@@ -79,7 +79,7 @@ class Jacobian(NamedTuple):
 
 
 def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
-    """The rows of J for every input and class, by one backward pass a class, in f64."""
+    """The rows of J for every input and output, by one backward pass an output, in f64."""
     n, parts = len(inputs), []
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
@@ -90,8 +90,8 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
                 rows = _rows(exact, jnp.asarray(padded))
                 parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
-    logits, leaves = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
-    return Jacobian(leaves, logits)
+    outputs, leaves = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
+    return Jacobian(leaves, outputs)
 
 
 @jax.jit

@@ -1,9 +1,9 @@
 """The optimum by the tangent kernel: exact, in f64, and with it every fit that lacks some of the examples.
 
-    dw = J^T a,   M a = t - f_0,   M = K + Lambda W^-1,   K = J J^T,   W = diag(2 v_i alpha_ic / C)
+    dw = J^T a,   M a = t - f_0,   M = K + Lambda W^-1,   K = J J^T,   W = diag(v_i p_ic)
 
-for the rescaled square loss, whose targets are t = kappa one-hot; f_0 are the logits at dw = 0. One Cholesky
-factorisation gives M^-1, and M^-1 what a fit without a set S of examples gives, exactly:
+for a square loss sum_c p_c / 2 (f_c - t_c)^2 (of the rescaled one t is kappa one-hot, p is 2 alpha / C); f_0 are the
+outputs at dw = 0. One Cholesky factorisation gives M^-1, and M^-1 what a fit without a set S of examples gives:
 
     at S itself    t_S - f^(-S)(S) = ([M^-1]_SS)^-1 a_S
     elsewhere      f^(-S)(x) = f(x) - k(x, X) [M^-1]_(X,S) ([M^-1]_SS)^-1 a_S
@@ -16,32 +16,35 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import Tree, progress_bar, require
-from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
+from tangent_jax.solver.curvature import mirror
 from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 from tangent_jax.solver.problem import make_problem
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import Batches, Data
+from tangent_jax.train.evaluate import Metric, accuracy
 from tangent_jax.train.objective import Objective, make_objective
 
-LARGEST = 20_000  # examples x classes
+LARGEST = 20_000  # examples x outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """The tangent kernel of a task on its training examples, with what the loss wants of them.
 
-    `rows`: J; `k`: K, "nc nc"; `targets`: t, "n c"; `precision`: the diagonal of W, "n c"; `penalty`: the objective's.
+    `rows`: J; `k`: K, "nc nc"; `targets`: the data's, "n ..."; `centers`: t, "n c"; `precision`: the diagonal of W,
+    "n c"; `penalty`: the objective's.
     """
 
     predict: Predictor
     rows: Jacobian
     k: np.ndarray
-    labels: np.ndarray
     targets: np.ndarray
+    centers: np.ndarray
     precision: np.ndarray
     penalty: float
 
@@ -52,8 +55,8 @@ class Kernel:
         """
         penalty = self.penalty if penalty is None else penalty
         require(penalty > 0, "Kernel.solve", "penalty > 0", penalty, "Give the objective a penalty")
-        total = penalty * len(self.labels)
-        m, right = self.k.copy(order="F"), (self.targets - self.rows.logits).ravel()
+        total = penalty * len(self.centers)
+        m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
         m[np.diag_indices_from(m)] += total / self.precision.ravel()
         with progress_bar(3, "step") as bar:
             factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
@@ -66,30 +69,25 @@ class Kernel:
             bar.update()
         residual = self.k @ a + total / self.precision.ravel() * a - right
         relative = float(np.linalg.norm(residual) / np.linalg.norm(right))
-        return KernelSolution(self, total, a.reshape(self.targets.shape), inverse, relative)
+        return KernelSolution(self, total, a.reshape(self.centers.shape), inverse, relative)
 
-    def choose(self, penalties: Sequence[float]) -> tuple["KernelSolution", list[dict[str, float]]]:
-        """The penalty of the best leave-one-out accuracy, the larger of equals; and a row for each that was tried."""
+    def choose(
+        self, penalties: Sequence[float], metric: Metric | None = None
+    ) -> tuple["KernelSolution", list[dict[str, float]]]:
+        """The penalty of the best leave-one-out score, the larger of equals; and {"penalty", "score"} of each tried.
+
+        Args:   metric: as `KernelSolution.score` takes it; the larger, the better.
+        """
         require(len(penalties) >= 1, "Kernel.choose", "at least one penalty", "none")
         best, rows = None, []
         for penalty in sorted(penalties, reverse=True):
             solution = self.solve(penalty)
-            rows.append({"penalty": penalty, "accuracy": solution.accuracy_left_out()})
-            if best is None or rows[-1]["accuracy"] > best[0]:
-                best = rows[-1]["accuracy"], solution
+            rows.append({"penalty": penalty, "score": solution.score(metric)})
+            if best is None or rows[-1]["score"] > best[0]:
+                best = rows[-1]["score"], solution
             del solution
         assert best is not None
         return best[1], rows[::-1]
-
-
-def mirror(lower: np.ndarray) -> None:
-    """Fills the upper triangle of a symmetric matrix, some rows at a time."""
-    n, size = len(lower), 512
-    for start in range(0, n, size):
-        stop = min(start + size, n)
-        block = lower[start:stop, start:stop]
-        lower[start:stop, start:stop] = np.tril(block) + np.tril(block, -1).T
-        lower[start:stop, stop:] = lower[stop:, start:stop].T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,16 +105,16 @@ class KernelSolution:
         return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
 
     def outputs(self) -> np.ndarray:
-        """The logits of the training examples, "n c": t - Lambda W^-1 a."""
-        return self.kernel.targets - self.total_penalty / self.kernel.precision * self.a
+        """The outputs of the training examples, "n c": t - Lambda W^-1 a."""
+        return self.kernel.centers - self.total_penalty / self.kernel.precision * self.a
 
     def predict(self, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
-        """The logits of other examples, "m c"; cross: their kernel with the training examples."""
-        return rows.logits + (cross @ self.a.ravel()).reshape(rows.shape)
+        """The outputs of other examples, "m c"; cross: their kernel with the training examples."""
+        return rows.outputs + (cross @ self.a.ravel()).reshape(rows.shape)
 
     def left_out(self) -> np.ndarray:
-        """The logits of each training example by the fit without it, "n c"."""
-        return self.kernel.targets - self.residuals()
+        """The outputs of each training example by the fit without it, "n c"."""
+        return self.kernel.centers - self.residuals()
 
     def residuals(self) -> np.ndarray:
         """t_i - f^(-i)(x_i), "n c"."""
@@ -128,12 +126,20 @@ class KernelSolution:
         blocks = self.inverse.reshape(n, c, n, c)
         return blocks[np.arange(n), :, np.arange(n)]
 
-    def accuracy_left_out(self) -> float:
-        """Leave-one-out accuracy."""
-        return float(np.mean(self.left_out().argmax(-1) == self.kernel.labels))
+    def score(self, metric: Metric | None = None) -> float:
+        """The mean of a metric over the leave-one-out outputs.
+
+        Args:   metric: (outputs "n c", targets "n ...") -> "n"; None: the accuracy of class indices; of other targets
+                the squared error |f - t|^2, negative.
+        """
+        kernel, outputs = self.kernel, self.left_out()
+        is_class = kernel.targets.ndim == 1 and kernel.targets.dtype.kind in "iu" and outputs.shape[1] > 1
+        if metric is None and not is_class:
+            return -float(np.mean(np.sum((outputs - kernel.centers) ** 2, 1)))
+        return float(np.mean(np.asarray((metric or accuracy)(jnp.asarray(outputs), jnp.asarray(kernel.targets)))))
 
     def without(self, gone: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
-        """The logits of other examples, "m c", by the fit without the training examples `gone`."""
+        """The outputs of other examples, "m c", by the fit without the training examples `gone`."""
         c = self.a.shape[1]
         flat = (np.asarray(gone)[:, None] * c + np.arange(c)).ravel()
         held = self.inverse[np.ix_(flat, flat)]
@@ -149,35 +155,36 @@ class KernelSolution:
         flat = (np.asarray(kept)[:, None] * c + np.arange(c)).ravel()
         m = k.k[np.ix_(flat, flat)]
         m[np.diag_indices_from(m)] += (self.total_penalty / k.precision).ravel()[flat]
-        right = (k.targets - k.rows.logits).ravel()[flat]
+        right = (k.centers - k.rows.outputs).ravel()[flat]
         a = scipy.linalg.solve(m, right, assume_a="pos", overwrite_a=True, check_finite=False)
-        return rows.logits + (cross[:, flat] @ a).reshape(rows.shape)
+        return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
 
 
 def make_kernel(
-    predict: Predictor, data: Batches | Features, objective: Objective | None = None, weights: Any = None
+    predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, example_weights: Any = None
 ) -> Kernel:
     """The tangent kernel of a task on all of its examples.
 
-    Args:       as `solve`; weights: above 0.
-    Raises:     InputError where examples x classes are more than `LARGEST`, for losses other than the square ones, and
+    Args:       as `solve`; example_weights: above 0.
+    Raises:     InputError where examples x outputs are more than `LARGEST`, for losses other than the square ones, and
                 as `solve` does.
     """
     objective = objective or make_objective()
     require(isinstance(predict, Predictor), "make_kernel", "a Predictor", type(predict).__name__, "Use tj.solve")
-    problem = make_problem("make_kernel", predict, data, objective, weights, predict.zeros())
+    problem = make_problem("make_kernel", predict, data, objective, example_weights, predict.zeros())
     got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"
     require(problem.is_quadratic, "make_kernel", "a square loss", got, do)
-    require(problem.weights.min() > 0, "make_kernel", "weights > 0", problem.weights.min())
-    batches = problem.batches
-    given = batches.targets[batches.rows]
-    classes, outputs = problem.classes, len(given) * problem.classes
-    got = f"{len(given)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
-    require(outputs <= LARGEST, "make_kernel", f"examples x classes at most {LARGEST}", got, "Use tj.solve")
+    lightest = problem.example_weights.min()
+    require(lightest > 0, "make_kernel", "example_weights > 0", lightest)
+    batches, classes = problem.batches, problem.classes
+    targets, outputs = batches.targets[batches.rows], len(batches) * classes
+    got = f"{len(targets)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
+    require(outputs <= LARGEST, "make_kernel", f"examples x outputs at most {LARGEST}", got, "Use tj.solve")
     rows = jacobian_rows(predict, batches.inputs[batches.rows])
     with jax.enable_x64(True):
-        stated = objective.loss.quadratic(given, classes)
+        stated = objective.loss.quadratic(targets, classes)
         assert stated is not None
-        targets, precision = (np.asarray(part, np.float64) for part in stated)
-    precision = precision * problem.weights[:, None]
-    return Kernel(predict, rows, gram(rows), given, targets, precision, float(objective.penalty))
+        centers, precision = (np.asarray(part, np.float64) for part in stated)
+    require((precision > 0).all(), "make_kernel", "a loss whose precision is above 0", precision.min(), "Use tj.solve")
+    weighted = precision * problem.example_weights[:, None]
+    return Kernel(predict, rows, gram(rows), targets, centers, weighted, float(objective.penalty))

@@ -1,4 +1,4 @@
-"""The linearised Laplace posterior: what the data leave open, as a covariance of the logits.
+"""The linearised Laplace posterior: what the data leave open, as a covariance of the outputs.
 
     p(dw | data) = N(dw*, tau H^-1),   H = J^T W J + Lambda
     Cov f(x)     = tau J(x) H^-1 J(x)^T = tau / Lambda (k(x,x) - k(x,X) M^-1 k(X,x))
@@ -18,14 +18,14 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tangent_jax.core import progress_bar, require
-from tangent_jax.models.features import Features
+from tangent_jax.core import progress_bar, require, trees
 from tangent_jax.models.predict import Predictor
+from tangent_jax.solver.curvature import invert
 from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
 from tangent_jax.solver.kernel import KernelSolution
 from tangent_jax.solver.optimum import Solved, solve_linear
 from tangent_jax.solver.problem import make_problem
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 
 
@@ -37,7 +37,7 @@ class KernelPosterior:
     scale: float
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Logits "m c" and their covariance "m c c" of inputs; f64."""
+        """Outputs "m c" and their covariance "m c c" of inputs; f64."""
         solution, kernel = self.solution, self.solution.kernel
         rows = jacobian_rows(kernel.predict, inputs)
         cross, (m, c) = gram(rows, kernel.rows), rows.shape
@@ -65,34 +65,41 @@ def posterior(solution: KernelSolution) -> KernelPosterior:
 
 @dataclasses.dataclass(frozen=True)
 class SolverPosterior:
-    """The posterior at an optimum of any size, by one linear solve for each input and class; no row of J is kept."""
+    """The posterior at an optimum of any size, by one linear solve for each input and output; no row of J is kept.
+
+    `data`, `objective`, `example_weights`: those that were solved; `scale`: tau; each linear solve ends at `tolerance`
+    of its right-hand side, or after `passes`.
+    """
 
     predict: Predictor
-    data: Batches | Features
+    data: Batches | Data
     objective: Objective
     solved: Solved
     scale: float = 1.0
     tolerance: float = 1e-4
     passes: int = 200
+    example_weights: Any = None
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Logits "m c" and their covariance "m c c" of inputs; each solve to `tolerance` of its right-hand side."""
+        """Outputs "m c" and their covariance "m c c" of inputs."""
         require(self.objective.penalty > 0, "posterior", "penalty > 0", float(self.objective.penalty))
-        problem = make_problem("posterior", self.predict, self.data, self.objective, None, self.solved.dw)
-        at, inverse = problem.expanded(self.solved.dw, self.solved.curvature)
-        logits, covariances = [], []
+        dw, weights = self.solved.dw, self.example_weights
+        problem = make_problem("posterior", self.predict, self.data, self.objective, weights, dw, keep=True)
+        at, factors = problem.outputs_at(dw), self.solved.curvature
+        factors = problem.curvature(at, jax.random.key(0)) if factors is None else factors
+        inverse, outputs, covariances = invert(factors, problem.total_penalty), [], []
         with progress_bar(len(inputs) * problem.classes, "solve") as bar:
             for i in range(len(inputs)):
-                f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], self.solved.dw)
+                f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], dw)
                 rows = [back(unit)[0] for unit in jnp.eye(problem.classes, dtype=f.dtype)]
                 found = np.empty((problem.classes, problem.classes))
                 for c, row in enumerate(rows):
                     solution = solve_linear(problem, row, at, inverse, self.tolerance, self.passes)
-                    found[c] = [float(sum(map(jnp.vdot, *map(jax.tree.leaves, (other, solution))))) for other in rows]
+                    found[c] = [float(trees.vdot(other, solution)) for other in rows]
                     bar.update()
-                logits.append(np.asarray(f))
+                outputs.append(np.asarray(f))
                 covariances.append(self.scale * (found + found.T) / 2)
-        return np.stack(logits), np.stack(covariances)
+        return np.stack(outputs), np.stack(covariances)
 
 
 def probabilities(

@@ -15,30 +15,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import jaxprs_in_params
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, placement, require, trees
+from tangent_jax.core.identity import program
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solver.curvature import Curvature, Inverse, batch_curvature, invert
-from tangent_jax.train.batches import Batches
-from tangent_jax.train.objective import Objective, check_data, make_objective, summed_gradient
+from tangent_jax.solver import passes
+from tangent_jax.solver.affine import check_affine, check_square
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.passes import Fresh, Part
+from tangent_jax.train.batches import Batches, Data, as_batches
+from tangent_jax.train.objective import Objective, check_data, make_objective
 from tangent_jax.train.targets import Predict, called
 
-SIGNALS = 4  # random cotangents an example, for factors that only precondition
+SIGNALS = 1024  # random cotangents of all examples together, at least, for factors that only precondition
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A convex objective on data. `weights`: v, "n"; `like`: a step whose structure dw has; `classes`: logits."""
+    """A convex objective on data.
+
+    `example_weights`: v, "n"; `like`: a step whose structure dw has; `classes`, `dtype`: numbers of an output, and
+    theirs; `is_quadratic`: whether the loss's Hessian is the same everywhere; `keeps`: whether what products with J
+    read stays on the device from pass to pass, in `kept`.
+    """
 
     predict: Predict
     batches: Batches
     objective: Objective
-    weights: np.ndarray
+    example_weights: np.ndarray
     like: Tree
     classes: int
+    dtype: Any
+    is_quadratic: bool
+    keeps: bool
+    kept: list[Part] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     @property
     def total_penalty(self) -> float:
@@ -46,208 +57,174 @@ class Problem:
         return float(self.objective.penalty) * len(self.batches)
 
     @property
-    def is_quadratic(self) -> bool:
-        """Whether the loss's Hessian is the same everywhere."""
-        return self.objective.loss.quadratic(self.batches.targets[self.batches.rows[:1]], self.classes) is not None
+    def signals(self) -> int:
+        """How many random cotangents of an example make `SIGNALS` together."""
+        return -(-SIGNALS // len(self.batches))
 
-    def chunks(self) -> Iterator[tuple[Any, Any, Array, Array]]:
-        """(inputs, labels, order "k b", weights "k b", 0 where padded) over all rows."""
+    def fresh(self) -> Iterator[Part]:
+        """Every batch, padded to one size."""
         order, present = self.batches.in_order()
-        weights, _ = self.batches.padded(np.arange(len(self.batches)))
-        weights, at = self.weights[weights] * present, 0
-        for inputs, labels, rows, here in self.batches.chunks(order, present):
-            yield inputs, labels, spread(rows), spread(weights[at : at + len(here)].astype(np.float32))
-            at += len(here)
+        v = iter(self.padded_weights())
+        for inputs, targets, steps, _ in self.batches.chunks(order, present):
+            for rows in steps:
+                rows = placement.over_examples(rows, 0)
+                y = passes.take(targets, rows)
+                yield Part(Fresh(self.predict, inputs, rows), y, placement.over_examples(next(v), 0))
+
+    def padded_weights(self) -> np.ndarray:
+        """v batch by batch, "k b", 0 where padded."""
+        at, present = self.batches.padded(np.arange(len(self.batches)))
+        return np.where(present > 0, self.example_weights[at], 0).astype(self.dtype)
+
+    def parts(self) -> Iterator[Part]:
+        """Every batch as its products take it."""
+        if not self.keeps:
+            return self.fresh()
+        if not self.kept:
+            self.kept.extend(part._replace(linear=passes.keep(part.linear, self.like)) for part in self.fresh())
+        return iter(self.kept)
 
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
-        """grad F(dw), F(dw), and the logits at dw chunk by chunk, "k b c". One pass."""
-        total, value, logits = trees.scaled(self.total_penalty, dw), 0.0, []
-        for inputs, labels, rows, weights in self.chunks():
-            part, losses, z = summed_gradient(self.predict, dw, inputs, labels, rows, weights, self.objective)
-            total, value = trees.plus(total, part), value + float(losses)
-            logits.append(z)
-        return total, value + 0.5 * self.total_penalty * float(trees.squared_norm(dw)), logits
+        """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
+        total, losses, outputs = trees.scaled(self.total_penalty, dw), [], []
+        for part in self.parts():
+            total, loss, f = passes.add_gradient(total, part, dw, self.objective)
+            losses.append(loss)
+            outputs.append(f)
+        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.squared_norm(dw)), outputs
 
-    def product(self, v: Tree, logits: list[Array]) -> Tree:
-        """The Hessian of F, at a step of these logits, times v. One pass."""
+    def product(self, v: Tree, outputs: list[Array]) -> Tree:
+        """The Hessian of F, at a step of these outputs, times v. One pass."""
         total = trees.scaled(self.total_penalty, v)
-        for (inputs, labels, rows, weights), z in zip(self.chunks(), logits, strict=True):
-            part = _product(self.predict, v, inputs, labels, rows, weights, z, self.objective)
-            total = trees.plus(total, part)
+        for part, f in zip(self.parts(), outputs, strict=True):
+            total = passes.add_product(total, part, v, f, self.objective)
         return total
 
-    def expanded(self, dw: Tree, known: Curvature | None = None) -> tuple[list[Array], Inverse]:
-        """The logits at dw, and the inverse of the factors there, made now or known."""
-        logits = [_plain(self.predict, dw, inputs, rows) for inputs, _, rows, _ in self.chunks()]
-        return logits, invert(self.curvature(logits, jax.random.key(0)) if known is None else known)
+    def moved(self, v: Tree) -> list[tuple[Array, Array]]:
+        """(f_0, J v) batch by batch, "b c" each."""
+        return [passes.moved(part.linear, v) for part in self.parts()]
 
-    def outputs(self, v: Tree) -> list[Array]:
-        """J v chunk by chunk, "k b c"."""
-        return [_outputs(self.predict, v, inputs, rows) for inputs, _, rows, _ in self.chunks()]
+    def line(self, outputs: list[Array], dw: Tree, v: Tree) -> Any:
+        """t -> F(dw + t v), of outputs at dw; one product with J, here."""
+        order, _ = self.batches.in_order()
+        part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
+        f, change = (np.concatenate(each) for each in (outputs, [q for _, q in self.moved(v)]))
+        norms = jnp.stack([trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)])
+        return partial(passes.along, f, change, part, norms, self.objective, self.total_penalty)
 
-    def line(self, logits: list[Array], moved: list[Array], dw: Tree, v: Tree) -> Any:
-        """t -> F(dw + t v), of logits and J v that are known: no pass."""
-        chunks = [(labels[rows], weights) for _, labels, rows, weights in self.chunks()]
-        norms = [trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)]
-        return partial(_along, logits, moved, chunks, norms, self.objective, self.total_penalty)
+    def curvature(self, outputs: list[Array], key: Array | None = None) -> Curvature:
+        """The Kronecker factors at a step of these outputs (a square loss has the same at all, and reads none).
 
-    def curvature(self, logits: list[Array], key: Array | None = None) -> Curvature:
-        """The Kronecker factors at a step of these logits; key: None for all classes, else `SIGNALS` random ones."""
-        predict, total, first = self.predict, None, 0
-        assert isinstance(predict, Predictor)
-        for (inputs, labels, rows, weights), z in zip(self.chunks(), logits, strict=True):
-            keys = None if key is None else jax.vmap(partial(jax.random.fold_in, key))(first + jnp.arange(len(rows)))
-            part = _curvature(predict, self.like, inputs, labels, rows, weights, z, self.objective, keys)
-            total, first = part if total is None else total + part, first + len(rows)
+        key: None for the signals of all outputs; else random ones, equally many of each example, where fewer do.
+        """
+        key = key if self.signals < self.classes else None
+        total, keeping = None, self.keeps and not self.kept and self.is_quadratic
+        for i, part in enumerate(self.fresh()):
+            f = self.zero() if self.is_quadratic else outputs[i]
+            given = part, self.like, f, self.objective, key, i, self.signals
+            if keeping:
+                linear, own = passes.keep_with_factors(*given)
+                self.kept.append(part._replace(linear=linear))
+            else:
+                own = passes.factors(*given)
+            total = own if total is None else passes.added(total, own)
         assert total is not None
         return total
 
+    def outputs_at(self, dw: Tree) -> list[Array]:
+        """The outputs at dw batch by batch, "b c", as `curvature` and `product` take them; 0 for a square loss."""
+        if self.is_quadratic:
+            return [self.zero()] * self.batches.steps
+        return [at_zero + change for at_zero, change in self.moved(dw)]
+
+    def zero(self) -> np.ndarray:
+        """The outputs 0 of a batch."""
+        return np.zeros((self.batches.batch_size, self.classes), self.dtype)
+
+    def decided(self, dw: Tree) -> list[Any]:
+        """What decides a run on this problem besides its examples: the programs of its passes, and their numbers."""
+        of_all = self.batches.inputs, self.batches.targets
+        x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
+        part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
+        f = self.zero()
+        programs = [
+            program(passes.add_gradient, dw, part, dw, self.objective),
+            program(passes.add_product, dw, part, dw, f, self.objective),
+        ]
+        if isinstance(self.predict, Predictor):
+            factors = partial(passes.factors, signals=self.signals)
+            programs.append(program(factors, part, dw, f, self.objective, jax.random.key(0), 0))
+        numbers = jax.tree.leaves((self.predict, dw, self.objective))
+        return [programs, numbers, self.example_weights, self.is_quadratic, self.keeps]
+
 
 def make_problem(
-    function: str, predict: Predict, data: Batches | Features, objective: Objective, weights: Any, like: Tree
-) -> Problem:
-    """The problem, its inputs checked.
+    function: str, predict: Predict, data: Batches | Data, objective: Objective, example_weights: Any, like: Tree,
+    keep: bool = False,
+) -> Problem:  # fmt: skip
+    """The problem, its inputs checked; keep: whether its passes are many.
 
-    Raises: InputError for a predictor that is not affine in dw, labels of no class, weights that are no weights.
+    Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that are
+            none of the loss, weights that are no example weights.
     """
-    predict = trees.as_pytree(predict)
-    batches = data if isinstance(data, Batches) else data.batches(batch_size=pass_batch(predict, like, data.inputs))
+    check_leaves(function, predict, like)
+    predict, batches = trees.as_pytree(predict), as_batches(function, data)
+    if batches is not data:
+        batches = as_batches(function, data, passes.pass_batch(predict, like, batches.inputs))
     shape = check_data(function, predict, like, batches, objective)
     require(len(shape) == 1, function, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
-    (classes,) = shape
-    v = np.ones(len(batches)) if weights is None else np.asarray(weights, np.float64)
-    good = v.shape == (len(batches),) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
+    (classes,), x = shape, batches.inputs[batches.rows[:2]]
+    dtype = called.eval_shape(predict, like, x).dtype
+    v = checked_weights(function, example_weights, len(batches), dtype)
+    check_affine(function, predict, like, x)
+    is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
+    held = passes.kept_bytes(predict, like, batches.inputs, batches.batch_size) * batches.steps if keep else None
+    keeps = held is not None and held <= passes.room()
+    return Problem(predict, batches, objective, v, like, classes, dtype, is_quadratic, keeps)
+
+
+def check_leaves(function: str, predict: Predict, dw: Tree) -> None:
+    """Raises InputError for a step of other leaves than the predictor trains, where it says which."""
+    zeros: Any = getattr(predict, "zeros", None)
+    if zeros is None:
+        return
+    known, given, do = trees.leaves(zeros()), trees.leaves(dw), "Start from a step of this predictor"
+    missing, extra = sorted(known.keys() - given.keys()), sorted(given.keys() - known.keys())
+    require(not missing, function, "a step with every trained leaf", f"none at {missing[:1]}", do)
+    require(not extra, function, "a step of trained leaves alone", f"one at {extra[:1]}", do)
+    for path, leaf in given.items():
+        require(leaf.shape == known[path].shape, function, f"{path} of shape {known[path].shape}", leaf.shape, do)
+
+
+def checked_weights(function: str, example_weights: Any, count: int, dtype: Any) -> np.ndarray:
+    """The weight of each example, "n", in f64; dtype: of the outputs, in which it will count; None: 1."""
+    v = np.ones(count) if example_weights is None else np.asarray(example_weights, np.float64)
     lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
-    require(good, function, f"weights of {len(batches)} examples, >= 0, one above", lowest)
-    check_affine(function, predict, like, batches.inputs[batches.rows[:2]])
-    return Problem(predict, batches, objective, v, like, classes)
+    good = v.shape == (count,) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
+    require(good, function, f"example_weights of {count} examples, >= 0, one above", lowest)
+    low, high = float(jnp.finfo(dtype).tiny), float(jnp.finfo(dtype).max)
+    held, got = (v == 0) | ((v >= low) & (v <= high)), f"{v[v > 0].min():.3g} to {v.max():.3g}"
+    require(held.all(), function, f"example_weights that are 0 or in {low:.3g}..{high:.3g}, as {dtype} holds them", got)
+    return v
 
 
 def curvature(
     predict: Predictor,
-    data: Batches | Features,
+    data: Batches | Data,
     objective: Objective | None = None,
     dw: Tree | None = None,
     *,
-    weights: Any = None,
+    example_weights: Any = None,
     key: Array | None = None,
 ) -> Curvature:
     """The Kronecker factors of the objective on all of `data`, at a step dw (None: zero): one pass.
 
-    Args:       weights: of each example, None for 1; key: None for the signals of all classes; else a few random ones
-                an example, whose mean is the same, at a fraction of the cost.
+    Args:       data: Features or Batches; example_weights: "n", None for 1; key: None for the signals of all outputs;
+                else random ones where fewer do, whose mean is the same, at a fraction of the cost.
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`.
     """
     objective, dw = objective or make_objective(), predict.zeros() if dw is None else dw
-    problem = make_problem("curvature", predict, data, objective, weights, dw)
-    found = problem.curvature([_plain(predict, dw, x, rows) for x, _, rows, _ in problem.chunks()], key)
-    return dataclasses.replace(found, anchor="".join(fingerprints(predict.w)))
-
-
-def spread(array: np.ndarray) -> Array:
-    """Steps of batches, "k b", each batch divided over all devices where it can be: the sums over it follow."""
-    devices = jax.devices()
-    if len(devices) == 1 or array.shape[1] % len(devices):
-        return jnp.asarray(array)
-    mesh = jax.sharding.Mesh(np.array(devices), ("examples",))
-    return jax.device_put(array, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "examples")))
-
-
-def pass_batch(predict: Predict, like: Tree, inputs: Any) -> int:
-    """A power of two: how many examples a pass works on at once, so that what it keeps of them takes a quarter of the
-    device's memory; on a CPU, where larger batches leave its caches and are slower, 64 MiB."""
-    stats = jax.devices()[0].memory_stats() or {}
-    budget = stats.get("bytes_limit", 1 << 28) // 4 * jax.device_count()
-    one, two = (kept_bytes(predict, like, np.asarray(inputs[:1]).repeat(b, 0)) for b in (1, 2))
-    most = max(1, budget // max(1, two - one))
-    return min(1 << (most.bit_length() - 1), 4096)
-
-
-def kept_bytes(predict: Predict, dw: Tree, x: Any) -> int:
-    """The bytes of all intermediate values of predict(dw, x): no more than this is kept for the way back."""
-
-    def total(jaxpr: Any) -> int:
-        own = sum(v.aval.size * v.aval.dtype.itemsize for e in jaxpr.eqns for v in e.outvars if hasattr(v.aval, "size"))
-        return own + sum(total(inner) for e in jaxpr.eqns for inner in jaxprs_in_params(e.params))
-
-    return total(jax.make_jaxpr(predict)(dw, x).jaxpr)
-
-
-def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
-    """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
-    do = 'Use tj.tangent(..., method="taft") or tj.linearize'
-    if isinstance(predict, Predictor):
-        require(predict.method == "taft", function, "a model that is linear in dw", predict.method, do)
-        return
-    leaves, structure = jax.tree.flatten(like)
-    rng = np.random.default_rng(0)
-    v = [0.1 * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
-    zero, one, two = (called(predict, structure.unflatten([t * leaf for leaf in v]), x) for t in (0, 1, 2))
-    finite = bool(jnp.isfinite(two).all())
-    require(finite, function, "finite logits", "NaN or infinity", "Look for inputs that are not finite")
-    bend = float(jnp.max(jnp.abs(two - 2 * one + zero)))
-    size = float(jnp.max(jnp.abs(one - zero)) + 0.01 * jnp.max(jnp.abs(zero)))
-    require(bend <= 1e-2 * size, function, "a model that is linear in dw", f"one that bends by {bend / size:.2g}", do)
-
-
-@jax.jit
-def _product(
-    predict: Predict, v: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
-    objective: Objective,
-) -> Tree:  # fmt: skip
-    zero = jax.tree.map(jnp.zeros_like, v)
-
-    def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, None]:
-        rows, w, z = batch
-        _, forward = jax.linearize(lambda dw: predict(dw, inputs[rows]), zero)
-        gradient = jax.grad(lambda z: jnp.sum(objective.losses(z, labels[rows]) * w))
-        bent = jax.jvp(gradient, (z,), (forward(v),))[1]
-        return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0]), None
-
-    return jax.lax.scan(add, zero, (order, weights, logits))[0]
-
-
-@jax.jit
-def _plain(predict: Predict, dw: Tree, inputs: Array, order: Array) -> Array:
-    return jax.lax.map(lambda rows: predict(dw, inputs[rows]), order)
-
-
-@jax.jit
-def _outputs(predict: Predict, v: Tree, inputs: Array, order: Array) -> Array:
-    zero = jax.tree.map(jnp.zeros_like, v)
-
-    def one(_: None, rows: Array) -> tuple[None, Array]:
-        return None, jax.jvp(lambda dw: predict(dw, inputs[rows]), (zero,), (v,))[1]
-
-    return jax.lax.scan(one, None, order)[1]
-
-
-@jax.jit
-def _along(
-    logits: list[Array], moved: list[Array], chunks: list[tuple[Array, Array]], norms: list[Array],
-    objective: Objective, total_penalty: Any, t: Array,
-) -> Array:  # fmt: skip
-    classes = logits[0].shape[-1]
-    losses = jnp.zeros(())
-    for z, q, (labels, weights) in zip(logits, moved, chunks, strict=True):
-        each = objective.losses((z + t * q).reshape(-1, classes), labels.reshape(-1, *labels.shape[2:]))
-        losses += jnp.sum(each * weights.reshape(-1))
-    return losses + 0.5 * total_penalty * (norms[0] + 2 * t * norms[1] + t * t * norms[2])
-
-
-@jax.jit
-def _curvature(
-    predict: Predictor, like: Tree, inputs: Array, labels: Array, order: Array, weights: Array, logits: Array,
-    objective: Objective, keys: Array | None,
-) -> Curvature:  # fmt: skip
-    def one(rows: Array, w: Array, z: Array, key: Array | None) -> Curvature:
-        return batch_curvature(predict, like, inputs[rows], labels[rows], z, w, objective.loss, key, SIGNALS)
-
-    def add(total: Curvature, batch: tuple[Array, Array, Array, Array | None]) -> tuple[Curvature, None]:
-        return total + one(*batch), None
-
-    batches = order, weights, logits, keys
-    shapes = jax.eval_shape(one, *jax.tree.map(lambda part: part[0], batches))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(add, zero, batches)[0]
+    problem = make_problem("curvature", predict, data, objective, example_weights, dw)
+    factors = problem.curvature(problem.outputs_at(dw), key)
+    return dataclasses.replace(factors, anchor="".join(fingerprints(predict.w)))

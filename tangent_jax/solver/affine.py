@@ -1,0 +1,79 @@
+"""Checks that the problem is the convex one that it claims to be: f affine in dw, a square loss that is its square.
+
+f is affine where J v = d/dt f(dw + t v) does not depend on dw. That is read from the program of J v: what is left of it
+when all that its result does not need is taken out must not read dw. So it holds for every dw and every input. What has
+derivative zero, as rounding, depends on dw without J: f(dw) = f(0) + J dw is evaluated, on a few rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from tangent_jax.core import Tree, require
+from tangent_jax.train.losses import Loss
+from tangent_jax.train.targets import Predict
+
+ROWS, SCALES = 4, (0.1, 10.0)  # outputs and steps at which what must be equal is compared
+
+
+def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
+    """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
+    do, expected = "Use tj.tangent or tj.linearize", "a model that is linear in dw"
+    method = getattr(predict, "method", "taft")
+    require(method == "taft", function, expected, method, do)
+
+    def pushed(dw: Tree, v: Tree) -> Array:
+        return jax.jvp(lambda dw: predict(dw, x), (dw,), (v,))[1]
+
+    program = jax.make_jaxpr(pushed)(like, like).jaxpr
+    _, read = dce_jaxpr(program, [True] * len(program.outvars))
+    reads_dw = any(read[: len(jax.tree.leaves(like))])
+    require(not reads_dw, function, expected, "one whose derivative depends on dw", do)
+    tolerance = 3 * max(float(jnp.finfo(dtype).eps) for dtype in float_dtypes(program)) ** 0.5
+    rng, leaves = np.random.default_rng(0), jax.tree.leaves(like)
+    for scale in SCALES:
+        step = [scale * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
+        bend, size = map(float, _bend(predict, jax.tree.unflatten(jax.tree.structure(like), step), x))
+        finite, do_finite = np.isfinite(bend), "Look for inputs that are not finite"
+        require(finite, function, "finite outputs", "NaN or infinity", do_finite)
+        require(bend <= tolerance * size, function, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
+
+
+def float_dtypes(jaxpr: Any) -> set[Any]:
+    """The dtypes of all floats that a program computes."""
+    own = {v.aval.dtype for equation in jaxpr.eqns for v in equation.outvars if hasattr(v.aval, "dtype")}
+    inner = [float_dtypes(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
+    return {dtype for dtype in own if jnp.issubdtype(dtype, jnp.floating)}.union(*inner)
+
+
+@jax.jit
+def _bend(predict: Predict, dw: Tree, x: Any) -> tuple[Array, Array]:
+    """(|f(dw) - f(0) - J dw|, |f(0)| + |J dw|)."""
+    zero, push = jax.jvp(lambda dw: predict(dw, x), (jax.tree.map(jnp.zeros_like, dw),), (dw,))
+    return jnp.linalg.norm(predict(dw, x) - zero - push), jnp.linalg.norm(zero) + jnp.linalg.norm(push)
+
+
+def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
+    """Whether the loss says that it is a square, and its gradient at random outputs agrees.
+
+    Args:   targets: some of the data's, "n ...".
+    Raises: InputError where they differ: one linear system would not be its optimum.
+    """
+    y = jnp.asarray(targets[:ROWS])
+    stated = loss.quadratic(y, classes)
+    if stated is None:
+        return False
+    t, p = stated
+    with jax.default_matmul_precision("highest"):
+        z = jnp.asarray(np.random.default_rng(0).standard_normal((len(y), classes)))
+        slope = jax.vmap(jax.grad(lambda z, y: loss(z[None], y[None])[0]))(z, y)
+    off = float(jnp.linalg.norm(slope - p * (z - t)))
+    good = off <= 1e-3 * float(jnp.linalg.norm(slope) + jnp.linalg.norm(p * t)) and bool((p >= 0).all())
+    kind = type(loss).__name__
+    require(good, function, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", f"one {off:.2g} off")
+    return True

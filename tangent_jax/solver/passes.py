@@ -1,0 +1,154 @@
+"""One batch of a pass: f(dw) = f_0 + J dw, with J and J^T as products; nothing of J is formed.
+
+`Fresh` linearises the predictor at each product. `Kept` has done so once and holds what the products need (J is the
+same everywhere): a pass is then products alone. For a ViT's last block that is little more than its inputs.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, placement, trees
+from tangent_jax.solver.curvature import Curvature, batch_curvature
+from tangent_jax.train.objective import Objective
+from tangent_jax.train.targets import Predict
+
+CACHED = 1 << 25  # bytes: what a pass keeps of a batch on a CPU, where larger ones leave its caches and are slower
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Fresh:
+    """A predictor on the inputs "n ..." at `rows`, "b"."""
+
+    predict: Predict
+    inputs: Any
+    rows: Any
+
+    def linearised(self, like: Tree) -> tuple[Array, Callable[[Tree], Array]]:
+        """(f_0 "b c", v -> J v "b c")."""
+        x = self.inputs[self.rows]
+        return jax.linearize(lambda dw: self.predict(dw, x), jax.tree.map(jnp.zeros_like, like))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """f_0, "b c", and v -> J v with the arrays that it reads."""
+
+    outputs: Array
+    forward: Any
+
+    def linearised(self, like: Tree) -> tuple[Array, Callable[[Tree], Array]]:
+        return self.outputs, self.forward
+
+
+class Part(NamedTuple):
+    """A batch: its linear model, targets "b ...", example weights "b", 0 where padded."""
+
+    linear: Any
+    targets: Any
+    example_weights: Any
+
+    def loss(self, objective: Objective, outputs: Array) -> Array:
+        """sum_i v_i loss(f_i, y_i); what weighs 0 adds nothing, whatever it holds."""
+        v = self.example_weights
+        return jnp.sum(jnp.where(v > 0, objective.losses(outputs, self.targets) * v, 0))
+
+
+@jax.jit
+def take(array: Any, rows: Array) -> Array:
+    """The rows of an array."""
+    return array[rows]
+
+
+@jax.jit
+def keep(linear: Fresh, like: Tree) -> Kept:
+    """The linear model with the arrays that its products read."""
+    return Kept(*linear.linearised(like))
+
+
+@partial(jax.jit, donate_argnames="total")
+def add_gradient(total: Tree, part: Part, dw: Tree, objective: Objective) -> tuple[Tree, Array, Array]:
+    """(total + the gradient of the batch's losses at dw, those losses' sum, the outputs)."""
+    at_zero, forward = part.linear.linearised(dw)
+    is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
+    outputs = at_zero + jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(at_zero), forward, dw)
+    losses, slope = jax.value_and_grad(partial(part.loss, objective))(outputs)
+    return trees.plus(total, jax.linear_transpose(forward, dw)(slope)[0]), losses, outputs
+
+
+@partial(jax.jit, donate_argnames="total")
+def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Objective) -> Tree:
+    """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
+    _, forward = part.linear.linearised(v)
+    bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (forward(v),))[1]
+    return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0])
+
+
+@jax.jit
+def moved(linear: Fresh | Kept, v: Tree) -> tuple[Array, Array]:
+    """(f_0, J v), "b c" each."""
+    at_zero, forward = linear.linearised(v)
+    return at_zero, forward(v)
+
+
+@partial(jax.jit, static_argnames="signals")
+def factors(
+    part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
+) -> Curvature:
+    """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
+    predict, x, v = part.linear.predict, part.linear.inputs[part.linear.rows], part.example_weights
+    key = None if key is None else jax.random.fold_in(key, i)
+    return batch_curvature(predict, like, x, part.targets, outputs, v, objective.loss, key, signals)
+
+
+@partial(jax.jit, static_argnames="signals")
+def keep_with_factors(
+    part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
+) -> tuple[Kept, Curvature]:
+    """`keep` and `factors` as one program, which computes once what both need."""
+    return keep(part.linear, like), factors(part, like, outputs, objective, key, i, signals)
+
+
+@partial(jax.jit, donate_argnames="a")
+def added(a: Tree, b: Tree) -> Tree:
+    """a + b."""
+    return trees.plus(a, b)
+
+
+@jax.jit
+def along(
+    outputs: Array, change: Array, part: Part, norms: Array, objective: Objective, penalty: Any, t: Array
+) -> Array:
+    """F where outputs are f + t change, "n c" each, and |dw + t v|^2 = a + 2 t b + t^2 c for norms (a, b, c)."""
+    ridge = 0.5 * penalty * (norms[0] + 2 * t * norms[1] + t**2 * norms[2])
+    return part.loss(objective, outputs + t.astype(outputs.dtype) * change) + ridge
+
+
+def room() -> int:
+    """The bytes that kept values may take: a quarter of the devices' memory, on a CPU of the machine's."""
+    return (placement.memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 4
+
+
+def kept_bytes(predict: Predict, like: Tree, inputs: Any, count: int) -> int:
+    """The bytes that `keep` holds of a batch of `count` examples."""
+    x = jax.ShapeDtypeStruct((count, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
+    held: Any = keep.eval_shape(Fresh(predict, x, np.arange(count)), like)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))
+
+
+def pass_batch(predict: Predict, like: Tree, inputs: Any) -> int:
+    """A power of two: how many examples a pass works on at once, so that what it keeps of them takes `room()`, or on a
+    CPU `CACHED` bytes."""
+    budget = CACHED if placement.memory() is None else room()
+    one, two = (kept_bytes(predict, like, inputs, count) for count in (1, 2))
+    most = max(1, budget // max(1, two - one))
+    return min(1 << (most.bit_length() - 1), 4096)
