@@ -22,6 +22,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam
 
@@ -35,7 +36,7 @@ def test_the_defaults_are_the_papers():
     want = (1 + (2 - 15) ** 2 + 16) / 3
     for objective in (make_objective(), recipe.objective()):
         assert abs(float(objective.loss(logits, labels)[0]) - want) < 1e-4
-    assert abs(float(rescaled_square(logits, labels)[0]) - want) < 1e-4
+    assert abs(float(RescaledSquare()(logits, labels)[0]) - want) < 1e-4
     optimizer = adam(1.0)
     steps = []
     for epoch in range(30):
@@ -165,7 +166,7 @@ def outputs(store): return np.array(store)
 # each shard answers wrongly but the last one in every order is right: what is left must decide
 def main():
     values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
-    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(labels=labels))
+    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(targets=labels))
     curve, _ = module.dropping(method, list(range(10)), values)
     asked.append(curve)
 module.main = main
