@@ -50,7 +50,7 @@ def main() -> None:
         "blocks": 0 if recipe.method == "fc" else recipe.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
-        "accuracy": fitted.history[-1]["test_accuracy"],
+        "accuracy": tj.evaluate(predict, fitted.dw, test),
         "train_seconds": round(fitted.seconds, 3),
         "examples_per_second": round(fitted.examples_per_second, 1),
         "trainable_parameters": predict.subset.size,

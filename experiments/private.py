@@ -84,7 +84,7 @@ def main() -> None:
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
-        "accuracy": measured[-1]["test_accuracy"],
+        "accuracy": tj.evaluate(predict, fitted.dw, test),
         **{name: value for name, value in spent.items() if name != "steps"},
         "steps": fitted.steps,
         "steps_paid": spent["steps"],

@@ -23,8 +23,9 @@ def save(figure: Figure, path: Path) -> None:
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
     """Loss (of a solver's passes the certificate, or the gradient) and accuracies by epoch, side by side."""
     shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
-    names = [name for name in ("train_accuracy", "test_accuracy") if name in rows[0]]
-    accuracies = {name.replace("_", " "): [row[name] for row in rows] for name in names}
+    names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
+    # a run resumed with other test images has no accuracy of its earlier epochs
+    accuracies = {name.replace("_", " "): [row.get(name, float("nan")) for row in rows] for name in names}
     known = {"certificate": "distance from the optimum, at most", "gradient_norm": "norm of the gradient"}
     shown, ylabel = next(((k, known[k]) for k in known if k in rows[0]), ("loss", "training loss"))
     losses = {**shared, "lines": {ylabel: [row[shown] for row in rows]}, "ylabel": ylabel, "log": "y"}
