@@ -44,7 +44,8 @@ def allocate(path: Path, size: int) -> None:
     Raises: OSError naming the file, of which nothing is left.
     """
     try:
-        with path.open("ab") as file:
+        path.touch()
+        with path.open("r+b") as file:
             file.truncate(size)
             if size:
                 reserve(file.fileno(), size)
