@@ -6,6 +6,7 @@ is not private. The last line of stdout: {"method", "subset", "dataset", "accura
 "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "neighbouring", "private", ...}.
 """
 
+import dataclasses
 import sys
 from collections import Counter
 
@@ -15,6 +16,7 @@ import tangent_jax as tj
 from experiments import binary, common, pictures
 from experiments.common import F
 from tangent_jax.core import require
+from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 common.define(*common.MODEL, *common.CACHED, *common.COMPUTE, "dataset", "reset", "delta", **common.PRIVATE)
 common.define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
@@ -73,27 +75,30 @@ def main() -> None:
         fitted = tj.fit_private(
             predict, predict.zeros(), data, mechanism, recipe.objective(), on_step=measure, **settings
         )
-    spent = fitted.spent.to_json()
+    spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
     kept = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, privacy=spent, run=fitted.run)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
-    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
+    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
     pictures.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
     copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
     if copies > 1:
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
-    if not spent["private"]:
+    if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
     result = {
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
         "accuracy": measured[-1]["test_accuracy"],
-        **{name: value for name, value in spent.items() if name != "steps"},
+        "epsilon": epsilon,
+        "neighbouring": NEIGHBOURING,
+        **dataclasses.asdict(spent.mechanism),
+        "private": spent.private,
         "steps": fitted.steps,
-        "steps_paid": spent["steps"],
+        "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
         "examples": len(train.labels),
         "trainable_parameters": subset.size,

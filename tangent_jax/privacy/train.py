@@ -106,7 +106,7 @@ def _private_step(state: State, *arguments: Any) -> State:
 
 
 class PrivatelyFitted(NamedTuple):
-    """A privately trained step. `steps` were taken, `spent.mechanism.steps` paid for (more where a kill lost some).
+    """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
 
     `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
     `non_finite`: examples, summed over the steps, whose gradient was not finite. It alone is not private: no other
@@ -153,19 +153,19 @@ def fit_private(
     optimizer = as_data(optimizer or momentum())
     check_private(predict, dw, batches, mechanism, objective)
     state, history, ledger, run = State(dw, optimizer.init(dw)), [], None, None
-    spent = Spent(mechanism, seed is None).paid(0)
+    spent = Spent(mechanism, 0, seed is None)
     with ExitStack() as held:
         if folder is not None:
             run = run_identity(predict, dw, batches, objective, optimizer, mechanism, seed, on_step)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             (state, history), spent = ledger.saver.restore(state), ledger.spent
-            left = history or spent.mechanism.steps < mechanism.steps
+            left = history or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
         state = jax.tree.map(jnp.array, state)  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history[-1]["seconds"] if history else 0.0
-        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
-        for step in range(spent.mechanism.steps, mechanism.steps):
+        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
+        for step in range(spent.steps_paid, mechanism.steps):
             spent = spent.paid(step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)
