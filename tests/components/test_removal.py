@@ -1,8 +1,10 @@
 """What a removal leaves behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
 import dataclasses
+import json
 import os
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -396,3 +398,34 @@ def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(p
     assert not (out / "dw.safetensors").exists()
     _, err = run("store", "remove", store, cache, f"--examples={ids}")
     assert "no component saw it" in err
+
+
+@pytest.mark.slow
+def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, tmp_path):
+    """Whose they are is said once, when the components are made; the same for a component that nobody said it of."""
+    cache, data = f"--cache_dir={tmp_path / 'cache'}", f"--dataset=folder:{photographs}"
+    table, stores = tmp_path / "owners.csv", tmp_path / "stores"
+    whose = {f"train/{c}/{i}.png": "bob" if i % 4 else "ann@example.org" for c in "ab" for i in range(40)}
+    table.write_text("file,owner\n" + "".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    sharded = (
+        "--sharding=owner",
+        f"--owners={table}",
+        f"--stores={stores}",
+        "--methods=taft",
+        "--epochs=1",
+        "--shards=2",
+    )
+    run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
+    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-2-*", "*owner-full-*"))
+    for store in (by_owner, together):
+        line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
+        assert json.loads(line)["unknown"] == []
+        left = Store(store[8:])
+        assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
+        assert "trained again on the 60 left" in err or [*left] == ["bob"]
+        receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
+        assert receipt["owner"] == "ann@example.org"
+    _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run")
+    assert "carl: no component saw it" in err
+    _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
+    assert "--names, --examples or --owner, one of them" in err
