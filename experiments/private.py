@@ -6,6 +6,7 @@ is not private. The last line of stdout: {"method", "subset", "dataset", "accura
 "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "neighbouring", "private", ...}.
 """
 
+import dataclasses
 import sys
 from collections import Counter
 
@@ -15,6 +16,7 @@ import tangent_jax as tj
 from experiments.shared import command, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import require
+from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, "dataset", "reset", "delta", **PRIVATE)
 define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
@@ -67,27 +69,30 @@ def main() -> None:
     settings = {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
-    spent = fitted.spent.to_json()
+    spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
     kept = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, privacy=spent, run=fitted.run)
     tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
-    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
+    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
     plots.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
     copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
     if copies > 1:
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
-    if not spent["private"]:
+    if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
     result = {
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, fitted.dw, test),
-        **{name: value for name, value in spent.items() if name != "steps"},
+        "epsilon": epsilon,
+        "neighbouring": NEIGHBOURING,
+        **dataclasses.asdict(spent.mechanism),
+        "private": spent.private,
         "steps": fitted.steps,
-        "steps_paid": spent["steps"],
+        "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
         "examples": len(train),
         "trainable_parameters": subset.size,

@@ -62,7 +62,8 @@ class Method:
         """The store of one component per shard, read or trained now, with its factors where they are asked for."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         store = tj.Store(expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
-        tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}", factors)
+        title, owners = f"{self.dataset.name} {self.name}", tj.shards.read_owners(F.owners) if F.owners else None
+        tj.fill(store, self.predict, self.train, self.recipe, rows, title, factors, owners)
         return store
 
     def full(self) -> Tree:

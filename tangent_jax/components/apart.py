@@ -2,7 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.store import Retrained, Store
+from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, require, show_progress
-from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import owners_of
+from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
@@ -49,14 +51,20 @@ def fill(
     shards: Rows,
     title: str,
     factors: bool = False,
+    owners: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
+
+    `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
+    owner's can be removed.
 
     A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
     that were removed from the store are left out of their shards, and said.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    anchor = make_provenance(predict)
+    names = [name for _, name in features.examples]
+    said = zip(names, owners_of(names, owners or {}), strict=True)
+    anchor = dataclasses.replace(make_provenance(predict), owners={name: owner for name, owner in said if owner})
     foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
     do = "Choose another folder for the stores"
     require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
@@ -121,45 +129,48 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     return predict
 
 
-def retrain(
-    origin: Provenance,
-    gone: set[str],
-    name: str,
-    cache: Cache | None = None,
-    weights: str | None = None,
-    start: Tree | None = None,
-    factors: bool = False,
-) -> Retrained | None:
-    """The component trained again from its recipe without the examples `gone`; None where nothing is left.
+class Retrained(NamedTuple):
+    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one;
+    `factors`: its curvature, where the removed had one."""
 
-    Args:   start: of a component that was solved to its optimum, its step: the optimum of what is left, Lambda as it
-            was, is sought from there, in fewer passes. None: from zero. factors: whether its factors are made, too.
-    Raises: InputError where the images that are left are no longer in the data set, or a start is given for a component
-            that was not solved.
+    dw: Tree
+    provenance: Provenance
+    distance_bound: float
+    optimum: Optimum | None = None
+    factors: Curvature | None = None
+
+
+def retrain(
+    store: Store, name: str, gone: set[str], images: Callable[[str], Examples], warm: bool, cache: Cache | None,
+    weights: str | None,
+) -> Retrained:  # fmt: skip
+    """A component trained again from its recipe, without its rows of the content identifiers `gone`.
+
+    Args:   images: opens the images of a data set; warm: whether a component that was solved to its optimum is where
+            the search for the new one begins, which takes fewer passes than from zero.
+    Raises: InputError where the images that are left are no longer in the data set.
     """
+    origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
-    solved, do = recipe.solver == "optimum" and origin.total_penalty, "Use --retrain"
-    require(solved or start is None, "retrain", "a component solved to its optimum, penalty > 0", name, do)
-    cache_of_recipe = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
-    train = open_dataset(recipe.dataset).train
-    wanted = {pair for pair in origin.examples if pair[0] not in gone}
-    pairs = zip(train.identifiers(), train.names, strict=True)
-    rows = np.array([i for i, pair in enumerate(pairs) if pair in wanted], int)
-    expected = f"the {len(wanted)} examples left of {name} in {recipe.dataset}"
-    require(len(rows) == len(wanted), "retrain", expected, len(rows))
-    if not len(rows):
-        return None
+    kept = [pair for pair in origin.examples if pair[0] not in gone]
+    train = images(recipe.dataset)
+    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True))}
+    there = sum(pair in row_of for pair in kept)
+    expected = f"the {len(kept)} examples left of {name} in {recipe.dataset}"
+    require(there == len(kept), "remove", expected, f"{there} of them")
+    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in kept]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
-        left = predict.features(train.take(rows), cache_of_recipe)
-    if solved:
+        left = predict.features(train.take(np.array(rows)), cache)
+    if recipe.solver == "optimum" and origin.total_penalty:
+        start = jax.tree.map(np.array, store[name]) if warm else None
         new = solved_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
         bound = distance_bound(predict, fitted.dw, left, recipe.objective())
-        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
-    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if factors else new
+        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
+    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 
 
 def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
@@ -171,7 +182,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
-    made = origin.trained(left, solved.seconds, total_penalty=total, certificate=solved.certificate)
+    made = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
     return Retrained(solved.dw, made, solved.certificate, optimum)

@@ -33,12 +33,12 @@ from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
 from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, digest, expanded, file_digest, locked, write_whole
+from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
 
 FORMAT = 2
-OURS = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?(\.partial)?")  # the names of the files that a store writes
+OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of the files that a store writes
 KINDS = ("components", "composed", "factors", "receipts")
 MARKS = ("store.json", "journal.jsonl", "HEAD")
 
@@ -83,9 +83,6 @@ class Disk:
     # Its files
 
     def file(self, kind: str, entry: Mapping[str, str]) -> Path:
-        do = f"Convert it: python -m experiments.store convert --store={self.root}"
-        old = "files" in entry
-        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
         return self.root / kind / f"{entry['id']}.safetensors"
 
     def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
@@ -102,10 +99,10 @@ class Disk:
     ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
         dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
-        weights = trees.fingerprint(dw)
-        content = encode_step(dw, weights, {**({"provenance": text} if text else {}), **(metadata or {})})
-        identity = digest(f"{weights}{time.time_ns()}{os.getpid()}".encode())[:16]
-        entry = {"id": identity, "weights": weights, "file": digest(content), "origin": digest(text.encode())}
+        fingerprint = trees.fingerprint(dw)
+        content = encode_step(dw, fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        identity = digest(f"{fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
+        entry = {"id": identity, "weights": fingerprint, "file": digest(content), "origin": digest(text.encode())}
         entry["crc"] = f"{zlib.crc32(content):08x}"
         write_whole(self.file(kind, entry), content)
         return entry
@@ -162,7 +159,7 @@ class Disk:
     def sweep(self) -> None:
         """Deletes what no line names."""
         for path in self.leftovers():
-            delete(path)
+            path.unlink()
 
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
@@ -179,15 +176,16 @@ class Disk:
             yield
 
     def load(self) -> None:
-        """Reads marker and journal; InputError where one is missing, or a later version wrote them."""
+        """Reads marker and journal; InputError where one is missing, or a later version or 0.1 wrote them."""
         if self.marker.exists():
             marker = parse_json("Store", self.marker.read_bytes(), self.marker)
-            known = isinstance(marker.get("format"), int) and 1 <= marker["format"] <= FORMAT
             do = "Update tangent_jax; nothing was changed"
-            require(known, "Store", f"a store of format {FORMAT} or earlier", marker.get("format"), do)
+            require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
             self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
+        is_old, do = any("crc" not in entry for entry in self.state.files()), "Convert it with tangent_jax 0.2 first"
+        require(not is_old, "Store", "a store of version 0.2 or later", f"one of version 0.1 in {self.root}", do)
 
 
 class Factors(Mapping[str, Curvature]):
@@ -209,18 +207,6 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
-def delete(path: Path) -> None:
-    """Removes a file, or a folder of version 0.1."""
-    if path.is_dir():
-        for part in sorted(path.rglob("*"), reverse=True):
-            part.rmdir() if part.is_dir() else part.unlink()
-        path.rmdir()
-    else:
-        path.unlink()
-
-
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
-    """Whether a file has the checksum of its journal entry; of an earlier version's, which has none, the hash."""
-    if "crc" not in entry:
-        return file_digest(path) == entry["file"]
+    """Whether a file has the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

@@ -5,8 +5,9 @@ rows of removed images are overwritten, and the step, factors and checkpoints of
 left alone: other stores beside this one, the data set itself, what is missing or cannot be written.
 """
 
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from tangent_jax.components.provenance import Provenance
@@ -17,24 +18,17 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.models.cache import erase
 
 
-def erase_traces(store: Store, gone: Mapping[str, Iterable[str]], caches: Iterable[str] = ()) -> Traces:
+def erase_traces(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
+) -> Traces:
     """Deletes what this library wrote of removed examples, outside the store.
 
-    Args:   gone: of each component that goes, the content identifiers that are removed; caches: more caches to search.
+    Args:   names: of the components that go; identifiers: of the content that does; caches: searched besides the
+            folders that the components' provenance names.
     """
-    found, identifiers = Traces([], []), {i for removed in gone.values() for i in removed}
-    origins = {name: store.provenance(name) for name in gone}
-    folders = dict.fromkeys([*caches, *(place for origin in origins.values() for place in origin.kept)])
-    for place in folders:
-        folder = Path(place).expanduser().absolute()
-        if not folder.is_dir():
-            found.not_reached.append(f"{place}: not there now")
-            continue
-        try:
-            rows = erase(folder, identifiers)
-            found.deleted.extend(f"{cached}: rows of removed images" for cached in rows)
-        except OSError as error:
-            found.not_reached.append(f"{place}: {error.strerror}")
+    found, origins = Traces([], []), {name: store.provenance(name) for name in names}
+    for place in dict.fromkeys([*map(os.fspath, caches), *(p for origin in origins.values() for p in origin.kept)]):
+        erase_rows(Path(place).expanduser().absolute(), identifiers, place, found)
     for name, origin in origins.items():
         for place in origin.kept:
             erase_run(Path(place), origin, store.state.components[name]["weights"], found)
@@ -44,11 +38,29 @@ def erase_traces(store: Store, gone: Mapping[str, Iterable[str]], caches: Iterab
     return Traces([*dict.fromkeys(found.deleted)], [*dict.fromkeys(found.not_reached)])
 
 
-def erase_run(folder: Path, origin: Provenance, weights: str, found: Traces) -> None:
+def erase_rows(folder: Path, identifiers: set[str], place: str, found: Traces) -> None:
+    """Overwrites the cached rows of removed images below a folder; what cannot be read or written is not reached."""
+    if not folder.is_dir():
+        found.not_reached.append(f"{place}: not there now")
+        return
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        found.not_reached.append(f"{place}: {error.strerror}")
+        return
+    for cached in inside:
+        try:
+            if erase(cached, identifiers):
+                found.deleted.append(f"{cached}: rows of removed images")
+        except OSError as error:
+            found.not_reached.append(f"{cached}: {error.strerror}")
+
+
+def erase_run(folder: Path, origin: Provenance, fingerprint: str, found: Traces) -> None:
     """Deletes a removed component's step, its factors and checkpoints from the folder where it was trained."""
     step = folder / "dw.safetensors"
     try:
-        if step.exists() and trees.fingerprint(read_step(step, check=False)[0]) == weights:
+        if step.exists() and trees.fingerprint(read_step(step, check=False)[0]) == fingerprint:
             step.unlink()
             found.deleted.append(f"{step}: the removed step")
             factors = folder / "factors.safetensors"  # second moments of the removed images

@@ -11,7 +11,7 @@ from tangent_jax.core.records import parse_json, typed
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
 SUMMED = ("method", "config", "head", "anchor", "subset")
 """Fields in which components must agree to be summed."""
@@ -23,11 +23,11 @@ class Provenance:
 
     `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
     linearised (new head, resets and new class token included); `subset`: its leaves; `examples`: (content identifier,
-    name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: epsilon, delta and
-    neighbouring relation spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
+    name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: the account of what
+    it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
     run, None where no checkpoints were kept; `kept`: folders where caches and checkpoints of these examples lie;
     `total_penalty`: of a step solved to its optimum Lambda, which stays what it was when examples leave; `certificate`:
-    how far at most that step is from it.
+    how far at most that step is from it; `owners`: whose each example is, by its name, as far as that was said.
     """
 
     method: str
@@ -38,7 +38,7 @@ class Provenance:
     examples: tuple[tuple[str, str], ...] = ()
     recipe: Recipe | None = None
     seconds: float = 0.0
-    privacy: dict[str, Any] | None = None
+    privacy: Spent | None = None
     versions: dict[str, str] = dataclasses.field(
         default_factory=lambda: {name: version(name) for name in ("tangent-jax", "jax", "flax", "optax", "numpy")}
     )
@@ -46,18 +46,16 @@ class Provenance:
     kept: tuple[str, ...] = ()
     total_penalty: float | None = None
     certificate: float | None = None
+    owners: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def trained(self, features: Features, seconds: float, kept: tuple[str, ...] = (), **changes: Any) -> "Provenance":
         """This origin, of a step trained on these examples; `kept`: folders besides their cache."""
         kept = (*([features.folder] if features.folder else []), *kept)
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
-        return dataclasses.replace(self, examples=features.examples, seconds=seconds, kept=kept, **changes)
-
-    @property
-    def spent(self) -> Spent | None:
-        """The account of what it spent; InputError where it is damaged."""
-        return None if self.privacy is None else Spent.from_json(self.privacy, "Provenance", "privacy")
+        owners = {name: self.owners[name] for _, name in features.examples if name in self.owners}
+        changes = {"examples": features.examples, "seconds": seconds, "kept": kept, "owners": owners, **changes}
+        return dataclasses.replace(self, **changes)
 
     @property
     def identifiers(self) -> set[str]:
@@ -70,7 +68,9 @@ class Provenance:
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
         """What `to_json` wrote; InputError naming the field that is missing or of another type."""
-        return typed(cls, parse_json("Provenance", text, where), "Provenance", where)
+        fields = parse_json("Provenance", text, where)
+        fields["privacy"] = from_version_0_2(fields.get("privacy"))
+        return typed(cls, fields, "Provenance", where)
 
 
 def make_provenance(predict: Predictor, recipe: Recipe | None = None) -> Provenance:

@@ -5,6 +5,7 @@ receipt that was edited or forged is told from one of another store.
 """
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -45,10 +46,12 @@ class Optimum:
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a removal did, by the fingerprints of weights.
+    """What a removal did; steps are named by their fingerprints.
 
-    `deleted`: what it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images
-    or what was trained on them, and could not or must not delete; `optima`: of retrained components that are optima.
+    `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
+    it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was
+    trained on them, and could not or must not delete; `optima`: of retrained components that are optima; `path`: the
+    receipt's file, which does not say so itself.
     """
 
     removed: dict[str, str]
@@ -65,13 +68,22 @@ class Receipt:
     optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
     journal: str = ""
+    owner: str | None = None
+    path: Path = Path()
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """The text of a receipt's file."""
+    fields = dataclasses.asdict(receipt)
+    return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:
     """(the receipt of a file, the hash of its text)."""
     try:
         content = path.read_bytes()
-        return typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path), digest(content)
+        receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
+        return dataclasses.replace(receipt, path=path), digest(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
     except OSError as error:

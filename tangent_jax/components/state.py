@@ -9,7 +9,7 @@ from tangent_jax.core import refusal, require
 from tangent_jax.core.files import digest
 from tangent_jax.privacy.mechanism import Spent
 
-FIELDS = ("id", "weights", "file", "files", "origin", "crc", "factors")
+FIELDS = ("id", "weights", "file", "origin", "crc", "factors")  # "weights": the fingerprint of a step
 
 
 def hidden(identifiers: Iterable[str]) -> set[str]:
@@ -43,7 +43,7 @@ class State:
         operation = line["op"]
         if operation == "add":
             self.components[line["name"]] = entry
-        elif operation == "convert":
+        elif operation == "convert":  # by version 0.2, of a store of 0.1
             self.components, self.composed = dict(line["components"]), {}
         elif operation == "compose":
             names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
@@ -98,7 +98,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 def well_formed(state: State) -> bool:
     """Whether every file that the lines name is one that a store writes, with its hashes."""
     entries = state.files()
-    named = [entry.get("file", entry.get("files")) for entry in entries] + [entry.get("weights") for entry in entries]
+    named = [entry.get(field, "") for entry in entries for field in ("file", "weights")]
     identities = [*(entry.get("id") for entry in entries), *state.receipts]
     are_ours = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{16}", one) for one in identities)
     return are_ours and all(isinstance(one, str) for one in [*named, *state.receipts.values(), *state.components])

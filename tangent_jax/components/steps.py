@@ -16,16 +16,16 @@ from tangent_jax.core.files import digest, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
 
 
-def binding(weights: str, metadata: Mapping[str, str]) -> str:
+def binding(fingerprint: str, metadata: Mapping[str, str]) -> str:
     """The digest that ties a step, by its fingerprint, and its metadata together."""
     said = {name: text for name, text in metadata.items() if name != "binding"}
-    return digest(f"{weights} {json.dumps(said, sort_keys=True)}".encode())
+    return digest(f"{fingerprint} {json.dumps(said, sort_keys=True)}".encode())
 
 
-def encode_step(dw: Tree, weights: str, metadata: Mapping[str, str]) -> bytes:
-    """The file of a step as bytes; `weights`: its fingerprint."""
+def encode_step(dw: Tree, fingerprint: str, metadata: Mapping[str, str]) -> bytes:
+    """The file of a step as bytes; `fingerprint`: the step's."""
     flat = {path: np.asarray(leaf) for path, leaf in trees.leaves(dw).items()}
-    return encode(flat, {**metadata, "binding": binding(weights, metadata)})
+    return encode(flat, {**metadata, "binding": binding(fingerprint, metadata)})
 
 
 def write_step(path: Path, dw: Tree, metadata: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ def read_step(path: Path, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     if check:
         good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
         expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
-        require(good, "read_step", expected, "one of them altered, or a file of an earlier version", do)
+        require(good, "read_step", expected, "one of them altered", do)
     return dw, metadata
 
 

@@ -14,7 +14,7 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -97,28 +97,27 @@ def identifiers_of(folder: Path) -> list[str]:
     return (folder / "examples.txt").read_bytes().decode(errors="replace").split()
 
 
-def erase(root: Path, identifiers: Iterable[str]) -> list[str]:
-    """Overwrites with zeros every row below `root` of an image among the content identifiers; all other rows stay.
+def erase(folder: Path, identifiers: Container[str]) -> bool:
+    """Overwrites with zeros a folder's rows of images among the content identifiers; all other rows stay.
 
-    Returns: the folders where rows were erased. Their chunks count as missing: they are computed again when asked for.
+    Returns: whether there were any. Their chunks count as missing: they are computed again when asked for.
+    Raises:  OSError where the folder cannot be read, or rows not be written.
     """
-    gone, erased = {*identifiers}, []
-    for listed in sorted(root.glob("*/examples.txt")) if root.is_dir() else []:
-        folder = listed.parent
-        with locked(folder / "lock"):
-            names = identifiers_of(folder)
-            rows = [i for i, name in enumerate(names) if name in gone]
-            path = folder / "inputs.bin"
-            if not rows or not path.exists():
-                continue
-            (folder / "complete").unlink(missing_ok=True)
-            nbytes = path.stat().st_size // len(names)
-            with path.open("r+b") as file:
-                for row in rows:
-                    file.seek(row * nbytes)
-                    file.write(bytes(nbytes))
-                file.flush()
-                os.fsync(file.fileno())
-            synchronize(folder)
-            erased.append(str(folder))
-    return erased
+    path = folder / "inputs.bin"
+    if not (folder / "examples.txt").exists() or not path.exists():
+        return False
+    names = identifiers_of(folder)
+    rows = [i for i, name in enumerate(names) if name in identifiers]
+    if not rows:
+        return False
+    with locked(folder / "lock"):
+        (folder / "complete").unlink(missing_ok=True)
+        nbytes = path.stat().st_size // len(names)
+        with path.open("r+b") as file:
+            for row in rows:
+                file.seek(row * nbytes)
+                file.write(bytes(nbytes))
+            file.flush()
+            os.fsync(file.fileno())
+        synchronize(folder)
+    return True

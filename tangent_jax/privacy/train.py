@@ -116,7 +116,7 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> State:
 
 
 class PrivatelyFitted(NamedTuple):
-    """A privately trained step. `steps` were taken, `spent.mechanism.steps` paid for (more where a kill lost some).
+    """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
 
     `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
     `non_finite`: examples, summed over the steps, whose gradient was not finite. It alone is not private: no other
@@ -169,7 +169,7 @@ def fit_private(
     check_optimizer(optimizer, dw)
     state, history = State(dw, optimizer.init(dw)), History()
     ledger, run, traced = None, None, ""
-    spent = Spent(mechanism, seed is None).paid(0)
+    spent = Spent(mechanism, 0, seed is None)
     with ExitStack() as held:
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
@@ -178,13 +178,13 @@ def fit_private(
             history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             state, spent = ledger.saver.restore(state, history), ledger.spent
-            left = len(history) or spent.mechanism.steps < mechanism.steps
+            left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
         state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
-        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
-        for step in range(spent.mechanism.steps, mechanism.steps):
+        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
+        for step in range(spent.steps_paid, mechanism.steps):
             spent = spent.paid(step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)

@@ -61,13 +61,13 @@ def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
         deadline = time.time() + 300
         while time.time() < deadline and child.poll() is None:
             ledger = Path(tmp_path / "ledger.json")
-            if ledger.exists() and json.loads(ledger.read_text())["spent"]["steps"] > 20:
+            if ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20:
                 break
             time.sleep(0.01)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    paid = json.loads(ledger.read_text())["spent"]["steps"]
+    paid = json.loads(ledger.read_text())["spent"]["steps_paid"]
     result = json.loads(run("private", *command[3:])[0])
     assert result["steps_paid"] == 400
     assert 400 - paid <= result["steps"] <= 400

@@ -169,7 +169,6 @@ def test_jit_is_clean_and_costs_about_one_step():
         (lambda _: epsilon_of(0.0, 50, 1e-5), "noise_multiplier > 0"),
         (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps in 1\.\."),
         (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), "sampling_rate in"),
-        (lambda _: epsilon_of(1.0, 5, 1e-5, accountant="mine"), "accountant in pld, rdp"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(call, match):
@@ -208,14 +207,13 @@ def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
         assert_rel_close(whole.norms[2:3], alone.norms)
 
 
-@pytest.mark.parametrize(("epsilon", "sigma", "rdp"), [(1, 26.380, 28.605), (3, 9.833, 10.559), (8, 4.244, 4.509)])
-def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma, rdp):
+@pytest.mark.parametrize(("epsilon", "sigma"), [(1, 26.380), (3, 9.833), (8, 4.244)])
+def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma):
     found = noise_multiplier_of(epsilon, 1e-5, 50)
     assert abs(found - sigma) < 6e-4
     assert abs(epsilon_of(found, 50, 1e-5) - epsilon) < 1e-9
     accountant = pld.PLDAccountant().compose(GaussianDpEvent(found), 50)
     assert abs(accountant.get_epsilon(1e-5) - epsilon) < 1e-4 * epsilon  # four digits
-    assert abs(noise_multiplier_of(epsilon, 1e-5, 50, accountant="rdp") - rdp) < 6e-3
 
 
 @pytest.mark.slow
