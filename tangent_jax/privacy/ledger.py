@@ -57,7 +57,7 @@ class Ledger:
         same = spent.paid(self.spent.mechanism.steps) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
-        ours, theirs = digest(self.path.read_bytes()), self.saver.digest()
+        ours, theirs = digest(self.path.read_bytes()), self.saver.fingerprint()
         fits = account.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
         lost = theirs is None and account.checkpoint is None
         got = "one that is missing, altered, or older than the other"
@@ -71,7 +71,7 @@ class Ledger:
         self.lock.check()
         self.spent = self.spent.paid(steps)
         fields = {**dataclasses.asdict(self.spent.mechanism), "private": self.spent.private}
-        account = Account(self.saver.run, fields, self.saver.digest())
+        account = Account(self.saver.run, fields, self.saver.fingerprint())
         write_whole(self.path, sealed(dataclasses.asdict(account)))
 
     def save(self, state: Any, history: History) -> None:

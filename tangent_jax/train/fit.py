@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
@@ -32,18 +32,18 @@ OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
-    """Training's state between steps."""
+    """The state of training between steps."""
 
     dw: Tree
     optimizer_state: Any
 
 
 class Fitted(NamedTuple):
-    """A trained dw with its history: per epoch loss, seconds, the metrics asked for, and what `on_step` returned.
+    """Trained tangent weights dw and their history: per epoch loss, seconds, metrics, and the values of `on_step`.
 
-    `seconds` is the training's wall time, compilation included, `on_step` not; `examples_per_second` is
-    the median epoch's; `run`: the identity of all that decided it, where a folder was given; `certificate`: how far
-    at most, in L2, dw is from the optimum, where it was solved for (solver/), whose passes are then its steps.
+    `seconds` is the wall time of training, with compilation and without `on_step`; `examples_per_second` is the median
+    epoch's; `run`: the identity of the run, where a folder was given; `certificate`: of a solver, an upper bound of the
+    L2 distance of dw from the optimum, and the solver's passes are then the steps.
     """
 
     dw: Tree
@@ -59,7 +59,7 @@ def train_step(
     predict: Predict, state: State, x: Array, y: Array, present: Array, key: Array | None, objective: Objective,
     optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step on a batch; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
+    """Takes one step on a batch x, y, "b ..."; also returns the sums of the loss and of each metric, "1 + metrics"."""
 
     def value(dw: Tree) -> tuple[Array, Array]:
         outputs = outputs_of(predict, dw, x, key)
@@ -68,7 +68,7 @@ def train_step(
     (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
     known = {"progress": progress, "value": total, "grad": gradient, "value_fn": lambda dw: value(dw)[0]}
     each = [objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in metrics)]
-    sums = jnp.stack([jnp.sum(one * present) for one in each])
+    sums = jnp.stack([jnp.sum(values * present) for values in each])
     return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
 
@@ -77,9 +77,9 @@ def train_epoch(
     predict: Predict, state: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array | None,
     objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (), traced: str = "",
 ) -> tuple[State, Array]:  # fmt: skip
-    """One step per row of `order` and `present`, "k b", and key, "k"; returns the state and each step's sums, "k m".
+    """Takes one step per row of `order` and `present`, "k b", and key, "k"; also returns the steps' sums, "k m".
 
-    `traced`: the digest of the step's program, where a run is named by it: another one is compiled anew.
+    `traced`: the fingerprint of the step's program, where it names a run: another program is compiled anew.
     """
 
     def step(state: State, batch: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
@@ -103,19 +103,19 @@ def fit(
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
 ) -> Fitted:
-    """Trains dw.
+    """Trains the tangent weights dw.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
                 data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x,
-                y), gone through once an epoch, or a function of the epoch that returns one;
-                objective: None: the paper's rescaled square loss; start: dw to begin at, None: a predictor's zero;
+                y), read once an epoch, or a function of the epoch that returns one;
+                objective: None: the paper's rescaled square loss; start: dw at the start, None: the predictor's zero;
                 optimizer: of optax; None: the paper's `adam()`;
                 metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
-                on_step: called after every epoch with its row of the history and dw, which is given up afterwards
-                (copy what you keep); what it returns is added to the row;
-                folder: a run that was killed goes on from its last finished epoch there, told from others by all that
-                decides dw: data, start, settings, and the program of a step. A resumed row has what `on_step` returned
-                only where that says its own name, as `Measure` does.
+                on_step: called after every epoch with its row of the history and dw, whose memory the next epoch takes
+                (copy it to keep it); the mapping that it returns is added to the row;
+                folder: a killed run goes on from its last finished epoch there. All that decides dw names the run:
+                data, start, settings, and the program of a step. A resumed row has the values of `on_step` only if
+                that has a name, as `Measure` has.
     Returns:    Fitted.
     Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
@@ -157,8 +157,8 @@ def fit(
             row = epoch_row("fit", epoch, sums, examples, steps)
             row["seconds"] = time.perf_counter() - began
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
-            told = on_step({**row, **measured}, state.dw) if on_step else None
-            row = history.add("fit", row, told, **measured)
+            returned = on_step({**row, **measured}, state.dw) if on_step else None
+            row = history.add("fit", row, returned, **measured)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
@@ -167,9 +167,9 @@ def fit(
 
 
 def as_source(function: str, data: Any, key: Array | None) -> Any:
-    """Batches with a key, or an iterable or function of batches (x, y).
+    """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
-    Raises: InputError for what is no data, or has no key to decide its order.
+    Raises: InputError for other data, or Batches without a key to decide their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
@@ -182,12 +182,12 @@ def as_source(function: str, data: Any, key: Array | None) -> Any:
 
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
-    """Raises InputError for targets of a batch that are none of the loss."""
+    """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
     check_targets("fit", y, output_shape("fit", predict, dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
-    """A key for each of `count` steps from `first` of an epoch, folded from the data's; None for data without one."""
+    """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key; None for data without one."""
     if not isinstance(data, Batches):
         return None
     assert data.key is not None
@@ -196,7 +196,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
 
 
 def step_program(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> str:
-    """The digest of what a training computes besides its numbers: the start of the optimiser, and a step."""
+    """The program of a training: the start of the optimiser, and a step."""
     rows = data.rows[:1].repeat(data.batch_size)
     x, y, present, key = data.inputs[rows], data.targets[rows], np.ones(len(rows), np.float32), step_keys(data, 0, 0, 1)
 
@@ -215,7 +215,7 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
 
 
 def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
-    """The row of an epoch; InputError for a loss that is not finite: from there on nothing is learned."""
+    """The row of an epoch; InputError for a loss that is not finite, after which nothing is learned."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
@@ -223,7 +223,7 @@ def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps:
 
 
 def summary(dw: Tree, history: list[Row]) -> Fitted:
-    """The result of a run whose epochs are done."""
+    """The result of a run at its end."""
     seconds = [row["seconds"] for row in history]
     speed = history[-1]["examples"] / float(np.median(seconds))
     return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)
