@@ -274,8 +274,8 @@ MUTATIONS = [
     M("experiments/report/findings.py", "holds = ma - mb > noise if strictly", "holds = ma - mb > 0 if strictly", f"{PAPER}::test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed"),
     M("experiments/report/findings.py", "return job.startswith(self.jobs)", "return job in self.jobs", f"{PAPER}::test_every_table_and_figure_has_a_claim_and_the_paper_s_figures"),
     M("experiments/report/findings.py", '"holds" if all(held) else', '"holds" if any(held) else', f"{PAPER}::test_a_verdict_is_of_all_comparisons"),
-    M("experiments/paper.py", "identity(job.command, sets, weights,", "identity(job.command, weights,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
-    M("experiments/paper.py", "identity(job.command, sets, weights,", "identity(job.command, sets,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
+    M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, files,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
+    M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, sets,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
 ]  # fmt: skip
 
