@@ -36,7 +36,7 @@ RESNET, LORA, PAPER = (
     "tests/models/test_parametrize.py",
     "tests/experiments/test_paper.py",
 )
-FAMILY = "tests/models/test_families.py"
+FAMILY, WORDS = "tests/models/test_families.py", "tests/test_words.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 
@@ -277,6 +277,10 @@ MUTATIONS = [
     M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, files,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, sets,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
+    M("tangent_jax/models/cache.py", '"""True where the file of the rows exists,', '"""Whether the file of the rows exists,', f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
+    M("tangent_jax/models/features.py", "        cached = rows_at(", "        cached = found = rows_at(", f"{WORDS}::test_a_name_of_the_table_stands_only_where_the_table_allows_it"),
+    M("tangent_jax/data/archives.py", '    """Stanford Cars."""\n', "", f"{WORDS}::test_every_public_function_class_and_method_has_a_docstring"),
+    M("tangent_jax/core/__init__.py", "import identity\n", "import identity, identity as identities\n", f"{WORDS}::test_no_name_hides_a_module"),
 ]  # fmt: skip
 
 

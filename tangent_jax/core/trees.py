@@ -114,13 +114,13 @@ def leaf_key(key: Array, path: str) -> Array:
 
 
 def vdot(a: Tree, b: Tree) -> Array:
-    """The inner product over the whole tree."""
+    """The inner product over the whole tree, a scalar."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return sum((jnp.vdot(x, y) for x, y in pairs), start=jnp.zeros(()))
 
 
 def squared_norm(tree: Tree) -> Array:
-    """The squared L2 norm over the whole tree."""
+    """The squared L2 norm over the whole tree, a scalar."""
     return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 

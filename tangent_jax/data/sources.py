@@ -34,7 +34,7 @@ class Examples:
         return len(self.names)
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """The examples at `rows`, in that order."""
+        """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
         return Examples(tuple(self.names[i] for i in rows), self.labels[rows], lambda i: self.read(int(rows[i])))
 

@@ -53,12 +53,12 @@ class Features:
         return len(self.targets)
 
     def take(self, rows: np.ndarray) -> "Features":
-        """The examples at `rows`, in that order; the inputs stay where they are."""
+        """The examples at `rows`, "k", in that order; the inputs are not copied."""
         examples = tuple(self.examples[i] for i in rows)
         return dataclasses.replace(self, inputs=Rows(self.inputs, rows), targets=self.targets[rows], examples=examples)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
-        """The examples, or those at `rows`, for `fit` (which needs the key) or `fit_private`."""
+        """The examples, or those at `rows`, "k", for `fit` (which needs the key) or `fit_private`."""
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, device=self.device)
 
     def hold_out(self) -> tuple["Features", "Features"]:
@@ -193,7 +193,7 @@ Chunks = Iterator[tuple[np.ndarray, list[int]]]
 def from_images(
     model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[int], skip: bool
 ) -> Chunks:
-    """Yields chunks computed from the images, which are decoded ahead in threads."""
+    """Yields chunks, "k ...", computed from the images, which are decoded ahead in threads."""
     size = model.image_size
     wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
 
@@ -218,7 +218,7 @@ def from_images(
 def from_rows(
     trunk: Callable[[Any], Array] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows, chunks: list[int]
 ) -> Chunks:
-    """Yields chunks from rows cached for other sets, or computed from the cached input of a lower stage."""
+    """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
     cached, where = source
     for chunk in chunks:
         x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for i in rows.rows(chunk)]])

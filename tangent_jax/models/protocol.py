@@ -122,7 +122,7 @@ def stages_run(
 
 
 def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None) -> tuple[Tree, Array]:
-    """Returns (w, x) in the compute dtype, or in the dtype that holds both (None); uint8 images are normalised."""
+    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None); uint8 images are normalised."""
     if x.dtype == jnp.uint8:
         x = model.preprocessing.normalize(x)
     wide = jnp.result_type(*jax.tree.leaves(w), x) if dtype is None else dtype

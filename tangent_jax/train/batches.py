@@ -76,7 +76,7 @@ class Batches:
         return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
 
     def resident(self) -> tuple[Array, Array]:
-        """Returns (inputs, targets) on the device, copied there once; InputError for more than `resident_bytes`."""
+        """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
         fit = self.inputs.nbytes <= self.resident_bytes
         expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
         require(fit, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
@@ -114,7 +114,7 @@ class OnDevice:
         self.arrays: tuple[Array, Array] | None = None
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
-        """(inputs, targets) on the device."""
+        """Returns (inputs, targets), "n ...", on the device."""
         arrays = self.arrays
         if arrays is None:
             inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
@@ -164,7 +164,7 @@ epoch."""
 
 
 def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarray], None]) -> Iterator[Chunk]:
-    """Yields one epoch of the source, every batch padded to the size of the first and passed to `check`."""
+    """Yields one epoch of the source, every batch "b ..." padded to the size of the first and passed to `check`."""
     if isinstance(source, Batches):
         yield from source.chunks(*source.order(epoch))
         return

@@ -215,7 +215,7 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
 
 
 def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
-    """The row of an epoch; InputError for a loss that is not finite, after which nothing is learned."""
+    """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)

@@ -109,7 +109,7 @@ def mlp(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 
 def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
-    """x + g a(y): of a block's j-th part the adapter a, y + up(act(down y)), and LayerScale g, where it has them."""
+    """x + g a(y), "... d": of the j-th part of a block the adapter a, y + up(act(down y)), and LayerScale g, if any."""
     if f"adapter{j}" in p:
         adapter = p[f"adapter{j}"]
         inner = ACTIVATIONS[config.activation](*dense(y, dy, adapter["down"]))
