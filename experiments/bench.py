@@ -47,7 +47,7 @@ RATIOS = {  # name: (above, below)
 
 
 def full_block(config: tj.ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
-    """The tangent by jax.jvp of the standard last block: what the class query is measured against."""
+    """The tangent by jax.jvp of the standard last block, "b c": the baseline of the class query."""
     w, dw = trees.cast(w, x.dtype), trees.cast(dw, x.dtype)
     f_lin = tj.linearize(lambda w, x: timing.standard(config, w, x, config.depth), w)
     return f_lin(dw, x).total.astype(jnp.float32)
@@ -89,7 +89,7 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
 
 
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
-    """One training step on one batch of cached features, optimiser included."""
+    """Compiles one training step on one batch of cached features, optimiser included."""
     order, present = jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels)))
     state = State(dw, tj.adam().init(dw))
     epoch = inspect.unwrap(train_epoch)
@@ -101,7 +101,7 @@ def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array
 
 
 def many(how: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, at_once: int) -> Operation:
-    """One step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
+    """Compiles one step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
     states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
     epoch = inspect.unwrap(train_epoch_many)

@@ -1,4 +1,4 @@
-"""Which shard an example belongs to: disjoint rows, a cover of all of them."""
+"""Shards: disjoint sets of rows that together hold every example."""
 
 import csv
 import os
@@ -22,7 +22,7 @@ def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
 
 
 def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
-    """Shards by a hash of the content identifier: no other example moves when one comes or goes.
+    """Shards by the content identifier: no other example moves when one comes or goes.
 
     Returns: `shards` sorted arrays of rows; sizes differ by chance, and one may be empty. Copies of one content
     share a shard.
@@ -32,7 +32,11 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
 
 
 def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
-    """Class c goes whole to shard c modulo `shards`."""
+    """Shards of whole classes: class c goes to shard c modulo `shards`.
+
+    Args:    labels: class indices, "n".
+    Returns: `shards` sorted arrays of rows.
+    """
     classes = len(np.unique(labels))
     require(1 <= shards <= classes, "by_class", f"shards in 1..{classes}, the number of classes", shards)
     return grouped(np.unique(labels, return_inverse=True)[1] % shards, shards)
@@ -76,8 +80,9 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[str | Non
 def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:
     """Imbalanced shards: each class is divided in proportions Dirichlet(concentration, ..., concentration).
 
-    Source: Hsu et al. 2019. Small concentrations give shards of few classes. Returns `shards` sorted arrays of rows,
-    some perhaps empty.
+    Source:  Hsu et al. 2019.
+    Args:    labels: class indices, "n"; concentration: small ones give shards of few classes.
+    Returns: `shards` sorted arrays of rows, some perhaps empty.
     """
     require(shards >= 1, "dirichlet", "shards >= 1", shards)
     require(concentration > 0, "dirichlet", "concentration > 0", concentration)
@@ -91,6 +96,7 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
 
 
 def grouped(shard: np.ndarray, shards: int) -> list[np.ndarray]:
+    """The rows of each shard, sorted; shard: the shard of each row, "n"."""
     return [np.flatnonzero(shard == s) for s in range(shards)]
 
 

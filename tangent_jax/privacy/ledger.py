@@ -58,7 +58,7 @@ class Ledger:
         same = spent.paid(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
-        ours, theirs = digest(self.path.read_bytes()), self.saver.digest()
+        ours, theirs = digest(self.path.read_bytes()), self.saver.fingerprint()
         fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
         lost = theirs is None and content.checkpoint is None
         got = "one that is missing, altered, or older than the other"
@@ -71,7 +71,7 @@ class Ledger:
         """On disk when this returns: `steps` in all are paid for."""
         self.lock.check()
         self.spent = self.spent.paid(steps)
-        content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.digest())
+        content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
         write_whole(self.path, sealed(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:

@@ -18,7 +18,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, letters, product, record, vector, widened
+from tangent_jax.models.signals import Use, layout, letters, probe_uses, product, vector, widened
 from tangent_jax.privacy.clipping import ClippedSum, clip_factors
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
@@ -39,7 +39,7 @@ def clipped_sum_closed_form(
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    logits, uses, back = record(predict, dw, x, at_zero)
+    logits, uses, back = probe_uses(predict, dw, x, at_zero)
     losses = Objective(loss).losses
     signals = back(jax.grad(lambda logits: jnp.sum(losses(logits, y) * present))(logits))
     squared = squared_norms(dw, uses, signals, len(y))

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger

@@ -23,7 +23,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Layout, layout, record, vector
+from tangent_jax.models.signals import Layout, layout, probe_uses, vector
 from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
@@ -89,7 +89,7 @@ def batch_curvature(
     count: int,
 ) -> Curvature:  # fmt: skip
     """The factors of one batch; `outputs`: those at which the loss is expanded; weights "b", 0 where padded."""
-    recorded = record(predict, dw, x, at_zero=True)
+    recorded = probe_uses(predict, dw, x, at_zero=True)
     roots = loss.hessian_root(outputs, y, key, count) * jnp.sqrt(weights.astype(outputs.dtype))[:, None]
     signals = jax.vmap(recorded.back)(roots)
     ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
@@ -33,18 +33,18 @@ OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
-    """Training's state between steps."""
+    """The state of training between steps."""
 
     dw: Tree
     optimizer_state: Any
 
 
 class Fitted(NamedTuple):
-    """A trained dw with its history: per epoch loss, seconds, the metrics asked for, and what `on_step` returned.
+    """Trained tangent weights dw and their history: per epoch loss, seconds, metrics, and the values of `on_step`.
 
-    `seconds` is the training's wall time, compilation included, `on_step` not; `examples_per_second` is
-    the median epoch's; `run`: the identity of all that decided it, where a folder was given; `certificate`: how far
-    at most, in L2, dw is from the optimum, where it was solved for (solver/), whose passes are then its steps.
+    `seconds` is the wall time of training, with compilation and without `on_step`; `examples_per_second` is the median
+    epoch's; `run`: the identity of the run, where a folder was given; `certificate`: of a solver, an upper bound of the
+    L2 distance of dw from the optimum, and the solver's passes are then the steps.
     """
 
     dw: Tree
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 class Training:
     """The computation of a run; its numbers are data to jit.
 
-    `traced`: the digest of a step's program, where a run is named by it: another one is compiled anew.
+    `traced`: the fingerprint of a step's program, where a run is named by it: another one is compiled anew.
     """
 
     predict: Predict
@@ -136,19 +136,19 @@ def fit(
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
 ) -> Fitted:
-    """Trains dw.
+    """Trains the tangent weights dw.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
                 data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x,
-                y), gone through once an epoch, or a function of the epoch that returns one;
-                objective: None: the paper's rescaled square loss; start: dw to begin at, None: a predictor's zero;
+                y), read once an epoch, or a function of the epoch that returns one;
+                objective: None: the paper's rescaled square loss; start: dw at the start, None: the predictor's zero;
                 optimizer: of optax; None: the paper's `adam()`;
                 metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
-                on_step: called after every epoch with its row of the history and dw, which is given up afterwards
-                (copy what you keep); what it returns is added to the row;
-                folder: a run that was killed goes on from its last finished epoch there, told from others by all that
-                decides dw: data, start, settings, and the program of a step. A resumed row has what `on_step` returned
-                only where that says its own name, as `Measure` does.
+                on_step: called after every epoch with its row of the history and dw, whose memory the next epoch takes
+                (copy it to keep it); the mapping that it returns is added to the row;
+                folder: a killed run goes on from its last finished epoch there. All that decides dw names the run:
+                data, start, settings, and the program of a step. A resumed row has the values of `on_step` only if
+                that has a name, as `Measure` has.
     Returns:    Fitted.
     Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
@@ -190,8 +190,8 @@ def fit(
             row = epoch_row("fit", epoch, sums, examples, steps)
             row["seconds"] = time.perf_counter() - began
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
-            told = on_step({**row, **measured}, state.dw) if on_step else None
-            row = history.add("fit", row, told, **measured)
+            returned = on_step({**row, **measured}, state.dw) if on_step else None
+            row = history.add("fit", row, returned, **measured)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
@@ -200,9 +200,9 @@ def fit(
 
 
 def as_source(function: str, data: Any, key: Array | None) -> Any:
-    """Batches with a key, or an iterable or function of batches (x, y).
+    """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
-    Raises: InputError for what is no data, or has no key to decide its order.
+    Raises: InputError for other data, or Batches without a key to decide their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
@@ -215,12 +215,12 @@ def as_source(function: str, data: Any, key: Array | None) -> Any:
 
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
-    """Raises InputError for targets of a batch that are none of the loss."""
+    """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
     check_targets("fit", y, output_shape("fit", undrawn(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
-    """A key for each of `count` steps from `first` of an epoch, folded from the data's; None for data without one."""
+    """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key; None for data without one."""
     if not isinstance(data, Batches):
         return None
     assert data.key is not None
@@ -229,7 +229,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:
-    """The digest of a training's computation, its numbers and metrics apart: the optimiser's start, and a step."""
+    """The fingerprint of a training's computation, its numbers and metrics apart: the optimiser's start, and a step."""
     rows = data.rows[:1].repeat(data.batch_size)
     ones: Any = np.ones(len(rows), np.float32)
     keys = step_keys(data, 0, 0, 1)
@@ -245,7 +245,7 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
 
 
 def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
-    """The row of an epoch; InputError for a loss that is not finite: from there on nothing is learned."""
+    """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
@@ -253,7 +253,7 @@ def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps:
 
 
 def summary(dw: Tree, history: list[Row]) -> Fitted:
-    """The result of a run whose epochs are done."""
+    """The result of a run at its end."""
     seconds = [row["seconds"] for row in history]
     speed = history[-1]["examples"] / float(np.median(seconds))
     return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)

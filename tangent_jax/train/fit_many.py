@@ -1,6 +1,6 @@
 """Many models trained at once: one compiled program, vmap over dw, the anchor shared.
 
-Each model's run is the one that `fit` does alone on its batches: the same order of examples, batches and decay.
+Each model's run equals that of `fit` on its batches alone: the same order of examples, batches and decay.
 """
 
 import time
@@ -59,8 +59,8 @@ def fit_many(
 ) -> list[Fitted]:
     """Trains one dw for each entry of `runs`.
 
-    Args:       runs: rows and a key each, of the same inputs, which are held on the device; at_once: how many models
-                are trained together (memory: about five times dw for each); others: as in `fit`.
+    Args:       runs: rows and a key each, of the same inputs, which the device holds; at_once: the number of models
+                trained together (memory: about five times dw for each); others: as in `fit`.
     Returns:    one Fitted per run, in their order; `seconds` is its part of the time its group took.
     Guarantees: each equals `fit` on its batches alone, up to rounding.
     Edge cases: runs with different numbers of steps train in different groups.
@@ -104,7 +104,7 @@ def fit_many(
 
 
 def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
-    """The runs that train together: of one batch size and number of steps, at most `at_once`."""
+    """Yields the runs that train together: of one batch size and number of steps, at most `at_once`."""
     alike: dict[tuple[int, int], list[int]] = {}
     for s, run in enumerate(runs):
         alike.setdefault((run.batch_size, run.steps), []).append(s)
