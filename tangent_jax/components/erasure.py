@@ -27,7 +27,8 @@ def erase_traces(
             folders that the components' provenance names.
     """
     found, origins = Traces([], []), {name: store.provenance(name) for name in names}
-    for place in dict.fromkeys([*map(os.fspath, caches), *(p for origin in origins.values() for p in origin.kept)]):
+    places = [*(os.fspath(cache) for cache in caches), *(p for origin in origins.values() for p in origin.kept)]
+    for place in dict.fromkeys(places):
         erase_rows(Path(place).expanduser().absolute(), identifiers, place, found)
     for name, origin in origins.items():
         for place in origin.kept:

@@ -6,6 +6,7 @@ Neither the numbers nor what is said of them can be altered alone.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,17 +29,18 @@ def encode_step(dw: Tree, fingerprint: str, metadata: Mapping[str, str]) -> byte
     return encode(flat, {**metadata, "binding": binding(fingerprint, metadata)})
 
 
-def write_step(path: Path, dw: Tree, metadata: Mapping[str, str]) -> None:
+def write_step(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
     """The step on disk, whole or not at all."""
-    write_whole(path, encode_step(dw, trees.fingerprint(dw), metadata))
+    write_whole(Path(path), encode_step(dw, trees.fingerprint(dw), metadata))
 
 
-def read_step(path: Path, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
+def read_step(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     """(dw, metadata); the leaves are read-only memory maps.
 
     Args:   check: whether the binding is computed again; not needed where the whole file's hash was.
     Raises: InputError for a file that is missing, cut short, no step, or whose numbers or metadata were altered.
     """
+    path = Path(path)
     flat, metadata = read_tensors("read_step", path)
     try:
         dw = trees.nest(flat)

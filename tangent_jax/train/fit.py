@@ -96,8 +96,8 @@ class Training:
 
         (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
         known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
-        each = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
-        sums = jnp.stack([jnp.sum(one * present) for one in each])
+        values = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
+        sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
         return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
     def start(self, dw: Tree) -> State:
