@@ -275,7 +275,7 @@ def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
     store = filled(tmp_path, 1)
     flat = load_file(store.path("shard 0"))
     assert flat.keys() == trees.leaves(part(0)).keys()
-    dw, metadata = read_step(store.path("shard 0"))
+    dw, metadata = read_step(str(store.path("shard 0")))
     assert Provenance.from_json(metadata["provenance"]) == origin(0)
     leaf = dw["head"]["kernel"]
     assert not leaf.flags.writeable  # a memory map
