@@ -1,4 +1,4 @@
-"""What noise costs: (epsilon, delta) of Gaussian steps, and the noise that a budget needs.
+"""The cost of noise: (epsilon, delta) of Gaussian steps, and the noise that a budget needs.
 
     S + sigma C N(0, I),   T times,   each on the whole data or on a Poisson sample of rate q
 
@@ -59,9 +59,9 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     interval = coarser * grid(taken)
     runs = []
     for sigma, rate, steps in taken:
-        one = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
+        loss_of = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
         whole = rate == 1  # T steps are one of less noise
-        runs.append(one(sigma / steps**0.5) if whole else repeated(one(sigma, sampling_prob=rate), steps))
+        runs.append(loss_of(sigma / steps**0.5) if whole else repeated(loss_of(sigma, sampling_prob=rate), steps))
     return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
 
 
@@ -83,16 +83,16 @@ def grid(parts: Iterable[Steps]) -> float:
     return max(min(1e-4, min(deviations) / 4), max(largest) / 2**16)
 
 
-def repeated(one: Any, steps: int) -> Any:
+def repeated(loss: Any, steps: int) -> Any:
     """The privacy loss distribution of `steps` times one step's, truncated as dp-accounting truncates, by 1e-15.
 
     In stages: at once, dp-accounting would compute (number of losses)^steps, which has millions of digits.
     """
     rounds, rest = divmod(steps, STAGE)
     if rounds < 2:
-        return one.self_compose(steps)
-    total = one.self_compose(STAGE, SMALLEST_DELTA / rounds).self_compose(rounds)
-    return total.compose(one.self_compose(rest)) if rest else total
+        return loss.self_compose(steps)
+    total = loss.self_compose(STAGE, SMALLEST_DELTA / rounds).self_compose(rounds)
+    return total.compose(loss.self_compose(rest)) if rest else total
 
 
 @functools.cache
@@ -148,13 +148,14 @@ def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope:
 
 def met(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
     """The noise multiplier, raised until it spends no more than the budget: rounding must not exceed the claim."""
-    step = 1e-15
+    more = 1e-15
     while spent(sigma) > epsilon:
-        sigma, step = sigma * (1 + step), 2 * step
+        sigma, more = sigma * (1 + more), 2 * more
     return sigma
 
 
 def check(function: str, delta: float, steps: int, sampling_rate: float) -> None:
+    """Raises InputError naming the argument that is out of range; `function`: the one that was called."""
     require(SMALLEST_DELTA <= delta < 1, function, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
     whole_number(function, "steps", steps, 1, 10_000_000)
     require(0 < sampling_rate <= 1, function, "sampling_rate in (0, 1]", sampling_rate)

@@ -1,4 +1,4 @@
-"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step.
+"""The account of a private run on disk, written before each step that it pays, so that no kill can hide a step.
 
     ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
     RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import require
-from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
+from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
@@ -47,8 +47,8 @@ class Ledger:
     def read(self) -> None:
         """Takes over what is on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
         if not self.path.exists():
-            found = checkpoints_in(self.path.parent)
-            require(not found, "Ledger", f"the ledger beside {found[:1]}", "none", DO)
+            checkpoints = checkpoints_in(self.path.parent)
+            require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
             return
         content: Content = unsealed(Content, "Ledger", self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
@@ -58,7 +58,7 @@ class Ledger:
         same = spent.paid(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
-        ours, theirs = digest(self.path.read_bytes()), self.saver.fingerprint()
+        ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
         fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
         lost = theirs is None and content.checkpoint is None
         got = "one that is missing, altered, or older than the other"
@@ -68,16 +68,16 @@ class Ledger:
         self.spent = spent
 
     def pay(self, steps: int) -> None:
-        """On disk when this returns: `steps` in all are paid for."""
+        """Pays for `steps` in all: that is on disk when this returns."""
         self.lock.check()
         self.spent = self.spent.paid(steps)
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
         write_whole(self.path, sealed(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
-        """A checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
+        """Writes a checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
         self.lock.check()
-        self.saver.save(state, history, digest(self.path.read_bytes()))
+        self.saver.save(state, history, fingerprint(self.path.read_bytes()))
         self.pay(self.spent.steps_paid)
 
 

@@ -57,7 +57,7 @@ def clip(
 
 
 def is_closed_form(predict: Any) -> bool:
-    """Whether norms come from the model's `dual`."""
+    """True where norms come from the model's `dual`."""
     return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
 
@@ -192,7 +192,7 @@ def fit_private(
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = noise_key(seed, step)
             state = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
-            check_step(state.dw, step)
+            check_finite(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
             history.add("fit_private", row, on_step(row, state.dw) if on_step else None)
@@ -204,8 +204,8 @@ def fit_private(
     return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 
-def check_step(dw: Tree, step: int) -> None:
-    """Raises InputError for a step that is not finite: from there on nothing is learned, only spent."""
+def check_finite(dw: Tree, step: int) -> None:
+    """Raises InputError for a dw that is not finite after a step: from there on nothing is learned, only spent."""
     norm, do = float(_squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
     require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
@@ -249,8 +249,8 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         lonely = np.full_like(x, np.nan) if np.issubdtype(x.dtype, np.floating) else x.copy()
         lonely[i] = x[i]
         repeated = clipped(np.broadcast_to(x[i], x.shape), np.broadcast_to(y[i], y.shape))
-        found = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
-        apart = float(np.max(np.abs(np.subtract(found, together[i])))) if np.isfinite(together[i]) else 0.0
+        norms = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
+        apart = float(np.max(np.abs(np.subtract(norms, together[i])))) if np.isfinite(together[i]) else 0.0
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
         require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
@@ -273,7 +273,7 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
 def step_program(
     predict: Predict, state: State, batches: Batches, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
 ) -> str:
-    """The digest of what a private run computes besides its numbers: the start of the optimiser, and a step."""
+    """The fingerprint of what a private run computes besides its numbers: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
     order = np.zeros((1, len(rows)), np.int32)
     chunk = batches.inputs[rows], batches.targets[rows], order, np.ones(order.shape, np.float32)

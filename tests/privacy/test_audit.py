@@ -130,7 +130,7 @@ def noises(steps, mechanism, objective=CE):
 
 
 def is_sound(z):
-    """Whether recovered noise is N(0, 1), independent between leaves and between steps."""
+    """True where recovered noise is N(0, 1), independent between leaves and between steps."""
     n = z.size
     scale = stats.chi2(n).cdf(np.sum(z**2))
     normal = stats.kstest(z.ravel(), "norm").pvalue

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -59,7 +59,7 @@ def reseal(path):
     """The seal computed anew, as an owner of the disk could."""
     record = json.loads(path.read_text())
     record.pop("sha256")
-    path.write_text(json.dumps({**record, "sha256": digest(json.dumps(record).encode())}) + "\n")
+    path.write_text(json.dumps({**record, "sha256": fingerprint(json.dumps(record).encode())}) + "\n")
 
 
 def checkpoint(folder):

@@ -66,7 +66,7 @@ def test_the_bits_are_jaxs_own_threefry():
 
 
 def scale_accepted(z, scale):
-    """Whether the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
+    """True where the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
     z = np.asarray(z, np.float64).ravel() / scale
     mean, spread = abs(z.mean()) * z.size**0.5, abs(z.var() - 1) * (z.size / 2) ** 0.5
     return mean < 5 and spread < 5 and stats.kstest(z, "norm").pvalue > 1e-4
