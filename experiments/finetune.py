@@ -43,7 +43,7 @@ def main() -> None:
     if F.factors:
         curvature = tj.curvature(predict, train, recipe.objective(), fitted.dw)
         tj.write_factors(out / "factors.safetensors", curvature)
-    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     plots.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},

@@ -72,7 +72,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     shutil.rmtree(where, ignore_errors=True)
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
-        copy.add(name, source[name], dataclasses.replace(source.provenance(name), kept=()))
+        copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
     receipt = tj.remove(copy, tj.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = copy.verify() + copy.verify_receipt(receipt.path)

@@ -72,7 +72,7 @@ def main() -> None:
     spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
     folders = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
-    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}

@@ -62,7 +62,7 @@ def add(store: tj.Store) -> dict[str, Any]:
     folder = expanded("store add", F.source)
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
-    dw, metadata = tj.read_step(path)
+    dw, metadata = tj.read_component(path)
     require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
     origin = tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
     own = folder / "factors.safetensors"
@@ -87,7 +87,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
 
 
 def epsilon_of(spent: tj.Spent | None) -> float | str | None:
-    """What a component spent; of one whose noise a seed drew, that it is not private."""
+    """The epsilon that a component spent, or the words "not private" where a seed drew the noise."""
     if spent is None:
         return None
     return round(spent.compute_epsilon(), 6) if spent.private else "not private"
@@ -134,8 +134,8 @@ def remove(store: tj.Store) -> dict[str, Any]:
 
 def planned(store: tj.Store) -> tj.RemovalPlan:
     """The plan of what the flags ask for."""
-    one = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
-    require(one, "store remove", "--names, --examples or --owner, one of them", "several or none")
+    is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
+    require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
     do = "Name the images in a file, --examples; else the components are dropped"
     named_alone = not (F.names and (F.retrain or F.exact))
     require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
@@ -153,7 +153,7 @@ def planned(store: tj.Store) -> tj.RemovalPlan:
 
 
 def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, Any]]:
-    """What will be done and what it costs, said on stderr; copies of an example are told; of --dry_run, other ways."""
+    """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
         gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)

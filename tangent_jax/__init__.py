@@ -12,12 +12,12 @@ from tangent_jax._version import __version__
 from tangent_jax.components.apart import fill, predictor_of
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.factors import read_factors, write_factors
+from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import RemovalPlan, plan_removal, remove
-from tangent_jax.components.steps import read_step, write_step
 from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
@@ -71,8 +71,8 @@ __all__ = [
     "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load",
     "load_export", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset",
     "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "open_dataset",
-    "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_factors",
-    "read_step", "recovered_noise", "remove", "resnet_config", "run_openly", "save", "shards", "show_progress",
-    "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum", "write_factors",
-    "write_step",
+    "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
+    "read_factors", "recovered_noise", "remove", "resnet_config", "run_openly", "save", "shards", "show_progress",
+    "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum", "write_component",
+    "write_factors",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Rows) -> dict[str, Fitted]:
-    """One fitted step for each shard, all trained as one program, each in its own order of examples; optima in turn."""
+    """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn."""
     if recipe.solver == "optimum":
         return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
     runs = [
@@ -89,11 +89,11 @@ def fill(
     for start in range(0, len(missing), AT_ONCE):
         names = missing[start : start + AT_ONCE]
         with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
-            fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
-        for name, one in fitted.items():
-            made = dataclasses.replace(origin(name, one.seconds), certificate=one.certificate)
-            own = factors_of(predict, features.take(shards[name]), recipe, one.dw) if factors else None
-            store.add(name, jax.tree.map(np.asarray, one.dw), made, own)
+            fits = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
+        for name, fitted in fits.items():
+            provenance = dataclasses.replace(origin(name, fitted.seconds), certificate=fitted.certificate)
+            own = factors_of(predict, features.take(shards[name]), recipe, fitted.dw) if factors else None
+            store.add(name, jax.tree.map(np.asarray, fitted.dw), provenance, own)
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
@@ -102,7 +102,7 @@ def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:
-    """Whether `fill` trained a component: its recipe is that of its name."""
+    """True for a component that `fill` trained: its recipe is that of its name."""
     return origin.recipe is not None and origin.recipe == origin.recipe.named(name)
 
 
@@ -130,8 +130,10 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
 
 
 class Retrained(NamedTuple):
-    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one;
-    `factors`: its curvature, where the removed had one."""
+    """The component that takes a removed one's place.
+
+    `distance_bound`: |grad L_retain| / lambda; `optimum`: where it is one; `factors`: where the removed one had some.
+    """
 
     dw: Tree
     provenance: Provenance
@@ -146,20 +148,20 @@ def retrain(
 ) -> Retrained:  # fmt: skip
     """A component trained again from its recipe, without its rows of the content identifiers `gone`.
 
-    Args:   images: opens the images of a data set; warm: whether a component that was solved to its optimum is where
-            the search for the new one begins, which takes fewer passes than from zero.
+    Args:   images: opens the images of a data set; warm: begins the search for a new optimum at the old one, which
+            takes fewer passes than from zero.
     Raises: InputError where the images that are left are no longer in the data set.
     """
     origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
-    kept = [pair for pair in origin.examples if pair[0] not in gone]
+    remaining = [pair for pair in origin.examples if pair[0] not in gone]
     train = images(recipe.dataset)
     row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True))}
-    there = sum(pair in row_of for pair in kept)
-    expected = f"the {len(kept)} examples left of {name} in {recipe.dataset}"
-    require(there == len(kept), "remove", expected, f"{there} of them")
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in kept]
+    there = sum(pair in row_of for pair in remaining)
+    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
+    require(there == len(remaining), "remove", expected, f"{there} of them")
+    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(np.array(rows)), cache)
     if recipe.solver == "optimum" and origin.total_penalty:
@@ -182,7 +184,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
-    made = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
+    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
-    return Retrained(solved.dw, made, solved.certificate, optimum)
+    return Retrained(solved.dw, provenance, solved.certificate, optimum)

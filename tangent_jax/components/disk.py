@@ -2,7 +2,7 @@
 
     store.json                  marks the folder as a store: its identity, the version of the format
     journal.jsonl               one line per add, compose, remove, discard, export (journal.py), and HEAD, its count
-    components/ID.safetensors   dw, its provenance in the metadata (steps.py)
+    components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
@@ -28,12 +28,12 @@ import jax
 import numpy as np
 
 from tangent_jax.components.factors import as_tree, from_tree, of_subset
+from tangent_jax.components.files import encode_component, read_component, read_metadata
 from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
-from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
+from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
 
@@ -45,7 +45,7 @@ MARKS = ("store.json", "journal.jsonl", "HEAD")
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """What store.json says."""
+    """The fields of store.json."""
 
     format: int
     store: str
@@ -78,32 +78,34 @@ class Disk:
                 self.mark()
 
     def mark(self) -> None:
+        """Writes store.json, with a new identity."""
         write_whole(self.marker, sealed({"format": FORMAT, "store": uuid.uuid4().hex}))
 
     # Its files
 
     def file(self, kind: str, entry: Mapping[str, str]) -> Path:
+        """The file that a journal entry names, in the folder of its kind."""
         return self.root / kind / f"{entry['id']}.safetensors"
 
     def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
-        """The step in a file, once the file's checksum is the journal's.
+        """The tangent weights in a file, once the file's checksum is the journal's.
 
         CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
         """
         whole = path.is_file() and is_whole(path, entry)
         require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
-        return read_step(path, check=False)[0]
+        return read_component(path, check=False)[0]
 
     def write(
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
         dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
-        fingerprint = trees.fingerprint(dw)
-        content = encode_step(dw, fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
-        identity = digest(f"{fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
-        entry = {"id": identity, "weights": fingerprint, "file": digest(content), "origin": digest(text.encode())}
-        entry["crc"] = f"{zlib.crc32(content):08x}"
+        tree_fingerprint = trees.fingerprint(dw)
+        content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
+        entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}
+        entry |= {"origin": fingerprint(text.encode()), "crc": f"{zlib.crc32(content):08x}"}
         write_whole(self.file(kind, entry), content)
         return entry
 
@@ -120,7 +122,7 @@ class Disk:
         return from_tree(self.checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
-        """Whether the Kronecker factors of a component are kept."""
+        """True where the store holds the Kronecker factors of a component."""
         return bool(self.state.components.get(name, {}).get("factors"))
 
     def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
@@ -157,7 +159,7 @@ class Disk:
         return dead + [p for p in partial if p.exists()]
 
     def sweep(self) -> None:
-        """Deletes what no line names."""
+        """Deletes every file of the store's that no line names."""
         for path in self.leftovers():
             path.unlink()
 
@@ -208,5 +210,5 @@ class Factors(Mapping[str, Curvature]):
 
 
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
-    """Whether a file has the checksum of its journal entry."""
+    """True for a file that has the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

@@ -1,8 +1,8 @@
-"""What a removal finds outside its store: caches and run folders of the removed images, and what it must leave alone.
+"""Erasure of removed images outside the store: in caches and run folders; and the list of what must be left alone.
 
 A component's provenance names the folders where this library wrote what it made of the component's images. There the
-rows of removed images are overwritten, and the step, factors and checkpoints of the removed run deleted. Named, but
-left alone: other stores beside this one, the data set itself, what is missing or cannot be written.
+rows of removed images are overwritten, and the component, factors and checkpoints of the removed run deleted. Other
+stores beside this one, the data set itself, and what is missing or cannot be written are named and left alone.
 """
 
 import os
@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.receipts import Traces
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.models.cache import erase
@@ -26,54 +26,54 @@ def erase_traces(
     Args:   names: of the components that go; identifiers: of the content that does; caches: searched besides the
             folders that the components' provenance names.
     """
-    found, origins = Traces([], []), {name: store.provenance(name) for name in names}
-    places = [*(os.fspath(cache) for cache in caches), *(p for origin in origins.values() for p in origin.kept)]
+    traces, origins = Traces([], []), {name: store.provenance(name) for name in names}
+    places = [*(os.fspath(cache) for cache in caches), *(p for origin in origins.values() for p in origin.folders)]
     for place in dict.fromkeys(places):
-        erase_rows(Path(place).expanduser().absolute(), identifiers, place, found)
+        erase_rows(Path(place).expanduser().absolute(), identifiers, place, traces)
     for name, origin in origins.items():
-        for place in origin.kept:
-            erase_run(Path(place), origin, store.state.components[name]["weights"], found)
+        for place in origin.folders:
+            erase_run(Path(place), origin, store.state.components[name]["weights"], traces)
         if origin.recipe is not None and origin.recipe.dataset != "digits":
-            found.not_reached.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
-    found.not_reached.extend(others(store, identifiers))
-    return Traces([*dict.fromkeys(found.deleted)], [*dict.fromkeys(found.not_reached)])
+            traces.not_reached.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
+    traces.not_reached.extend(others(store, identifiers))
+    return Traces([*dict.fromkeys(traces.deleted)], [*dict.fromkeys(traces.not_reached)])
 
 
-def erase_rows(folder: Path, identifiers: set[str], place: str, found: Traces) -> None:
+def erase_rows(folder: Path, identifiers: set[str], place: str, traces: Traces) -> None:
     """Overwrites the cached rows of removed images below a folder; what cannot be read or written is not reached."""
     if not folder.is_dir():
-        found.not_reached.append(f"{place}: not there now")
+        traces.not_reached.append(f"{place}: not there now")
         return
     try:
         inside = sorted(folder.iterdir())
     except OSError as error:
-        found.not_reached.append(f"{place}: {error.strerror}")
+        traces.not_reached.append(f"{place}: {error.strerror}")
         return
     for cached in inside:
         try:
             if erase(cached, identifiers):
-                found.deleted.append(f"{cached}: rows of removed images")
+                traces.deleted.append(f"{cached}: rows of removed images")
         except OSError as error:
-            found.not_reached.append(f"{cached}: {error.strerror}")
+            traces.not_reached.append(f"{cached}: {error.strerror}")
 
 
-def erase_run(folder: Path, origin: Provenance, fingerprint: str, found: Traces) -> None:
-    """Deletes a removed component's step, its factors and checkpoints from the folder where it was trained."""
-    step = folder / "dw.safetensors"
+def erase_run(folder: Path, origin: Provenance, fingerprint: str, traces: Traces) -> None:
+    """Deletes a removed component, its factors and its checkpoints from the folder where it was trained."""
+    path = folder / "dw.safetensors"
     try:
-        if step.exists() and trees.fingerprint(read_step(step, check=False)[0]) == fingerprint:
-            step.unlink()
-            found.deleted.append(f"{step}: the removed step")
+        if path.exists() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
+            path.unlink()
+            traces.deleted.append(f"{path}: the removed component")
             factors = folder / "factors.safetensors"  # second moments of the removed images
             if factors.exists():
                 factors.unlink()
-                found.deleted.append(f"{factors}: the removed step's factors")
+                traces.deleted.append(f"{factors}: the removed component's factors")
         for checkpoints in (folder / "checkpoints", folder):
             if origin.run and (checkpoints / origin.run).is_dir():
                 shutil.rmtree(checkpoints / origin.run)
-                found.deleted.append(f"{checkpoints / origin.run}: checkpoints")
+                traces.deleted.append(f"{checkpoints / origin.run}: checkpoints")
     except (OSError, InputError) as error:
-        found.not_reached.append(f"{folder}: {error}")
+        traces.not_reached.append(f"{folder}: {error}")
 
 
 def others(store: Store, identifiers: set[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a component came from: what it may be summed with, whose data it holds, how to train it again."""
+"""The provenance of a component: what it may be summed with, whose data it holds, how to train it again."""
 
 import dataclasses
 import json
@@ -25,9 +25,9 @@ class Provenance:
     linearised (new head, resets and new class token included); `subset`: its leaves; `examples`: (content identifier,
     name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: the account of what
     it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
-    run, None where no checkpoints were kept; `kept`: folders where caches and checkpoints of these examples lie;
+    run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
     `total_penalty`: of a step solved to its optimum Lambda, which stays what it was when examples leave; `certificate`:
-    how far at most that step is from it; `owners`: whose each example is, by its name, as far as that was said.
+    how far at most that step is from it; `owners`: the owner of each example, by the example's name, where known.
     """
 
     method: str
@@ -43,19 +43,21 @@ class Provenance:
         default_factory=lambda: {name: version(name) for name in ("tangent-jax", "jax", "flax", "optax", "numpy")}
     )
     run: str | None = None
-    kept: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     total_penalty: float | None = None
     certificate: float | None = None
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def trained(self, features: Features, seconds: float, kept: tuple[str, ...] = (), **changes: Any) -> "Provenance":
-        """This origin, of a step trained on these examples; `kept`: folders besides their cache."""
-        kept = (*([features.folder] if features.folder else []), *kept)
+    def trained(
+        self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
+    ) -> "Provenance":
+        """This provenance, of a component trained on these examples; `folders`: besides their cache."""
+        folders = (*([features.folder] if features.folder else []), *folders)
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
         owners = {name: self.owners[name] for _, name in features.examples if name in self.owners}
-        changes = {"examples": features.examples, "seconds": seconds, "kept": kept, "owners": owners, **changes}
-        return dataclasses.replace(self, **changes)
+        fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
+        return dataclasses.replace(self, **{**fields, **changes})
 
     @property
     def identifiers(self) -> set[str]:
@@ -63,18 +65,20 @@ class Provenance:
         return {identifier for identifier, _ in self.examples}
 
     def to_json(self) -> str:
+        """The JSON text that `from_json` reads."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """What `to_json` wrote; InputError naming the field that is missing or of another type."""
+        """The provenance that `to_json` wrote; InputError naming the field that is missing or of another type."""
         fields = parse_json("Provenance", text, where)
+        fields |= {"folders": fields.pop("kept")} if "kept" in fields else {}  # as version 0.2 wrote them
         fields["privacy"] = from_version_0_2(fields.get("privacy"))
         return typed(cls, fields, "Provenance", where)
 
 
 def make_provenance(predict: Predictor, recipe: Recipe | None = None) -> Provenance:
-    """The provenance of steps of this predictor; `trained` adds what each saw. The anchor is hashed here, once."""
+    """The provenance of components of this predictor; `trained` adds the examples. The anchor is hashed here, once."""
     anchor, head = fingerprints(predict.w)
     return Provenance(predict.method, predict.model.settings, head, anchor, predict.subset.paths, recipe=recipe)
 
@@ -94,5 +98,6 @@ def check_same(function: str, here: Provenance, new: Provenance) -> None:
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:
+    """Raises InputError naming the field where two components have different values of it."""
     do = "Components are summed only at one anchor, configuration and subset"
     require(first == second, function, f"{field} {first}", second, do)

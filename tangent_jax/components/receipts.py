@@ -1,4 +1,4 @@
-"""Receipts: what a removal did, in a file that its store's journal commits, and how one is checked.
+"""Receipts of removals, files that the journal of their store commits, and the check of one.
 
 A receipt names its store and the journal's last line before the removal; the journal names the receipt's hash. So a
 receipt that was edited or forged is told from one of another store.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
@@ -25,7 +25,7 @@ STATEMENT = (
 
 
 class Traces(NamedTuple):
-    """What a removal did outside its store: a line for all that was deleted, and for all that could not be reached."""
+    """The work of a removal outside its store: a line for all that it deleted, and for all that it could not reach."""
 
     deleted: list[str]
     not_reached: list[str]
@@ -46,7 +46,7 @@ class Optimum:
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a removal did; steps are named by their fingerprints.
+    """The record of a removal; components are named by their fingerprints.
 
     `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
     it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was
@@ -79,11 +79,11 @@ def receipt_text(receipt: Receipt) -> str:
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:
-    """(the receipt of a file, the hash of its text)."""
+    """(the receipt of a file, the fingerprint of its text)."""
     try:
         content = path.read_bytes()
         receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
-        return dataclasses.replace(receipt, path=path), digest(content)
+        return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
     except OSError as error:

@@ -19,9 +19,9 @@ from tangent_jax.components.erasure import erase_traces
 from tangent_jax.components.provenance import Provenance, check_same
 from tangent_jax.components.receipts import Receipt, Traces, receipt_text
 from tangent_jax.components.state import hidden
-from tangent_jax.components.store import Store, check_step
+from tangent_jax.components.store import Store, check_component
 from tangent_jax.core import require
-from tangent_jax.core.files import digest, write_whole
+from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
@@ -31,7 +31,7 @@ WAYS = ("drop", "retrain", "exact")
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """What a removal does to one component.
+    """The effect of a removal on one component.
 
     `rows`: (content identifier, name) of each of its rows that go; `left`: how many rows stay; `seconds`: of each way
     that is possible, about what the training costs; `impossible`: of each other way, why.
@@ -45,11 +45,11 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True)
 class RemovalPlan:
-    """What a removal would do to a store, as it is now.
+    """The effect that a removal would have on a store, as it is now.
 
     `components`: of each that holds what must go; `identifiers`: of the content that may not come back; `copies`: the
     places of each of them that lies in several rows; `asked`, `owner`: what was asked for; `unknown`: what of it no
-    component saw; `store`, `contents`: which store this is a plan of, and a digest of the components that it held.
+    component saw; `store`, `contents`: the store of this plan, and the fingerprint of the components that it held.
     """
 
     components: dict[str, Holding]
@@ -77,7 +77,7 @@ def plan_removal(
     owner: str | None = None,
     owners: Mapping[str, str] | None = None,
 ) -> RemovalPlan:
-    """What it takes to remove examples, whole components, or all that is an owner's; nothing is changed.
+    """Plans the removal of examples, whole components, or all images of an owner; changes nothing.
 
     Args:    examples: content identifiers or names of images; names: of components; owner: whose images must go, where
              they were said when the components were made or are in `owners`, image name -> owner, which comes first
@@ -102,14 +102,14 @@ def plan_removal(
         gone = owned(origins, owner, owners or {})
         asked, unknown = tuple(sorted(gone)), () if gone else (owner,)
     else:
-        gone, unknown = found(origins, asked)
+        gone, unknown = identifiers_of(origins, asked)
     held = {name: origins[name] for name in whole} or {n: o for n, o in origins.items() if o.identifiers & gone}
     components = {name: holding_of(origin, gone, bool(whole)) for name, origin in sorted(held.items())}
     copies = {} if whole else copies_in(components)
     return RemovalPlan(components, tuple(sorted(gone)), copies, unknown, asked, owner, *state)
 
 
-def found(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
+def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
     """(the identifiers of what was asked for, by identifier or name; what of it no component saw)."""
     known: dict[str, set[str]] = {}
     for identifier, name in (pair for origin in origins.values() for pair in origin.examples):
@@ -140,7 +140,7 @@ def owned(origins: Mapping[str, Provenance], owner: str, owners: Mapping[str, st
 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
-    """What a removal of these identifiers, or of the whole component, does to it."""
+    """The effect of a removal of these identifiers, or of the whole component, on it."""
     rows = origin.examples if whole else tuple(pair for pair in origin.examples if pair[0] in gone)
     left = len(origin.examples) - len(rows)
     seconds, impossible = {"drop": 0.0}, {}
@@ -191,8 +191,10 @@ def remove(
 
 
 def contents(store: Store) -> str:
-    """A digest of the components that a store holds, by their names and files."""
-    return digest(json.dumps(sorted((name, entry["id"]) for name, entry in store.state.components.items())).encode())
+    """The fingerprint of the names and files of all components in a store."""
+    return fingerprint(
+        json.dumps(sorted((name, entry["id"]) for name, entry in store.state.components.items())).encode()
+    )
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
@@ -205,7 +207,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
     """Raises InputError for what cannot take a component's place, or would leave what must go."""
     for name, new in retrained.items():
         check_same("remove", store.provenance(name), new.provenance)
-        check_step(new.dw, new.provenance)
+        check_component(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         require(not left, "remove", f"{name} retrained without what is removed", sorted(left)[:1])
         store.check_forgotten("remove", new.provenance)
@@ -241,11 +243,11 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             store=store.identity,
             journal=store.journal.last(),
         )
-        text_hash = digest(receipt_text(receipt).encode())
-        path = store.root / "receipts" / f"{text_hash[:16]}.json"
+        text_fingerprint = fingerprint(receipt_text(receipt).encode())
+        path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
-        line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_hash}
+        line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
         line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.was_released(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)

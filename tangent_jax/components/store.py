@@ -16,13 +16,13 @@ import numpy as np
 
 from tangent_jax.components import sums
 from tangent_jax.components.disk import MARKS, Disk, Factors
+from tangent_jax.components.files import read_component, read_metadata
 from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, check_same
 from tangent_jax.components.receipts import check_spelling, read_receipt
 from tangent_jax.components.state import hidden
-from tangent_jax.components.steps import read_metadata, read_step
 from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.files import digest, file_digest
+from tangent_jax.core.files import file_fingerprint, fingerprint
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.solver.curvature import Curvature
 
@@ -50,10 +50,10 @@ class Store(Disk, Mapping[str, Tree]):
         return self.checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
-        """Where a component came from; its text is checked against the journal."""
+        """The provenance of a component; its text is checked against the journal."""
         path, entry = self.path(name), self.state.components[name]
         text = read_metadata(path).get("provenance", "")
-        whole = digest(text.encode()) == entry["origin"]
+        whole = fingerprint(text.encode()) == entry["origin"]
         require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
         return Provenance.from_json(text, f"the provenance of {name}")
 
@@ -86,9 +86,9 @@ class Store(Disk, Mapping[str, Tree]):
             first = min(self, default=None)
             if first is not None:
                 check_same("Store.add", self.provenance(first), provenance)
-            check_step(dw, provenance)
+            check_component(dw, provenance)
             if first is not None:
-                check_shapes(dw, read_step(self.path(first), check=False)[0])
+                check_shapes(dw, read_component(self.path(first), check=False)[0])
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
@@ -115,6 +115,7 @@ class Store(Disk, Mapping[str, Tree]):
             return self.composing(coefficients, how, penalty)
 
     def composing(self, coefficients: Mapping[str, float] | None, how: str = "mean", penalty: float = 1e-3) -> Tree:
+        """`compose`, for a caller that holds the lock for changing."""
         for name in coefficients or {}:
             self.path(name)
         require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
@@ -144,7 +145,7 @@ class Store(Disk, Mapping[str, Tree]):
             self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
 
     def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-        """What components that go have spent, where they were composed or exported: it stays spent."""
+        """The accounts of components that leave after they were composed or exported: it stays spent."""
         shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
         lines: list[dict[str, Any]] = []
         for was in shown:
@@ -161,11 +162,11 @@ class Store(Disk, Mapping[str, Tree]):
             state = self.state
             expected = {self.file("components", e): e["file"] for e in state.components.values()}
             expected |= {self.file("composed", e): e["file"] for e in state.composed.values()}
-            kept = [e["factors"] for e in state.components.values() if e.get("factors")]
-            expected |= {self.file("factors", e): e["file"] for e in kept}
+            factors = [e["factors"] for e in state.components.values() if e.get("factors")]
+            expected |= {self.file("factors", e): e["file"] for e in factors}
             expected |= {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
             wrong = [f"{path}: missing" for path in expected if not path.exists()]
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_digest(p) != whole]
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_fingerprint(p) != whole]
             marks = {self.root / name for name in (*MARKS, "lock")}
             extra = {path for path in self.root.rglob("*") if path.is_file()} - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
@@ -175,28 +176,28 @@ class Store(Disk, Mapping[str, Tree]):
         return [line.replace(f"{self.root}/", "") for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
-        """What in a receipt is not so; none where the removal stands.
+        """One line for each statement of a receipt that is not so; none where the removal stands.
 
         Checked: the receipt is one that this store's journal committed; none of the removed steps is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        receipt, text_hash = read_receipt(Path(path))
+        receipt, text_fingerprint = read_receipt(Path(path))
         with self.using():
             wrong = []
-            if text_hash not in self.state.receipts.values():
+            if text_fingerprint not in self.state.receipts.values():
                 edited = receipt.store == self.identity
                 kind = "edited or forged: its journal has no such receipt" if edited else "that of another store"
                 wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
             held = {name: trees.fingerprint(self[name]) for name in self}
             removed = {*receipt.removed.values()}
-            wrong += [f"{name}: is a removed step" for name, fingerprint in held.items() if fingerprint in removed]
+            wrong += [f"{name}: is a removed step" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held
             if unchanged and trees.fingerprint(sums.compose(self)) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong
 
 
-def check_step(dw: Tree, provenance: Provenance) -> None:
+def check_component(dw: Tree, provenance: Provenance) -> None:
     """Raises InputError for a step that is empty, has other leaves than its provenance says, or is not finite."""
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"

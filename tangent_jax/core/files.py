@@ -98,9 +98,6 @@ def folder_fingerprint(path: Path) -> str:
     return fingerprint("".join(f"{p.relative_to(path)} {file_fingerprint(p)}\n" for p in files).encode())
 
 
-digest, file_digest = fingerprint, file_fingerprint  # as components/ and privacy/ still call them
-
-
 def synchronize(path: Path) -> None:
     """Waits until a file's bytes, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

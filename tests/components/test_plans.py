@@ -223,7 +223,7 @@ def test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_n
     for name in [*store]:
         copied, made = jax.tree.map(np.array, store[name]), store.provenance(name)
         store.discard([name])
-        store.add(name, copied, dataclasses.replace(made, kept=()))  # knows of no cache
+        store.add(name, copied, dataclasses.replace(made, folders=()))  # knows of no cache
     plan = plan_removal(store, examples=["train/a/1.png"])
     assert np.asarray(features.inputs[1]).any()
     receipt = remove(store, plan, cache=cache)
@@ -241,7 +241,7 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     run.mkdir()
     (run / "dw.safetensors").write_bytes(store.path("odd").read_bytes())
     step = jax.tree.map(np.array, store["odd"])
-    made = dataclasses.replace(store.provenance("odd"), kept=(str(cache.folder), str(run), str(tmp_path / "locked")))
+    made = dataclasses.replace(store.provenance("odd"), folders=(str(cache.folder), str(run), str(tmp_path / "locked")))
     store.discard(["odd"])
     store.add("odd", step, made)
     (tmp_path / "locked").mkdir()

@@ -1,4 +1,4 @@
-"""What a removal leaves behind: no row of a removed image in any file that the library wrote; nothing comes back."""
+"""Removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
 import dataclasses
 import json
@@ -14,10 +14,10 @@ from photos import write
 from run_binary import run
 
 from tangent_jax.components.apart import fill
+from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
-from tangent_jax.components.steps import read_step, write_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import locked
@@ -66,9 +66,9 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     out = tmp_path / "out"
     fitted = recipe.fit(predict, train, folder=out / "checkpoints")
     made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
-    write_step(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
+    write_component(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
     store = Store(tmp_path / "stores/mine")
-    store.add("all", read_step(out / "dw.safetensors")[0], made)
+    store.add("all", read_component(out / "dw.safetensors")[0], made)
     store.compose()
     other = Store(tmp_path / "stores/full")
     other.add("too", jax.tree.map(lambda leaf: 2 * leaf, fitted.dw), made)
@@ -280,15 +280,15 @@ def test_every_read_checks_its_hash(tmp_path):
 def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
     """An edited number of steps would lower epsilon."""
     path = tmp_path / "dw.safetensors"
-    write_step(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
-    assert read_step(path)[1]["provenance"]
+    write_component(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
+    assert read_component(path)[1]["provenance"]
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'\\"steps_paid\\": 50', b'\\"steps_paid\\": 10'))
     with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
-        read_step(path)
+        read_component(path)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(InputError, match="to belong together"):
-        read_step(path)
+        read_component(path)
 
 
 @pytest.mark.parametrize(

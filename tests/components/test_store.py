@@ -19,10 +19,10 @@ from helpers import origin, part, predictor
 from safetensors.numpy import load_file
 
 from tangent_jax.components.apart import Retrained
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.receipts import receipt_text
 from tangent_jax.components.removal import plan_removal, remove
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
@@ -275,14 +275,14 @@ def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
     store = filled(tmp_path, 1)
     flat = load_file(store.path("shard 0"))
     assert flat.keys() == trees.leaves(part(0)).keys()
-    dw, metadata = read_step(str(store.path("shard 0")))
+    dw, metadata = read_component(str(store.path("shard 0")))
     assert Provenance.from_json(metadata["provenance"]) == origin(0)
     leaf = dw["head"]["kernel"]
     assert not leaf.flags.writeable  # a memory map
     assert (leaf == flat["head/kernel"]).all()
     store.path("shard 0").write_bytes(store.path("shard 0").read_bytes()[:-4])
-    with pytest.raises(InputError, match="read_step: expected a whole safetensors file"):
-        read_step(store.path("shard 0"))
+    with pytest.raises(InputError, match="read_component: expected a whole safetensors file"):
+        read_component(store.path("shard 0"))
 
 
 def test_composing_holds_one_component_at_a_time(tmp_path):
@@ -340,8 +340,12 @@ def test_an_anchor_is_known_by_every_leaf_outside_its_head():
         assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
 
 
-def test_provenance_survives_json():
+def test_provenance_survives_json_and_version_0_2_named_its_folders_kept():
     assert Provenance.from_json(origin(1).to_json()) == origin(1)
+    fields = json.loads(origin(1).to_json())
+    assert fields.pop("folders") == []
+    old = json.dumps({**fields, "kept": ["cache"]})
+    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("cache",))
     check_same("f", origin(1), origin(2))
 
 

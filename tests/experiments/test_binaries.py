@@ -13,8 +13,8 @@ from PIL import Image
 from run_binary import run
 
 from tangent_jax.components.exports import load_export
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
@@ -42,7 +42,7 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     assert stored["accuracy"] == result["accuracy"]
     assert len(stored["history"]) == 3
     assert Image.open(tmp_path / "out/curves.png").size[0] > 600
-    dw, metadata = read_step(tmp_path / "out/dw.safetensors")
+    dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
     assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
 

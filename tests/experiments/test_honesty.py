@@ -1,4 +1,4 @@
-"""What every reported figure rests on: the paper's settings, fresh draws, and data that a choice has not seen."""
+"""The ground of every reported figure: the paper's settings, fresh draws, and data that a choice has not seen."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from run_binary import ROOT, run
 
+from tangent_jax.components.files import read_component
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
@@ -121,7 +121,7 @@ module.Cell.train = train
 
 
 def spied(binary, body, *flags):
-    """What a binary asked to be trained, on test or on held-out images."""
+    """The list of all that a binary asks to be trained, on test or on held-out images."""
     code = SPY.format(binary=binary, body=body)
     command = [sys.executable, "-W", "ignore", "-c", code, *flags]
     return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
@@ -147,7 +147,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
     for binary, flags in (("finetune", ["--subset=head"]), ("private", ["--subset=fc", "--seed=0"])):
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
-        dw, metadata = read_step(out / "dw.safetensors")
+        dw, metadata = read_component(out / "dw.safetensors")
         recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
         predict = recipe.predictor(10)
         test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
