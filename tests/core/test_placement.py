@@ -1,4 +1,4 @@
-"""Where examples and steps live, and what all processes agree on."""
+"""The placement of examples and steps, and what all processes agree on."""
 
 import os
 import subprocess

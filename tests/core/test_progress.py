@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
 
 
 def written(monkeypatch, stream, seconds, steps=100):
-    """What a bar of some steps writes when each takes a hundredth of `seconds`."""
+    """The text that a bar of some steps writes when each takes a hundredth of `seconds`."""
     now = [0.0]
     monkeypatch.setattr(sys, "stderr", stream)
     with progress.show_progress("training"), progress.progress_bar(steps, "step") as bar:

@@ -1,4 +1,4 @@
-"""What an operator may type by mistake: one clear line, exit code 1, and nothing written."""
+"""Mistakes that an operator may type give one clear line, exit code 1, and nothing written."""
 
 import json
 

@@ -149,7 +149,7 @@ class Mended(Users):
 
 
 def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
-    """What `trunk_settings` forgot came back as the old code's rows (FOUND, 50)."""
+    """A field that `trunk_settings` forgot came back as the old code's rows (FOUND, 50)."""
     models = [Users(MODEL.config), Users(MODEL.config, gain=2.0), Mended(MODEL.config)]
     for model in [*models, *models]:
         got = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))

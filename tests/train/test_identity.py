@@ -1,4 +1,4 @@
-"""What tells runs apart: models, data, functions and what they hold; checkpoints that do not fit are refused."""
+"""Identities tell runs apart by models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
 import functools
 import shutil
