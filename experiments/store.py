@@ -7,7 +7,7 @@ remove   components by --names, or all that saw the --examples of a file or an i
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
          left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
-export   the composed model to --to: anchor and step under timm's names
+export   the composed model to --to: anchor and tangent weights under timm's names
 
 What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
 last line of stdout is the result as one JSON object in either case.
@@ -63,7 +63,7 @@ def add(store: tj.Store) -> dict[str, Any]:
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.read_component(path)
-    require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
+    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
     origin = tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
     own = folder / "factors.safetensors"
     store.add(name, dw, origin, tj.read_factors(own) if own.exists() else None)

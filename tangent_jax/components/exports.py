@@ -1,8 +1,8 @@
-"""A composed model on its way out: the anchor and its step, under the names that others know.
+"""A composed model on its way out: the anchor and its tangent weights, under the names that others know.
 
     model.safetensors     w, as timm loads it
     tangent.safetensors   dw, the same names; a leaf that is absent is frozen
-    provenance.json       what the step is a sum of, and the hashes of the two files
+    provenance.json       the components that dw is a sum of, and the fingerprints of the two files
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs both: w + dw is another model.
 """
@@ -43,8 +43,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
 
     Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
     Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
-                was trained, the rest of it comes back with a step of zeros.
-    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or the step
+                was trained, the rest of it comes back with a dw of zeros.
+    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
     folder = expanded("load_export", folder)

@@ -26,8 +26,8 @@ class Provenance:
     name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: the account of what
     it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
     run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
-    `total_penalty`: of a step solved to its optimum Lambda, which stays what it was when examples leave; `certificate`:
-    how far at most that step is from it; `owners`: the owner of each example, by the example's name, where known.
+    `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
+    `certificate`: how far at most it is from that optimum; `owners`: the owner of each example, by the example's name, where known.
     """
 
     method: str

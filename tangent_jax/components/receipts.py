@@ -33,9 +33,11 @@ class Traces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """Of a step that was moved to the optimum of what is left of its data: Lambda, which stayed what it was; how far
-    at most it was from that optimum before, and is now, in L2; the passes over the data that this took; whether it is
-    as close as was asked for."""
+    """The move of a component to the optimum of what is left of its data.
+
+    `total_penalty`: Lambda, which stays what it was; `certificate_before`, `certificate`: how far at most, in L2, the
+    component was from that optimum and is now; `passes`: over the data; `converged`: as close as was asked for.
+    """
 
     total_penalty: float
     certificate_before: float

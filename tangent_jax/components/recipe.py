@@ -123,7 +123,7 @@ class Recipe:
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains a step from zero on the features, or those at `rows`; options are `fit`'s."""
+        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s."""
         if self.solver == "optimum":
             return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)

@@ -173,7 +173,7 @@ def remove(
                 cache: where features are read and kept for that (None: `Cache()`), and searched for traces, as are all
                 folders that the provenance names; weights: the file of the network's weights, where it is now.
     Returns:    the Receipt, which lies in the store.
-    Guarantees: the recomposed step is bitwise that of a store that never held what went; content that went cannot come
+    Guarantees: the recomposed sum is bitwise that of a store that never held what went; content that went cannot come
                 back into the store; a kill leaves the store as before or as after.
     Raises:     InputError for a way that is not possible, a plan of nothing, and a store that changed since the plan.
     """
@@ -224,8 +224,8 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             added[name] = store.write("components", new.dw, new.provenance)
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
-        steps = (store.checked(store.file("components", now[name]), now[name]) for name in sorted(now))
-        composed = store.write("composed", sums.mean(steps, len(now))) if now else {}
+        terms = (store.checked(store.file("components", now[name]), now[name]) for name in sorted(now))
+        composed = store.write("composed", sums.mean(terms, len(now))) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},

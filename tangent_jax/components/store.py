@@ -1,4 +1,4 @@
-"""Components on disk: trained steps with their provenance, added, summed, exported; removal.py takes them out again.
+"""Components on disk: tangent weights with their provenance, added, summed, exported; removal.py takes them out again.
 
     with store.using(change=True): write files, then commit the journal's line, then delete what the line took out
 
@@ -77,7 +77,7 @@ class Store(Disk, Mapping[str, Tree]):
     def add(self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None) -> None:
         """Adds a component; with its Kronecker factors it can be merged by curvature.
 
-        Raises: InputError if the name is taken, its step is here under another name, a leaf is missing, not finite
+        Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
                 or of another shape, it could not be summed with those here, or it saw an example that was removed.
         """
         check_spelling(name)
@@ -94,7 +94,7 @@ class Store(Disk, Mapping[str, Tree]):
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of what was just written
-            require(not same, "Store.add", "a step that no other component has", f"that of {same[:1]}")
+            require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
@@ -178,7 +178,7 @@ class Store(Disk, Mapping[str, Tree]):
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """One line for each statement of a receipt that is not so; none where the removal stands.
 
-        Checked: the receipt is one that this store's journal committed; none of the removed steps is in the store;
+        Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
         receipt, text_fingerprint = read_receipt(Path(path))
@@ -190,7 +190,7 @@ class Store(Disk, Mapping[str, Tree]):
                 wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
             held = {name: trees.fingerprint(self[name]) for name in self}
             removed = {*receipt.removed.values()}
-            wrong += [f"{name}: is a removed step" for name in held if held[name] in removed]
+            wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held
             if unchanged and trees.fingerprint(sums.compose(self)) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
@@ -198,10 +198,10 @@ class Store(Disk, Mapping[str, Tree]):
 
 
 def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a step that is empty, has other leaves than its provenance says, or is not finite."""
+    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"
-    require(leaves, "Store.add", "a step with leaves", "none", do)
+    require(leaves, "Store.add", "a component with leaves", "none", do)
     differing = sorted({*leaves} ^ {*provenance.subset})
     require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
     for path, leaf in leaves.items():

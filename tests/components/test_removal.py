@@ -81,7 +81,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     assert not (out / "checkpoints" / fitted.run).exists()
     words = "\n".join(receipt.deleted)
     assert words.count("rows of removed images") == 2
-    assert "the removed step" in words
+    assert "the removed component" in words
     assert "checkpoints" in words
     left = "\n".join(receipt.not_reached)
     assert "another store, whose too saw removed images" in left
@@ -295,10 +295,10 @@ def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
     ("call", "match"),
     [
         (lambda s: s.add("a", jax.tree.map(lambda x: x * np.nan, part(3)), origin(3)), "finite; got NaN"),
-        (lambda s: s.add("a", {}, origin(3)), "a step with leaves"),
+        (lambda s: s.add("a", {}, origin(3)), "a component with leaves"),
         (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that the provenance names"),
         (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "of shape"),
-        (lambda s: s.add("a", part(0), origin(3)), r"a step that no other component has; got that of \['shard 0'\]"),
+        (lambda s: s.add("a", part(0), origin(3)), r"numbers that no other component has; got that of \['shard 0'\]"),
         (lambda s: s.add(" ", part(3), origin(3)), "a name of letters"),
         (lambda s: s.add("a,b", part(3), origin(3)), "a name of letters"),
         (lambda s: s.add("", part(3), origin(3)), "a name of letters"),

@@ -78,7 +78,7 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     assert "edited or forged" in store.verify_receipt(copy)[0]
     assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
     store.add("back", part(1), origin(7))
-    assert store.verify_receipt(path) == ["back: is a removed step"]
+    assert store.verify_receipt(path) == ["back: is a removed component"]
     copy.write_text("{}")
     with pytest.raises(InputError, match="a receipt of a removal"):
         store.verify_receipt(copy)
