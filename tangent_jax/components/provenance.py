@@ -27,7 +27,7 @@ class Provenance:
     it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
     run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
     `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
-    `certificate`: how far at most it is from that optimum; `owners`: the owner of each example, by the example's name, where known.
+    `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known.
     """
 
     method: str
