@@ -1,4 +1,4 @@
-"""What a removal finds outside its store: caches and run folders of the removed images, and what it must leave alone.
+"""The traces of removed images outside a store: caches and run folders, and what a removal must leave alone.
 
 A component's provenance names the folders where this library wrote what it made of the component's images. There the
 rows of removed images are overwritten, and the step, factors and checkpoints of the removed run deleted. Named, but
@@ -27,7 +27,8 @@ def erase_traces(
             folders that the components' provenance names.
     """
     found, origins = Traces([], []), {name: store.provenance(name) for name in names}
-    for place in dict.fromkeys([*map(os.fspath, caches), *(p for origin in origins.values() for p in origin.kept)]):
+    given, named = [os.fspath(cache) for cache in caches], [p for origin in origins.values() for p in origin.kept]
+    for place in dict.fromkeys([*given, *named]):
         erase_rows(Path(place).expanduser().absolute(), identifiers, place, found)
     for name, origin in origins.items():
         for place in origin.kept:

@@ -136,6 +136,7 @@ def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
     [
         (lambda s: plan_removal(s), "examples, names or an owner, one of them; got 0"),
         (lambda s: plan_removal(s, examples=["a"], names=["shard 0"]), "one of them; got 2"),
+        (lambda s: plan_removal(s, examples=["a"], owners={"a": "ann"}), "an owner, of those in owners; got none"),
         (lambda s: plan_removal(s, examples="photo 1.jpg"), "expected lists; got one text"),
         (lambda s: plan_removal(s, names=["nobody"]), r"names of components; got \['nobody'\]"),
         (lambda s: plan_removal(s, owner="ann"), "an owner of photo 0.jpg in shard 0; got none. Pass owners="),
