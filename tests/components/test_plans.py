@@ -263,6 +263,26 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
 
 
+def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_does_the_rest(trained, monkeypatch):
+    store, features, cache = trained
+    plan = plan_removal(store, examples=["train/a/1.png"])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan, cache=cache)
+    assert not np.asarray(features.inputs[1]).any()
+    again = Store(store.root)
+    assert [*again] == ["even", "odd"]
+    assert again.verify() == []
+    receipt = remove(again, plan, cache=cache)
+    assert [*again] == ["even"]
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
+
+
 # By contributor
 
 
