@@ -87,7 +87,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
 
 
 def epsilon_of(spent: tj.Spent | None) -> float | str | None:
-    """What a component spent; of one whose noise a seed drew, that it is not private."""
+    """The epsilon that a component spent; of one whose noise a seed drew, that it is not private."""
     if spent is None:
         return None
     return round(spent.compute_epsilon(), 6) if spent.private else "not private"
@@ -153,7 +153,7 @@ def planned(store: tj.Store) -> tj.RemovalPlan:
 
 
 def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, Any]]:
-    """What will be done and what it costs, said on stderr; copies of an example are told; of --dry_run, other ways."""
+    """Says on stderr what will be done, what it costs, where copies lie; for --dry_run, which ways there are not."""
     described = []
     for name, holding in plan.components.items():
         gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)

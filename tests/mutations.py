@@ -278,7 +278,7 @@ MUTATIONS = [
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
     M("tangent_jax/components/erasure.py", "                shutil.rmtree(checkpoints / origin.run)\n", "",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
-    M(ERASURE, "[*map(os.fspath, caches), *(p for", "[*(p for", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
+    M(ERASURE, "dict.fromkeys([*given, *named])", "dict.fromkeys(named)", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
     M(REMOVE, "[] if cache is None else [cache.folder]", "[]", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
     M(ERASURE, "            found.not_reached.append(f\"{cached}: {error.strerror}\")\n", "            pass\n",
       f"{PLANS}::test_what_cannot_be_written_is_not_reached_and_the_rest_is"),

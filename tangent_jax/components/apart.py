@@ -102,7 +102,7 @@ def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:
-    """Whether `fill` trained a component: its recipe is that of its name."""
+    """True for a component that `fill` trained: its recipe is that of its name."""
     return origin.recipe is not None and origin.recipe == origin.recipe.named(name)
 
 
@@ -130,8 +130,8 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
 
 
 class Retrained(NamedTuple):
-    """What takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is one;
-    `factors`: its curvature, where the removed had one."""
+    """The step that takes a removed component's place; `distance_bound`: |grad L_retain| / lambda; `optimum`: if it is
+    one; `factors`: its curvature, where the removed had one."""
 
     dw: Tree
     provenance: Provenance

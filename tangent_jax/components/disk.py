@@ -45,7 +45,7 @@ MARKS = ("store.json", "journal.jsonl", "HEAD")
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """What store.json says."""
+    """The fields of store.json."""
 
     format: int
     store: str
@@ -120,7 +120,7 @@ class Disk:
         return from_tree(self.checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
-        """Whether the Kronecker factors of a component are kept."""
+        """True where the Kronecker factors of a component are kept."""
         return bool(self.state.components.get(name, {}).get("factors"))
 
     def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
@@ -208,5 +208,5 @@ class Factors(Mapping[str, Curvature]):
 
 
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
-    """Whether a file has the checksum of its journal entry."""
+    """True for a file that has the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

@@ -1,4 +1,4 @@
-"""What a removal finds outside its store: caches and run folders of the removed images, and what it must leave alone.
+"""The traces of removed images outside a store: caches and run folders, and what a removal must leave alone.
 
 A component's provenance names the folders where this library wrote what it made of the component's images. There the
 rows of removed images are overwritten, and the step, factors and checkpoints of the removed run deleted. Named, but

@@ -94,5 +94,5 @@ class Journal:
         return digest(self.lines[-1]) if self.lines else START
 
     def count(self, lines: int) -> str:
-        """What HEAD says of the first `lines` lines."""
+        """The content of HEAD for the first `lines` lines."""
         return json.dumps({"lines": lines, "hash": digest(self.lines[lines - 1]) if lines else START}) + "\n"

@@ -1,4 +1,4 @@
-"""Where a component came from: what it may be summed with, whose data it holds, how to train it again."""
+"""The origin of a component: what it may be summed with, whose data it holds, how to train it again."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """What `to_json` wrote; InputError naming the field that is missing or of another type."""
+        """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong."""
         fields = parse_json("Provenance", text, where)
         fields["privacy"] = from_version_0_2(fields.get("privacy"))
         return typed(cls, fields, "Provenance", where)

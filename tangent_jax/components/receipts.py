@@ -15,8 +15,8 @@ from tangent_jax.core.files import digest
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
-    "Exact for the components named: their weights and every composition that held them are deleted from this store, "
-    "and the composed weights are bitwise those of a store that never held them. What else this library had written "
+    "Exact for the components named: their steps and every composition that held them are deleted from this store, "
+    "and the composed step is bitwise that of a store that never held them. What else this library had written "
     "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
     "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
     "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "
@@ -25,7 +25,7 @@ STATEMENT = (
 
 
 class Traces(NamedTuple):
-    """What a removal did outside its store: a line for all that was deleted, and for all that could not be reached."""
+    """The lines of a removal about the world outside its store: all that was deleted, all that could not be reached."""
 
     deleted: list[str]
     not_reached: list[str]
@@ -46,7 +46,7 @@ class Optimum:
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a removal did; steps are named by their fingerprints.
+    """The record of a removal; steps are named by their fingerprints.
 
     `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
     it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was

@@ -31,7 +31,7 @@ WAYS = ("drop", "retrain", "exact")
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """What a removal does to one component.
+    """One component that holds what must go, and what a removal does to it.
 
     `rows`: (content identifier, name) of each of its rows that go; `left`: how many rows stay; `seconds`: of each way
     that is possible, about what the training costs; `impossible`: of each other way, why.
@@ -45,7 +45,7 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True)
 class RemovalPlan:
-    """What a removal would do to a store, as it is now.
+    """A removal that was not done yet: what it would do to a store, as that is now.
 
     `components`: of each that holds what must go; `identifiers`: of the content that may not come back; `copies`: the
     places of each of them that lies in several rows; `asked`, `owner`: what was asked for; `unknown`: what of it no
@@ -77,7 +77,7 @@ def plan_removal(
     owner: str | None = None,
     owners: Mapping[str, str] | None = None,
 ) -> RemovalPlan:
-    """What it takes to remove examples, whole components, or all that is an owner's; nothing is changed.
+    """The plan to remove examples, whole components, or all that is an owner's; nothing is changed.
 
     Args:    examples: content identifiers or names of images; names: of components; owner: whose images must go, where
              they were said when the components were made or are in `owners`, image name -> owner, which comes first
@@ -89,6 +89,7 @@ def plan_removal(
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
     require(given == 1, "plan_removal", "examples, names or an owner, one of them", f"{given} of them")
+    require(owner is not None or not owners, "plan_removal", "an owner, of those in owners", "none")
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing, do = [name for name in whole if name not in origins], "list says them"
@@ -140,7 +141,7 @@ def owned(origins: Mapping[str, Provenance], owner: str, owners: Mapping[str, st
 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
-    """What a removal of these identifiers, or of the whole component, does to it."""
+    """The effect on a component where these identifiers go, or the whole of it."""
     rows = origin.examples if whole else tuple(pair for pair in origin.examples if pair[0] in gone)
     left = len(origin.examples) - len(rows)
     seconds, impossible = {"drop": 0.0}, {}

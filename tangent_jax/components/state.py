@@ -1,4 +1,4 @@
-"""What the lines of a store's journal make, replayed in order: the only place that knows what each line means."""
+"""The state that a store's journal makes, its lines replayed in order: only here is it known what each line means."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ class State:
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
     def has_forgotten(self, identifier: str) -> bool:
-        """Whether an example of this content identifier was removed from the store."""
+        """True where an example of this content identifier was removed from the store."""
         return not self.forgotten.isdisjoint(hidden([identifier]))
 
     def apply(self, line: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 
 
 def well_formed(state: State) -> bool:
-    """Whether every file that the lines name is one that a store writes, with its hashes."""
+    """True where every file that the lines name is one that a store writes, with its hashes."""
     entries = state.files()
     named = [entry.get(field, "") for entry in entries for field in ("file", "weights")]
     identities = [*(entry.get("id") for entry in entries), *state.receipts]

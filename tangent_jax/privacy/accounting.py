@@ -1,4 +1,4 @@
-"""What noise costs: (epsilon, delta) of Gaussian steps, and the noise that a budget needs.
+"""The cost of noise: (epsilon, delta) of Gaussian steps, and the noise that a budget needs.
 
     S + sigma C N(0, I),   T times,   each on the whole data or on a Poisson sample of rate q
 

@@ -1,4 +1,4 @@
-"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step.
+"""The ledger of a private run: written to disk before the step that it pays for, so that no kill can hide a step.
 
     ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
     RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)

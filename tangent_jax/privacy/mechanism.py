@@ -125,7 +125,7 @@ def from_version_0_2(fields: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyCost:
-    """What accounts cost one example, at most: (epsilon, delta) for these neighbours; private if all of them are."""
+    """The most that accounts cost one example: (epsilon, delta) for these neighbours; private if all of them are."""
 
     epsilon: float
     delta: float

@@ -1,4 +1,4 @@
-"""What noise costs, and the noise that a budget needs, of Poisson samples: exact enough, and in bounded time."""
+"""The cost of noise, and the noise that a budget needs, of Poisson samples: exact enough, and in bounded time."""
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian, pld, rdp
