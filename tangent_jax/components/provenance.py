@@ -70,7 +70,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """The provenance that `to_json` wrote; InputError naming the field that is missing or of another type."""
+        """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong."""
         fields = parse_json("Provenance", text, where)
         fields |= {"folders": fields.pop("kept")} if "kept" in fields else {}  # as version 0.2 wrote them
         fields["privacy"] = from_version_0_2(fields.get("privacy"))

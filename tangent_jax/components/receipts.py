@@ -15,8 +15,8 @@ from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
-    "Exact for the components named: their weights and every composition that held them are deleted from this store, "
-    "and the composed weights are bitwise those of a store that never held them. What else this library had written "
+    "Exact for the components named: they and every composition that held them are deleted from this store, and "
+    "what is composed now is bitwise that of a store that never held them. What else this library had written "
     "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
     "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
     "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "

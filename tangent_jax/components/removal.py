@@ -77,7 +77,7 @@ def plan_removal(
     owner: str | None = None,
     owners: Mapping[str, str] | None = None,
 ) -> RemovalPlan:
-    """Plans the removal of examples, whole components, or all images of an owner; changes nothing.
+    """The plan to remove examples, whole components, or all that is an owner's; nothing is changed.
 
     Args:    examples: content identifiers or names of images; names: of components; owner: whose images must go, where
              they were said when the components were made or are in `owners`, image name -> owner, which comes first
@@ -89,6 +89,7 @@ def plan_removal(
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
     require(given == 1, "plan_removal", "examples, names or an owner, one of them", f"{given} of them")
+    require(owner is not None or not owners, "plan_removal", "an owner, of those in owners", "none")
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing, do = [name for name in whole if name not in origins], "list says them"

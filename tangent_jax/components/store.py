@@ -145,7 +145,7 @@ class Store(Disk, Mapping[str, Tree]):
             self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
 
     def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-        """The accounts of components that leave after they were composed or exported: it stays spent."""
+        """The accounts of components that go, where they were composed or exported: those stay spent."""
         shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
         lines: list[dict[str, Any]] = []
         for was in shown:
@@ -176,7 +176,7 @@ class Store(Disk, Mapping[str, Tree]):
         return [line.replace(f"{self.root}/", "") for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
-        """One line for each statement of a receipt that is not so; none where the removal stands.
+        """One line for each claim of a receipt that is not so; none where the removal stands.
 
         Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.

@@ -136,6 +136,7 @@ def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
     [
         (lambda s: plan_removal(s), "examples, names or an owner, one of them; got 0"),
         (lambda s: plan_removal(s, examples=["a"], names=["shard 0"]), "one of them; got 2"),
+        (lambda s: plan_removal(s, examples=["a"], owners={"a": "ann"}), "an owner, of those in owners; got none"),
         (lambda s: plan_removal(s, examples="photo 1.jpg"), "expected lists; got one text"),
         (lambda s: plan_removal(s, names=["nobody"]), r"names of components; got \['nobody'\]"),
         (lambda s: plan_removal(s, owner="ann"), "an owner of photo 0.jpg in shard 0; got none. Pass owners="),
@@ -260,6 +261,26 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     assert f"{first}: Permission denied" in lines
     assert f"{run}: [Errno 13] Permission denied" in lines
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
+
+
+def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_does_the_rest(trained, monkeypatch):
+    store, features, cache = trained
+    plan = plan_removal(store, examples=["train/a/1.png"])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan, cache=cache)
+    assert not np.asarray(features.inputs[1]).any()
+    again = Store(store.root)
+    assert [*again] == ["even", "odd"]
+    assert again.verify() == []
+    receipt = remove(again, plan, cache=cache)
+    assert [*again] == ["even"]
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
 
 
 # By contributor

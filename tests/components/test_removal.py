@@ -1,4 +1,4 @@
-"""Removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
+"""A removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
 import dataclasses
 import json
