@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all mutate lint parity clean
+.PHONY: demo test test-all test-versions mutate lint parity clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -15,6 +15,13 @@ test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fu
 	TANGENT_JAX_KILLS=200 TANGENT_JAX_FUZZ=1000 TANGENT_JAX_OPTIMISED=1 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 	$(BIN)/python tests/mutations.py
+
+test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, in a folder of their own
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint lowest.txt \
+	  --editable . scikit-learn pytest hypothesis chex
+	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider tests/core tests/rules tests/train \
+	  tests/test_linearization.py tests/models/test_features.py tests/privacy/test_clipping.py tests/solver/test_optimum.py
 
 mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
 	$(BIN)/python tests/mutations.py $(ARGS)
@@ -46,4 +53,4 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which 
 	touch $@ .venv/demo
 
 clean:
-	rm -rf .venv out build *.egg-info
+	rm -rf .venv .venv-lowest out build *.egg-info

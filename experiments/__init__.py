@@ -6,7 +6,7 @@ import sys
 
 
 def _interrupted(number: int, _: object) -> None:
-    """While the libraries are imported nothing has begun, and an exception might be swallowed: end at once."""
+    """Ends at once: while the libraries are imported nothing has begun, and they might swallow an exception."""
     os.write(2, b"\ninterrupted before anything began\n")
     os._exit(128 + number)
 

@@ -17,7 +17,7 @@ define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "lineari
 define(*SEARCH, out="out/anchors")
 flags.DEFINE_list("anchors", ["builtin", "builtin-resnet"], "Pre-trained models, as finetune's --weights, with commas.")
 flags.DEFINE_list("shards", ["10"], "Numbers of shards trained apart and added; 1: one model, which is always there.")
-flags.DEFINE_string("architecture", None, "What all of the anchors must be; unset: whatever they are.")
+flags.DEFINE_string("architecture", None, "Architecture that all of the anchors must have; unset: any.")
 
 
 def main() -> None:
@@ -25,11 +25,11 @@ def main() -> None:
     counts = [1, *(count for count in numbers("shards", int) if count > 1)]
     runs = search.Runs(command.out_folder() / "runs.jsonl")
     sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
-    shown: dict[str, dict[str, dict]] = {}
+    table: dict[str, dict[str, dict]] = {}
     result: dict[str, Any] = {}
     for spec, dataset in sets:
         for name, weights in anchors.items():
-            # of a random head f_w(x) would count once, however many are added: so composed, the tangent alone answers
+            # of a random head f_w(x) would count once, however many are added: so a sum's outputs are the tangent alone
             rates = numbers("lrs", float)
             alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
             added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
@@ -37,12 +37,12 @@ def main() -> None:
             for count in counts:
                 title, recipes = ("alone", alone) if count == 1 else (f"{count} shards", added)
                 row[title] = search.measure(spec, dataset, f"{name} {title}", recipes, runs, count)
-                shown.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
+                table.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
             predict = setup.predictor(alone[0], len(dataset.classes))
             row["parameters"] = sum(leaf.size for leaf in trees.leaves(predict.w).values())
             row["trained"] = predict.subset.size
             result.setdefault(dataset.name, {})[name] = row
-    search.show(shown, "anchors", f"Tangents of {len(anchors)} anchors")
+    search.show(table, "anchors", f"Tangents of {len(anchors)} anchors")
     command.finish(result)
 
 

@@ -1,9 +1,9 @@
-"""Audits private training: what an attacker who sees every step proves about epsilon, against what is claimed.
+"""Audits private training: the epsilon that an attacker who sees every step can prove, against the claimed one.
 
 Trains many times with and without one mislabelled image (the canary) among a few others, by `fit_private` itself; the
 attacker knows all images and every step. The proved epsilon must lie under the claimed one, and comes near it
-for a Gaussian mechanism. --broken trains by another mechanism than is claimed. Exit code 1 where the proof exceeds the
-claim.
+for a Gaussian mechanism. --broken trains by another mechanism than the claimed one. Exit code 1 where the proof exceeds
+the claim.
 
 The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, "gaussian_epsilon_lower": proved were
 the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "trials",
@@ -23,14 +23,14 @@ from tangent_jax.core import require
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
-flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "What trains.")
+flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "Trained leaves.")
 flags.DEFINE_float("epsilon", 3.0, "Claimed, for all steps.")
 flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped.")
 flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without.", lower_bound=4)
 flags.DEFINE_integer("others", 7, "Other images.", lower_bound=1)
 flags.DEFINE_float("confidence", 0.95, "Of the bounds.", lower_bound=0.5, upper_bound=0.999999)
-flags.DEFINE_enum("broken", "nothing", BREAKS, "What to break in the mechanism.")
+flags.DEFINE_enum("broken", "nothing", BREAKS, "The part of the mechanism that is broken.")
 
 RARE = 0.9999  # the confidence at which too little noise fails the audit
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism) -> None:
-    """The attack's ROC beside the most that the claim allows."""
+    """Plots the attack's ROC beside the largest that the claim allows."""
     from scipy.stats import norm
 
     rates = np.linspace(0.0, 1.0, 201)

@@ -23,7 +23,7 @@ from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.forward import one_query_input
-from tangent_jax.train.fit import State, train_epoch
+from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
 
 define("dtype", out="out/bench")
@@ -47,7 +47,7 @@ RATIOS = {  # name: (above, below)
 
 
 def full_block(config: tj.ViTConfig, w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
-    """The tangent by jax.jvp of the standard last block: what the class query is measured against."""
+    """The tangent by jax.jvp of the standard last block, "b c": the baseline of the class query."""
     w, dw = trees.cast(w, x.dtype), trees.cast(dw, x.dtype)
     f_lin = tj.linearize(lambda w, x: timing.standard(config, w, x, config.depth), w)
     return f_lin(dw, x).total.astype(jnp.float32)
@@ -89,23 +89,33 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
 
 
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
-    """One training step on one batch of cached features, optimiser included."""
+    """Compiles one training step on one batch of cached features, optimiser included."""
     order, present = jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels)))
     state = State(dw, tj.adam().init(dw))
     epoch = inspect.unwrap(train_epoch)
-    data = (x, labels, order, present, None, tj.make_objective(), tj.adam(1e-5), 0.0)
-    return compiled_step(name, lambda state, predict, *data: epoch(predict, state, *data)[0], [state], predict, *data)
+    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
+    data = ((x, labels), (order, present, None), 0.0)
+    return compiled_step(
+        name, lambda state, training, *data: epoch(training, state, *data)[0], [state], training, *data
+    )
 
 
 def many(how: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array, at_once: int) -> Operation:
-    """One step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
+    """Compiles one step of each of `MODELS` models that share the anchor, `at_once` of them in one program."""
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
     states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
     epoch = inspect.unwrap(train_epoch_many)
     keys = jax.random.split(jax.random.key(0), order.shape[:2])
-    data = (x, labels, order, jnp.ones(order.shape), keys, tj.make_objective(), tj.adam(1e-5), 0.0)
+    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
+    data = ((x, labels), (order, jnp.ones(order.shape), keys), 0.0)
     name = f"{MODELS} models' TAFT-1 steps, {how}"
-    return compiled_step(name, lambda states, predict, *data: epoch(predict, states, *data)[0], states, predict, *data)
+    return compiled_step(
+        name,
+        lambda states, training, *data: epoch(training, states, *data)[0],
+        states,
+        training,
+        *data,
+    )
 
 
 def peaks(dtype: Any) -> dict[str, float]:

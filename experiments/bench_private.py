@@ -47,7 +47,7 @@ Summed = Callable[[Any, Tree, jax.Array, jax.Array], tj.ClippedSum]
 
 
 def operations() -> Iterator[Operation]:
-    config = tj.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # the last block is all that is run
+    config = tj.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block is run
     model, n = tj.VisionTransformer(config), F.batch_size
     w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "random"), output="tangent")

@@ -40,7 +40,7 @@ def main() -> None:
     operations = {
         "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
         "compose": lambda: tj.compose(store),
-        "remove": lambda: store.remove([min(store)]),
+        "remove": lambda: tj.remove(store, tj.plan_removal(store, names=[min(store)])),
     }
     times: dict[str, list[float]] = {name: [] for name in operations}
     for round_ in tqdm(range(F.repeats), "reading, composing, removing", unit="round"):

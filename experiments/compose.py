@@ -106,18 +106,17 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in numbers_or_none("search_lrs", float)]
     if TRAINED[name][1] != "blocks":
         grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("search_ranks", int)]
-    found = {}
+    accuracies = {}
     for i, changes in enumerate(grid):
         method = make(name, **changes).hold_out()
         key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
         if key not in runs.done:
             rows = method.divide(count)
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
-            parts = zip(rows, fitted, strict=True)
-            runs.add(key, method.accuracy(tj.compose({part: one.dw for part, one in parts})))
-        found[i] = runs.done[key]
-    best = max(found, key=lambda i: found[i], default=None)
-    print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in found.items()), file=sys.stderr)
+            runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
+        accuracies[i] = runs.done[key]
+    best = max(accuracies, key=lambda i: accuracies[i], default=None)
+    print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
     return {"chosen": {} if best is None else grid[best], "searched": len(grid)}
 
 
@@ -162,8 +161,8 @@ def validation(method: Method) -> tj.Features | None:
 
 def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
-    found = validation(method)
-    on = method.train if found is None else found
+    on = validation(method)
+    on = method.train if on is None else on
     chosen = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: store[name] for name in chosen}))
 

@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained ViT on a folder of photographs: tangent (TAFT), non-linear (NLFT) or head alone (FC).
 
-In --out: result.json, curves.png, checkpoints, and dw.safetensors, the trained step with its provenance.
+In --out: result.json, curves.png, checkpoints, and dw.safetensors, the tangent weights with their provenance.
 """
 
 import dataclasses
@@ -36,21 +36,21 @@ def main() -> None:
             on_step=tj.Measure(predict, test),
             folder=out / "checkpoints",
         )
-    kept = (str(out.absolute()),)
+    folders = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe).trained(
-        train, fitted.seconds, kept, run=fitted.run, certificate=fitted.certificate
+        train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
     )
     if F.factors:
-        found = tj.curvature(predict, train, recipe.objective(), fitted.dw)
-        tj.write_factors(out / "factors.safetensors", found)
-    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+        curvature = tj.curvature(predict, train, recipe.objective(), fitted.dw)
+        tj.write_factors(out / "factors.safetensors", curvature)
+    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     plots.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
         "blocks": 0 if recipe.method == "fc" else recipe.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
-        "accuracy": fitted.history[-1]["test_accuracy"],
+        "accuracy": tj.evaluate(predict, fitted.dw, test),
         "train_seconds": round(fitted.seconds, 3),
         "examples_per_second": round(fitted.examples_per_second, 1),
         "trainable_parameters": predict.subset.size,

@@ -1,11 +1,12 @@
-"""The cost of removing data, and whether it removes (the paper's Figure 1, and a membership-inference test).
+"""The cost and the success of removing data (the paper's Figure 1, and a membership-inference test).
 
 The last line of stdout: {"curve": {"removed": shards removed, "taft": mean accuracy over the orders, "sisa_mean",
 "sisa_vote"}, "inference_passes": {...}, "retraining": {"shard_seconds", "paragon_seconds", "speedup", "shards":
-accuracy after each shard is retrained on what is left of it, "paragon": retrained from scratch on the same data,
+accuracy after each shard is retrained on its remaining images, "paragon": retrained from scratch on the same data,
 "distance_bound"}, "membership": {attack: {model: AUC}}, "removal": {"bitwise", "receipt_verified"}}.
 """
 
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -33,22 +34,22 @@ def main() -> None:
     curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
     removal = drop_in_a_store(store, command.out_folder() / "store")
     retraining, models, gone = retrain(taft, divided, store)
-    found = taft.attack(models, gone).auc()
+    auc = taft.attack(models, gone).auc()
     names = {"TAFT": "taft", "SISA, mean": "sisa_mean", "SISA, vote": "sisa_vote"}
     lines = {name: (curve[k], spread[k]) for name, k in names.items()}
     axes = {"xlabel": f"shards removed, of {len(divided)}", "ylabel": "test accuracy"}
     panel = {"x": curve["removed"], "lines": lines, **axes}
     plots.curves(command.out_folder() / "forget.png", [panel], f"Removal on {taft.dataset.name}, {F.orders} orders")
-    groups = {model: [(found[attack][model], 0.0) for attack in found] for model in models}
+    groups = {model: [(auc[attack][model], 0.0) for attack in auc] for model in models}
     path = command.out_folder() / "membership.png"
-    plots.bars(path, list(found), groups, "Membership inference", "AUC of the attack")
+    plots.bars(path, list(auc), groups, "Membership inference", "AUC of the attack")
     passes = {"taft": 1, "sisa": len(divided)}
-    result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": found}
+    result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": auc}
     command.finish({**result, "removal": removal}, spread=spread)
 
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
-    """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: logits "s n c"."""
+    """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: outputs "s n c"."""
     tangent, labels, count = method.outputs(store), method.test.targets, len(store)
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
     removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
@@ -56,7 +57,7 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
     for order in range(F.orders):
         ranked = np.random.default_rng([F.seed, order]).permutation(count)
         for name, values, tie in (("taft", tangent, 0.0), ("sisa_mean", sisa, 0.0), ("sisa_vote", votes, 1e-6)):
-            # the composed model's logits are the mean of its components' logits: it is linear in dw
+            # the composed model's outputs are the mean of its components' outputs: it is linear in dw
             means = [values[ranked[k:]].mean(0) + (tie * sisa[ranked[k:]].mean(0) if tie else 0) for k in removed]
             runs[name].append([float(np.mean(m.argmax(-1) == labels)) for m in means])
     means = {name: np.mean(accuracies, 0).tolist() for name, accuracies in runs.items()}
@@ -64,29 +65,33 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
 
 
 def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
-    """Half of the shards leave a copy of the store, with a receipt; what is left is compared bit for bit."""
+    """Removes half of the shards from a copy of the store, with a receipt, and compares the rest bit for bit.
+
+    The copy does not know of the caches: their rows stay, for the original.
+    """
     shutil.rmtree(where, ignore_errors=True)
-    shutil.copytree(source.root, where)
     copy, gone = tj.Store(where), [*source][1::2]
-    receipt_id, receipt = copy.remove(gone)
+    for name in source:
+        copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
+    receipt = tj.remove(copy, tj.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
-    wrong = copy.verify() + copy.verify_receipt(where / f"receipts/{receipt_id}.json")
+    wrong = copy.verify() + copy.verify_receipt(receipt.path)
     for line in wrong:
         print(line, file=sys.stderr)
-    bitwise = receipt["composed_after"] == trees.fingerprint(never)
+    bitwise = receipt.composed_after == trees.fingerprint(never)
     return {"removed": len(gone), "bitwise": bitwise, "receipt_verified": not wrong}
 
 
 def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> tuple[dict, dict, np.ndarray]:
-    """Every shard on what is left of it, against one model from scratch on the same images.
+    """Retrains every shard on its remaining images, against one model from scratch on the same images.
 
-    Returns what it cost and gave, the models by name, and the rows that were removed.
+    Returns the costs and accuracies, the models by name, and the rows that were removed.
     """
     n, rng = len(method.train), np.random.default_rng([F.seed, 2])
     gone = np.sort(rng.permutation(n)[: round(F.fraction * n)])
     left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
     left = {name: rows for name, rows in left.items() if len(rows)}
-    retrained = method.fit(left, "shards, on what is left")
+    retrained = method.fit(left, "shards, on their remaining images")
     (paragon,) = method.fit({"all": np.setdiff1d(np.arange(n), gone)}, "paragon")
     # the time of one request: the first shard again, now compiled, against the paragon, its compilation taken off
     first = dict([next(iter(left.items()))])

@@ -25,9 +25,9 @@ from tangent_jax.solver import influence
 from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 
 define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
-flags.DEFINE_enum("by", "component", ["component", "example"], "Whose influence.")
+flags.DEFINE_enum("by", "component", ["component", "example"], "The influence of each component, or each image.")
 flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges, of which leave-one-out chooses.")
-flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be found again.", 0.0, 0.5)
+flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be detected.", 0.0, 0.5)
 flags.DEFINE_integer("subsets", 100, "By example: random halves of the images that leave, for the scores.", 3)
 flags.DEFINE_integer("resolved", 20, "By example: images solved again without, to check leave-one-out.", 0)
 flags.DEFINE_integer("projection", 256, "By example: numbers that TRAK projects a gradient to.", 1)
@@ -40,16 +40,16 @@ def main() -> None:
 
 
 def by_component() -> None:
-    """Accuracy without each component, and how far its coming moves the mean."""
+    """Measures the accuracy without each component, and the distance by which the last to come moves the mean."""
     method = Method("taft")
     store = method.store(method.divide(F.shards), f"{F.shards}")
     outputs, labels = method.outputs(store), method.test.targets
     total = outputs.sum(0)
     whole = float(np.mean(total.argmax(-1) == labels))
-    # the mean of the others' logits is the logits of the others' mean: the model is linear in dw
+    # the mean of the others' outputs is the output of the others' mean: the model is linear in dw
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
-    steps = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
-    moved, relative = movements(steps @ steps.T)
+    components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
+    moved, relative = movements(components @ components.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved by the last to come": (moved.mean(0).tolist(), moved.std(0).tolist())}
     left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": "components", "ylabel": "L2 in weight space"}
@@ -74,13 +74,13 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         g = gram[np.ix_(ranked, ranked)]
         for k in range(2, len(g) + 1):
             before = g[: k - 1, : k - 1].mean()
-            step = max(g[k - 1, k - 1] - 2 * g[k - 1, : k - 1].mean() + before, 0.0) ** 0.5 / k
-            moved[order, k - 2], relative[order, k - 2] = step, step / g[:k, :k].mean() ** 0.5
+            distance = max(g[k - 1, k - 1] - 2 * g[k - 1, : k - 1].mean() + before, 0.0) ** 0.5 / k
+            moved[order, k - 2], relative[order, k - 2] = distance, distance / g[:k, :k].mean() ** 0.5
     return moved, relative
 
 
 def by_example() -> None:
-    """The exact influence of every training image, by the tangent kernel, and how well estimates predict it."""
+    """Measures the exact influence of every training image, by the tangent kernel, and the quality of estimates."""
     method = Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
@@ -100,15 +100,15 @@ def by_example() -> None:
     result |= scores(solution, rows, cross, test.targets)
     moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
     margins = margin(logits, test.targets)
-    effect = np.stack([margin(logits + one, test.targets) - margins for one in moved])  # n m
+    effect = np.stack([margin(logits + change, test.targets) - margins for change in moved])  # n m
     before = mean_loss(logits, test.targets, kernel)
-    loss = np.array([mean_loss(logits + one, test.targets, kernel) for one in moved]) - before
+    loss = np.array([mean_loss(logits + change, test.targets, kernel) for change in moved]) - before
     own = margin(solution.left_out(), train.targets)
     tested = method.dataset.train if method.is_held_out else method.dataset.test
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
     predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
-    found = pages.Findings(method.dataset.classes, own, loss, effect, margins)
-    pages.write(command.out_folder() / "report.html", pages.Page(found, images, predicted), result)
+    findings = pages.Findings(method.dataset.classes, own, loss, effect, margins)
+    pages.write(command.out_folder() / "report.html", pages.Page(findings, images, predicted), result)
     draw(result, tried, method.dataset.name)
     changed = (own - margin(solution.outputs(), train.targets)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
@@ -116,13 +116,13 @@ def by_example() -> None:
 
 
 def seen(examples: Examples, features: tj.Features) -> Examples:
-    """The images that features are of, in their order."""
+    """The images of the features, in their order."""
     at = {name: i for i, name in enumerate(examples.names)}
     return examples.take(np.array([at[name] for _, name in features.examples]))
 
 
 def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The label's logit less the largest of the others, "n": below 0 where the prediction is wrong."""
+    """The label's logit less the largest of the others, "n", of logits "n c": below 0 where the prediction is wrong."""
     rows = np.arange(len(labels))
     others = logits.copy()
     others[rows, labels] = -np.inf
@@ -130,12 +130,12 @@ def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray, kernel: tj.Kernel) -> float:
-    """The rescaled square loss, alpha 1, with the kernel's targets."""
+    """The rescaled square loss, alpha 1, of logits "n c", with the kernel's targets."""
     return float(np.mean((logits - kernel.targets.max() * np.eye(logits.shape[-1])[labels]) ** 2))
 
 
 def resolved(solution: tj.KernelSolution) -> float | None:
-    """The largest difference of leave-one-out logits from those of fits that are solved again without the image."""
+    """The largest difference of leave-one-out logits from those of a fit that is solved again without the image."""
     kernel, (n, c) = solution.kernel, solution.a.shape
     chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
     left_out = solution.left_out()
@@ -149,7 +149,7 @@ def resolved(solution: tj.KernelSolution) -> float | None:
 
 
 def flipped(kernel: tj.Kernel, penalty: float) -> float:
-    """The AUC of telling flipped labels from true ones by their leave-one-out margin."""
+    """The AUC of flipped labels against true ones by their leave-one-out margin."""
     rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.targets.shape
     gone = rng.permutation(n)[: round(F.flip * n)]
     labels = kernel.targets.argmax(1)
@@ -175,18 +175,18 @@ def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, label
     with tj.show_progress("half of the images leave"), progress_bar(F.subsets, "subset") as bar:
         for subset in range(F.subsets):
             order = np.random.default_rng([F.seed, 7, subset]).permutation(n)
-            gone, kept = np.sort(order[: n // 2]), np.sort(order[n // 2 :])
-            truth.append(np.sum(directions * solution.refit(kept, rows, cross), 1))
+            gone, kept_rows = np.sort(order[: n // 2]), np.sort(order[n // 2 :])
+            truth.append(np.sum(directions * solution.refit(kept_rows, rows, cross), 1))
             predicted["exact"].append(np.sum(directions * solution.without(gone, rows, cross), 1))
             for how, effect in effects.items():
                 predicted[how].append(effect[:, gone].sum(1))
             bar.update()
-    found = {how: tj.datamodeling_score(np.stack(values), np.stack(truth)) for how, values in predicted.items()}
-    return {f"lds_{how}": score for how, score in found.items()}
+    truths = np.stack(truth)
+    return {f"lds_{how}": tj.datamodeling_score(np.stack(values), truths) for how, values in predicted.items()}
 
 
 def draw(result: dict[str, Any], tried: list[dict[str, float]], name: str) -> None:
-    """Leave-one-out accuracy by penalty, and the scores."""
+    """Plots the leave-one-out accuracy by penalty, and the scores."""
     panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["accuracy"] for row in tried]}}
     panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
     plots.curves(command.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")

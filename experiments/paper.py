@@ -1,6 +1,6 @@
 """The whole paper in one report: every table and figure beside ours, with its command and a verdict by a stated rule.
 
-Runs the other binaries, each in a folder of its own under --out; what is finished is read, not run again, and an
+Runs the other binaries, each in a folder of its own under --out; a finished result is read, not computed again, and an
 interrupted report goes on where it stopped. --quick: digits, the embedded models and small budgets, under ten minutes.
 
 In --out: report.md with its pictures, report.html that needs no other file, and a folder for each command.
@@ -27,7 +27,7 @@ from experiments.report.sections import Section, as_html, as_markdown
 from experiments.shared import command, setup
 from experiments.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
-from tangent_jax.core.files import digest, write_whole
+from tangent_jax.core.files import fingerprint, write_whole
 
 define(*MODEL, "cache_dir", "datasets", out="out/paper")
 flags.DEFINE_bool("quick", False, "Small budgets throughout.")
@@ -83,35 +83,35 @@ class Job(NamedTuple):
 
 
 def jobs(names: dict[str, str]) -> list[Job]:
-    """All commands, in the order in which they run; names: of the data sets, by their specifications."""
+    """All commands, in the order of their runs; names: of the data sets, by their specifications."""
     budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
     model = given("weights", "architecture", "image_size")
     data, sets = (*model, *given("cache_dir")), f"--datasets={','.join(names)}"
     seeds, epochs = (f"--seeds={F.seeds}",), budget["epochs"]
     settings = (*seeds, *epochs, *budget["search"])
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
-    made = [
+    commands = [
         Job("table1", "table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
         Job("ablations", "ablations", (*data, *settings, sets), specs),
     ]
     for spec, name in names.items():
         of_set = (*data, f"--dataset={spec}", *epochs)
         searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
-        kept = (f"--stores={F.out}/stores", f"--shards={most}")
-        made.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
-        made += [Job(f"{what}-{name}", what, (*of_set, *kept), (spec,)) for what in ("forget", "influence")]
-    made.append(Job("table3", "table3", (*data, sets, *seeds, *budget["noise"]), specs))
-    made.append(Job("times", "times", (*model, *budget["times"]), ()))
-    return made + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
+        stored = (f"--stores={F.out}/stores", f"--shards={most}")
+        commands.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
+        commands += [Job(f"{what}-{name}", what, (*of_set, *stored), (spec,)) for what in ("forget", "influence")]
+    commands.append(Job("table3", "table3", (*data, sets, *seeds, *budget["noise"]), specs))
+    commands.append(Job("times", "times", (*model, *budget["times"]), ()))
+    return commands + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
 
 
 def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
-    """Tables 7 and 9: on the data sets where weights for them are given, else the embedded models on digits."""
+    """The commands of Tables 7 and 9: on the data sets with weights from flags, else on digits with embedded ones."""
     pair = [F.weights, F.resnet] if F.resnet else ["builtin", "builtin-resnet"]
-    schemes, made = [*F.schemes], []
+    schemes, commands = [*F.schemes], []
     if not schemes:
         files = {"mae": "vit_mae", "classes": "vit_builtin", "contrastive": "vit_contrastive"}
-        made = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
+        commands = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
         schemes = [f"{F.out}/pretrain-{scheme}/{file}.safetensors" for scheme, file in files.items()]
     for name, anchors, is_given, more in (
         ("architectures", pair, F.resnet, ()),
@@ -119,12 +119,12 @@ def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tup
     ):
         on = specs if is_given else ("digits",)
         where = (f"--datasets={','.join(on)}", f"--anchors={','.join(anchors)}")
-        made.append(Job(name, "anchors", (*flags, *where, *more), on))
-    return made
+        commands.append(Job(name, "anchors", (*flags, *where, *more), on))
+    return commands
 
 
 def given(*names: str) -> tuple[str, ...]:
-    """Those flags of ours that were given, and --weights, as a command has them."""
+    """The flags among `names` that were given, and --weights, as arguments of a command."""
     return tuple(f"--{name}={F[name].value}" for name in names if F[name].present or name == "weights")
 
 
@@ -139,66 +139,67 @@ def finished() -> dict[str, Path]:
 
 
 def result_of(job: Job) -> dict[str, Any]:
-    """The job's result: read where the same command has finished on the same data, else run now.
+    """The job's result: read where the same command has finished on the same data, else computed now.
 
     Raises: InputError with the command's own last line where it fails.
     """
-    kept, result = job.folder / "command.json", job.folder / "result.json"
+    stamp, result = job.folder / "command.json", job.folder / "result.json"
     if job.name not in finished():
         own = identity_of(job)
-        if kept.exists() and result.exists() and json.loads(kept.read_text())["identity"] == own:
+        if stamp.exists() and result.exists() and json.loads(stamp.read_text())["identity"] == own:
             print(f"{job.name}: read", file=sys.stderr)
         else:
             print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
             began = time.perf_counter()
             run(job)
             took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
-            write_whole(kept, json.dumps(took) + "\n")
+            write_whole(stamp, json.dumps(took) + "\n")
     return json.loads(result.read_text())
 
 
 def identity_of(job: Job) -> str:
-    """The digest of all that decides a job's result: its command, images, labels, weights, and our version."""
+    """The identity of a job's result: of its command, images, labels, weights, and our version."""
     named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
-    weights = [digest(path.read_bytes()) for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
+    paths = [path for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
+    files = [fingerprint(path.read_bytes()) for path in paths]
     sets = [setup.open_dataset(spec).identity() for spec in job.datasets]
-    return identity(job.command, sets, weights, tj.__version__)
+    return identity(job.command, sets, files, tj.__version__)
 
 
 def run(job: Job) -> None:
-    """Runs the command, its progress on our stderr; what one command has compiled, the next reads."""
+    """Runs the command, its progress on our stderr; all commands share their compiled programs."""
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(command.out_folder() / "compiled")}
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    arguments, told = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
+    arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
         assert process.stderr is not None
         while part := os.read(process.stderr.fileno(), 4096):
             sys.stderr.buffer.write(part)
             sys.stderr.flush()
-            told = (told + part)[-2000:]
+            tail = (tail + part)[-2000:]
     check_stop()
-    last = (told.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+    last = (tail.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
     do = f"Run {shlex.join(job.command)}"
     require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
 
 
 def seconds(job: Job) -> int:
-    """The time that a job of ours took; 0 where that was not kept."""
+    """The seconds that a job of ours took; 0 where they were not saved."""
     return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
 
 
 def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
-    """One section of the report; done: the results of jobs; tests: how many test images a data set has."""
-    mine = {job: result for job, result in done.items() if claim.reads(job.name)}
+    """One section of the report; done: the results of jobs; tests: the number of test images by data set."""
+    own = {job: result for job, result in done.items() if claim.reads(job.name)}
     commands = []
-    for job in mine:
+    for job in own:
         if job.name in finished():
             commands.append(f"# {job.name}: read from {job.folder}")
         else:
             commands.append(shlex.join(job.command) + (f"  # {took} s" if (took := seconds(job)) else ""))
-    pictures = [path for job in mine for name in claim.pictures if (path := job.folder / name).exists()]
-    finding = claim.read({job.name: result for job, result in mine.items()}, tests) if mine else None
+    pictures = [path for job in own for name in claim.pictures if (path := job.folder / name).exists()]
+    finding = claim.read({job.name: result for job, result in own.items()}, tests) if own else None
     return Section(claim, finding, commands, pictures)
 
 
@@ -222,9 +223,9 @@ def main() -> None:
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
     device, taken = jax.devices()[0].device_kind, [seconds(job) for job in done if job.name not in finished()]
-    made = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
-    made += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
-    report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", made)
+    setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
+    setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
+    report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)
     write_whole(out / "report.md", report)
     write_whole(out / "report.html", as_html(report, out))
     verdicts = {s.claim.name: s.verdict for s in sections}

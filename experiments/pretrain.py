@@ -66,7 +66,7 @@ def main() -> None:
         result["upstream_accuracy"] = tj.evaluate(predict, {}, held)
     else:
         known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}
-        result |= {known[k]: v for k, v in fitted.history[-1].items() if k in known}
+        result |= {known[name]: value for name, value in measure({"epoch": F.epochs}, fitted.dw).items()}
     command.finish(result, history=fitted.history)
 
 

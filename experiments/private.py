@@ -1,11 +1,12 @@
-"""Trains a pre-trained ViT's step under differential privacy, and says what it spent.
+"""Trains the tangent weights of a pre-trained ViT under differential privacy, and prints the budget that it spent.
 
 With no --seed the noise comes from the operating system's entropy, and the ledger in --out is written before every
-step: the same command again goes on, or reads its result, and spends nothing twice. With --seed the result says that it
-is not private. The last line of stdout: {"method", "subset", "dataset", "accuracy", "epsilon": spent, "delta",
+step: the same command again goes on, or reads its result, and spends nothing twice. With --seed the result is marked as
+not private. The last line of stdout: {"method", "subset", "dataset", "accuracy", "epsilon": spent, "delta",
 "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "neighbouring", "private", ...}.
 """
 
+import dataclasses
 import sys
 from collections import Counter
 
@@ -15,11 +16,12 @@ import tangent_jax as tj
 from experiments.shared import command, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import require
+from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, "dataset", "reset", "delta", **PRIVATE)
 define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
-    "subset", "full", list(PRIVATE_KINDS), "What trains: whole blocks, their biases, layer norms; the head."
+    "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
 )
 flags.DEFINE_float("epsilon", 3.0, "Privacy budget, for adding or removing one image.")
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped; --lr is in units of 1 / it.")
@@ -28,7 +30,7 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_string("part", None, "I/K: only images whose content hashes to part I of K (I from 0).")
 flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
-flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of what is reset; public.", 0, SEEDS)
+flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
 
 
 def mechanism_of(examples: int) -> tj.Mechanism:
@@ -39,7 +41,7 @@ def mechanism_of(examples: int) -> tj.Mechanism:
 
 
 def part_of(train: tj.Features, part: str | None) -> tj.Features:
-    """The images of one part by content hash: whose part an image is does not depend on the others."""
+    """The images of one part by content identifier: the part of an image does not depend on the others."""
     if part is None:
         return train
     index, _, count = part.partition("/")
@@ -67,27 +69,30 @@ def main() -> None:
     settings = {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
-    spent = fitted.spent.to_json()
-    kept = (str(out.absolute()),)
-    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, kept, privacy=spent, run=fitted.run)
-    tj.write_step(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
+    folders = (str(out.absolute()),)
+    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
+    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
-    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {spent['epsilon']:.3g}"
+    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
     plots.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
     copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
     if copies > 1:
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
-    if not spent["private"]:
+    if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
     result = {
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
-        "accuracy": measured[-1]["test_accuracy"],
-        **{name: value for name, value in spent.items() if name != "steps"},
+        "accuracy": tj.evaluate(predict, fitted.dw, test),
+        "epsilon": epsilon,
+        "neighbouring": NEIGHBOURING,
+        **dataclasses.asdict(spent.mechanism),
+        "private": spent.private,
         "steps": fitted.steps,
-        "steps_paid": spent["steps"],
+        "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
         "examples": len(train),
         "trainable_parameters": subset.size,

@@ -52,9 +52,9 @@ def main() -> None:
     print(f"\n{dataset.name}: {len(train)} train, {len(test)} test images\n")
     print("\n".join(f"  {name:<10} {text:<{width}}  {value:6.1%}" for name, text, value in rows))
     same = "bit for bit the model" if exact else "NOT the model"
-    print(f"\n  What is left after the removal is {same} that the other {n - 1} shards alone give.\n")
+    print(f"\n  The model after the removal is {same} that the other {n - 1} shards alone give.\n")
     title = f"{dataset.name}, test accuracy: models trained apart can be added, and one taken out"
-    plots.steps(command.out_folder() / "quickstart.png", [(name, value) for name, _, value in rows], title)
+    plots.horizontal_bars(command.out_folder() / "quickstart.png", [(name, value) for name, _, value in rows], title)
     accuracies = {name: value for name, _, value in rows}
     command.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
     if not exact:

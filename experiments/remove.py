@@ -1,9 +1,9 @@
 """Exact removal of single images: a model at its optimum forgets them by a warm start, to a certificate.
 
-For each of --removed (a count, or a fraction of the images below 1): the passes from the old optimum to that of what is
-left, Lambda as it was; the distance to an independent cold solve; accuracies; a membership attack on the removed
-images, on the warm model against the cold. Beside it Adam's model, trained anew without one image. The operator's tool
-for the same is `store remove --exact`.
+For each of --removed (a count, or a fraction of the images below 1): the passes from the old optimum to that of the
+remaining images, Lambda unchanged; the distance to an independent cold solve; accuracies; a membership attack on the
+removed images, on the warm model against the cold. Beside it Adam's model, trained anew without one image. The
+operator's tool for the same is `store remove --exact`.
 
 The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds"}, "removed": {"1": {"passes",
 "certificate_before", "certificate", "gap", "bound", "accuracy", "accuracy_cold", "passes_cold", "seconds"}, ...},
@@ -25,7 +25,7 @@ from experiments.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
 define(*SHARDED, "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
-flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "How many images leave; below 1 a fraction of them.")
+flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "Numbers of images removed; below 1 a fraction of all.")
 flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
     good = all(1 <= size < n for size in sizes)
     require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
-    order, table, shown, curves = rng.permutation(n), {}, {}, {}
+    order, table, attacks, curves = rng.permutation(n), {}, {}, {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
     curves["cold, of all"] = [row["certificate"] for row in whole.history]
@@ -46,8 +46,8 @@ def main() -> None:
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if F.attack and size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
-            found = method.attack(models, order[:size])
-            shown[f"{size}"] = {"auc": found.auc(), "advantage": found.auc_gap("warm", "cold", seed=[F.seed, 4])}
+            attack = method.attack(models, order[:size])
+            attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
     longest = max(map(len, curves.values()))
     lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
     panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}
@@ -55,7 +55,7 @@ def main() -> None:
     plots.curves(command.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
     accuracy = method.accuracy(whole.dw)
     cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
-    result = {"cold": cold, "removed": table, "membership": shown}
+    result = {"cold": cold, "removed": table, "membership": attacks}
     if F.attack:
         adam = dataclasses.replace(method.recipe, solver="adam", penalty=1e-5)
         with tj.show_progress("Adam, one image less"):
@@ -65,13 +65,13 @@ def main() -> None:
 
 
 def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:
-    """(what the removal took and gave, the warm solution, the cold one)."""
-    kept = np.ones(len(method.train))
-    kept[gone] = 0
+    """Returns (the row of the removal of the rows `gone`, the warm solution, the cold one)."""
+    example_weights = np.ones(len(method.train))
+    example_weights[gone] = 0
     with tj.show_progress(f"warm, without {len(gone)}"):
-        warm = method.recipe.solve(method.predict, method.train, whole, example_weights=kept)
+        warm = method.recipe.solve(method.predict, method.train, whole, example_weights=example_weights)
     with tj.show_progress(f"cold, without {len(gone)}"):
-        cold = method.recipe.solve(method.predict, method.train, example_weights=kept)
+        cold = method.recipe.solve(method.predict, method.train, example_weights=example_weights)
     assert warm.certificate is not None
     assert cold.certificate is not None
     gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))

@@ -3,11 +3,11 @@
 add      a component from a folder that finetune wrote (--source, --name)
 list     the components: whose data, how much, when
 compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
-remove   components by --names, or all that saw the --examples of a file; --retrain puts each back without them, --exact
-         moves each that was solved (finetune --solver=optimum) to the optimum of what is left of its data
+remove   components by --names, or all that saw the --examples of a file or an image of --owner; --retrain puts each
+         back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
+         left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
-export   the composed model to --to: anchor and step under timm's names
-convert  a store of version 0.1 to this version's format, in place
+export   the composed model to --to: anchor and tangent weights under timm's names
 
 What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
 last line of stdout is the result as one JSON object in either case.
@@ -18,14 +18,11 @@ import json
 import sys
 from typing import Any
 
-import jax
-import numpy as np
 from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
-from tangent_jax.components import version_0_1
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
@@ -37,6 +34,8 @@ flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors."
 flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
 flags.DEFINE_list("names", [], "remove: components, separated by commas.")
 flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
+flags.DEFINE_string("owner", None, "remove: all images of this contributor.")
+flags.DEFINE_string("owners", None, "remove: CSV of file,owner, where the components do not say whose an image is.")
 flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
 flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
 flags.DEFINE_enum("merge", "mean", MERGES, "compose: how the components weigh.")
@@ -51,7 +50,7 @@ def main(command: str) -> None:
     path = expanded("store", F.store)
     known = command == "add" or (path / "HEAD").exists() or (path / "store.json").exists()
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
-    result = COMMANDS[command](version_0_1.convert(path) if command == "convert" else tj.Store(path))
+    result = COMMANDS[command](tj.Store(path))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -63,12 +62,12 @@ def add(store: tj.Store) -> dict[str, Any]:
     folder = expanded("store add", F.source)
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
-    dw, metadata = tj.read_step(path)
-    require("provenance" in metadata, "store add", f"a step with provenance in {path}", "none", "Run finetune")
+    dw, metadata = tj.read_component(path)
+    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
     origin = tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
     own = folder / "factors.safetensors"
     store.add(name, dw, origin, tj.read_factors(own) if own.exists() else None)
-    return {"added": name, "weights": store.state.components[name]["weights"]}
+    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -80,18 +79,18 @@ def listing(store: tj.Store) -> dict[str, Any]:
     for name in store:
         origin = store.provenance(name)
         row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
-        row |= {"epsilon": epsilon_of(origin.spent)}
+        row |= {"epsilon": epsilon_of(origin.privacy)}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
-        table.append(row | {"weights": store.state.components[name]["weights"][:12]})
+        table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
     tabulate(table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
 
 def epsilon_of(spent: tj.Spent | None) -> float | str | None:
-    """What a component spent; of one whose noise a seed drew, that it is not private."""
+    """The epsilon that a component spent, or the words "not private" where a seed drew the noise."""
     if spent is None:
         return None
-    return round(spent.mechanism.epsilon, 6) if spent.private else "not private"
+    return round(spent.compute_epsilon(), 6) if spent.private else "not private"
 
 
 def tabulate(rows: list[dict[str, Any]]) -> None:
@@ -106,85 +105,74 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 
 def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
-    dw, spent = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
-    if spent is not None:
-        stated = f"epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g}"
-        print(f"together: {stated if spent['private'] else 'NOT private: a seed drew the noise'}", file=sys.stderr)
-    return {"composed": len(store), "merge": F.merge, "weights": trees.fingerprint(dw), "privacy": spent}
+    dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
+    if cost is not None:
+        stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}"
+        print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
+    spent = None if cost is None else dataclasses.asdict(cost)
+    return {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
-    one = bool(F.names) != bool(F.examples)
-    require(one, "store remove", "--names or --examples, one of them", "both or none")
-    do, again = "Name the images in a file, --examples; else the components are dropped", F.retrain or F.exact
-    require(not (F.names and again), "store remove", "--examples with --retrain or --exact", "--names", do)
-    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
-    asked, unknown, affected = [], [], {name: [] for name in F.names}
-    if F.examples:
-        path = expanded("store remove", F.examples)
-        require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-        asked = read_lines("store remove", path)
-        affected, unknown = store.holding(asked)
-    origins = {name: store.provenance(name) for name in affected}
-    plan = describe(store, origins, affected, unknown)
-    if F.dry_run or not affected:
-        return {"plan": plan, "unknown": unknown, "removed": []}
-    retrained = {}
-    for name, origin in origins.items() if again else ():
-        do = "Drop it; train anew"
-        require(origin.privacy is None, "store remove", "components without privacy to --retrain", name, do)
-        start = jax.tree.map(np.array, store[name]) if F.exact else None
-        new = tj.retrain(
-            origin, set(affected[name]), name, tj.Cache(F.cache_dir), F.weights, start, store.has_factors(name)
-        )
-        retrained |= {} if new is None else {name: new}
-    going = store.going(origins, asked)
-    traces = tj.erase_traces(
-        store, {name: going & origin.identifiers for name, origin in origins.items()}, [F.cache_dir]
-    )
-    receipt_id, receipt = store.remove(list(affected), asked=asked, retrained=retrained, traces=traces)
-    path = store.root / "receipts" / f"{receipt_id}.json"
-    for line in traces.deleted:
+    plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
+    described = describe(store, plan, how)
+    if F.dry_run or not plan.components:
+        return {"plan": described, "unknown": plan.unknown, "removed": []}
+    receipt = tj.remove(store, plan, how, cache=tj.Cache(F.cache_dir), weights=F.weights)
+    for line in receipt.deleted:
         print(f"deleted {line}", file=sys.stderr)
-    for line in (*traces.not_reached, *receipt["exported_before"]):
+    for line in (*receipt.not_reached, *receipt.exported_before):
         print(f"NOT reached: {line}", file=sys.stderr)
-    print(f"removed; receipt: {path}", file=sys.stderr)
-    result = {"plan": plan, "unknown": unknown, "removed": sorted(affected), "retrained": sorted(retrained)}
-    result |= {"deleted": traces.deleted, "not_reached": traces.not_reached}
-    if receipt["optima"]:  # of several components, the farthest
-        for field in ("certificate_before", "certificate", "passes"):
-            result[field] = max(one[field] for one in receipt["optima"].values())
-    return result | {"composed_after": receipt["composed_after"], "receipt": str(path)}
+    print(f"removed; receipt: {receipt.path}", file=sys.stderr)
+    result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
+    result |= {"retrained": sorted(receipt.retrained)}
+    result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
+    for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # of several, the farthest
+        result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
+    return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
 
 
-def describe(
-    store: tj.Store, origins: dict[str, tj.Provenance], affected: dict[str, list[str]], unknown: list[str]
-) -> list[dict]:
-    """What will be done and what it costs, said on stderr; copies of an example in several components are told."""
-    plan, places = [], {}
-    for name, origin in origins.items():
-        left = len(origin.examples) - len(affected[name]) if affected[name] else 0
-        again = F.retrain or F.exact
-        seconds = origin.seconds * left / max(len(origin.examples), 1) if again else 0.0
-        plan.append({"component": name, "asked": len(affected[name]), "left": left, "seconds": round(seconds, 1)})
-        how = "moved to the optimum of" if F.exact else "trained again on"
-        then = (
-            f"{how} the {left} left, {'at most' if F.exact else 'about'} {seconds:.1f} s"
-            if again and left
-            else "dropped"
-        )
-        of = f"{len(affected[name])} of its {len(origin.examples)} examples asked for; " if affected[name] else ""
-        print(f"{name}: {of}{then}", file=sys.stderr)
-        for identifier, image in origin.examples:
-            if identifier in affected[name]:
-                places.setdefault(identifier, []).append(f"{image} in {name}")
-    for identifier, found in places.items():
-        if len(found) > 1:
-            print(f"copies of {identifier[:12]}: {', '.join(found)}", file=sys.stderr)
-    for example in unknown:
+def planned(store: tj.Store) -> tj.RemovalPlan:
+    """The plan of what the flags ask for."""
+    is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
+    require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
+    do = "Name the images in a file, --examples; else the components are dropped"
+    named_alone = not (F.names and (F.retrain or F.exact))
+    require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
+    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
+    if F.owner:
+        owners = tj.shards.read_owners(expanded("store remove", F.owners)) if F.owners else None
+        return tj.plan_removal(store, owner=F.owner, owners=owners)
+    if F.names:
+        return tj.plan_removal(store, names=F.names)
+    path = expanded("store remove", F.examples)
+    require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
+    asked = read_lines("store remove", path)
+    require(asked, "store remove", f"examples in {path}, one a line", "none")
+    return tj.plan_removal(store, examples=asked)
+
+
+def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, Any]]:
+    """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
+    described = []
+    for name, holding in plan.components.items():
+        gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
+        described.append({"component": name, "asked": gone, "left": left, "seconds": round(seconds, 1)})
+        after = {
+            "drop": "dropped",
+            "retrain": f"trained again on the {left} left, about {seconds:.1f} s",
+            "exact": f"moved to the optimum of the {left} left, at most {seconds:.1f} s",
+        }
+        of = "" if F.names else f"{gone} of its {gone + left} examples asked for; "
+        print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)
+        for other, reason in holding.impossible.items() if F.dry_run and not F.names else ():
+            print(f"{name}: not --{other}: {reason}", file=sys.stderr)
+    for identifier, places in plan.copies.items():
+        print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
+    for example in plan.unknown:
         before = " now: it was removed before" if store.state.has_forgotten(example) else ""
         print(f"{example}: no component saw it{before}", file=sys.stderr)
-    return plan
+    return described
 
 
 def verify(store: tj.Store) -> dict[str, Any]:
@@ -207,13 +195,10 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(
         [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
     )
-    weights = trees.fingerprint(dw)
-    tj.export(to, predict, dw, {"weights": weights, "mean_of": parts})
-    return {"exported": F.to, "weights": weights, "components": names}
-
-
-def converted(store: tj.Store) -> dict[str, Any]:
-    return {"converted": len(store), "store": str(store.root)}
+    cost, fingerprint = store.spent(names), trees.fingerprint(dw)
+    spent = None if cost is None else dataclasses.asdict(cost)
+    tj.export(to, predict, dw, {"fingerprint": fingerprint, "privacy": spent, "mean_of": parts})
+    return {"exported": F.to, "fingerprint": fingerprint, "components": names}
 
 
 COMMANDS = {
@@ -223,7 +208,6 @@ COMMANDS = {
     "remove": remove,
     "verify": verify,
     "export": export_all,
-    "convert": converted,
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 For each method, learning rate, reset (PT) and class token (CLS) are searched on images held out of train,
 with --search_epochs; the best is trained on all of train, over --seeds, and measured on test. Every run is
-kept in runs.jsonl under --out and not repeated by the same command.
+saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
 import itertools
@@ -62,14 +62,14 @@ def main() -> None:
 
 def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, float]]]:
     """Mean accuracies: Adam's less the optimum's (optimisation), the optimum's less the non-linear (linearisation)."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    differences: dict[str, dict[str, dict[str, float]]] = {}
     for name, row in table.items():
         for column in [c for c in row if c.startswith("OPTIMUM-")]:
             mean, blocks = row[column]["mean"], column.removeprefix("OPTIMUM-")
             gap = {"linearisation": mean - row[f"NLFT-{blocks}"]["mean"]} if f"NLFT-{blocks}" in row else {}
             gap |= {"optimisation": row[f"TAFT-{blocks}"]["mean"] - mean} if f"TAFT-{blocks}" in row else {}
-            found.setdefault(name, {})[blocks] = gap
-    return found
+            differences.setdefault(name, {})[blocks] = gap
+    return differences
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """The paper's Table 3: tangents against non-linear models under differential privacy, by epsilon and subset.
 
-50 full-batch steps of cross entropy; ours answers with the tangent alone. For every cell, learning rate and clip norm
-are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then PT=F at the best; what
-wins is trained on all of train, over --seeds, and measured on test. Models of one cell are trained as one program.
-Noise comes of seeds, so that the table can be made again: nothing here is private. Finished runs are kept in
+50 full-batch steps of cross entropy; our outputs are the tangent alone. For every cell, learning rate and clip norm
+are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then PT=F at the best; the
+winner is trained on all of train, over --seeds, and measured on test. Models of one cell are trained as one program.
+Noise comes from seeds, so that the table can be made again: nothing here is private. Finished runs are saved in
 runs.jsonl.
 
-The epsilons are the final runs' own. What the search would add, were its runs released too, is given under
-"with_search"; the held-out images choose without noise, and are not protected from that choice.
+The epsilons are the final runs' own. "with_search" is the epsilon with the search, were its runs released too; the
+held-out images choose without noise, and are not protected from that choice.
 
 The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread", "accuracies", "chosen"}}}},
 "with_search": {EPSILON: epsilon}}.
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
 
 class Cell:
-    """One data set, subset and method: its runs, kept and trained together."""
+    """One data set, subset and method: its runs, saved and trained together."""
 
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
@@ -73,7 +73,7 @@ class Cell:
         return {run: self.runs.done[key] for run, key in keys.items()}
 
     def train(self, together: list[Run], on_test: bool) -> list[float]:
-        """Runs as one program."""
+        """Trains the runs as one program and returns their accuracies."""
         anchors = sorted({(run.seed, run.reset) for run in together})
         recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
         predicts = {a: setup.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
@@ -81,7 +81,7 @@ class Cell:
         train, measured = setup.train_and_measured(first, self.dataset, on_test)
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
-            steps = tj.fit_private_many(
+            trained = tj.fit_private_many(
                 chosen,
                 train,
                 self.recipe.objective(),
@@ -89,10 +89,10 @@ class Cell:
                 optimizers=[tj.momentum(run.learning_rate) for run in together],
                 seeds=[run.seed for run in together],
             )
-        return [tj.evaluate(predict, dw, measured) for predict, dw in zip(chosen, steps, strict=True)]
+        return [tj.evaluate(predict, dw, measured) for predict, dw in zip(chosen, trained, strict=True)]
 
     def fill(self) -> dict[float, dict[str, Any]]:
-        """Searches, chooses and measures: for every epsilon, mean and spread over the seeds, and what was chosen."""
+        """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
         epsilons, clips, rates = (numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
         grid = [Run(e, c, r, False, 0) for e in epsilons for c in clips for r in rates]
         held = self.measure(grid, on_test=False)
@@ -142,12 +142,12 @@ def main() -> None:
     print(text)
     searched = len(clips) * len(rates) + 2 * FINALISTS + 1
     released = {e: (float(m.noise_multiplier), m.steps * (1 + searched)) for e, m in mechanisms.items()}
-    with_search = {f"{e:g}": tj.epsilon_of(*steps, F.delta) for e, steps in released.items()}
+    with_search = {f"{e:g}": tj.epsilon_of(sigma, steps, F.delta) for e, (sigma, steps) in released.items()}
     command.finish({**result, "with_search": with_search})
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A row per data set and epsilon; a cell is mean ± spread over the seeds, the better of two in bold."""
+    """The table in Markdown: a row per data set and epsilon; cells are mean ± spread, the better of two in bold."""
     rows = []
     for dataset, by_epsilon in result.items():
         for epsilon, row in by_epsilon.items():
@@ -161,7 +161,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:
-    """Accuracy against epsilon: a panel per data set, a colour per subset, NLFT dashed."""
+    """Plots accuracy against epsilon: a panel per data set, a colour per subset, NLFT dashed."""
     panels = []
     for dataset, rows in result.items():
         lines = {}

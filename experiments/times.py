@@ -30,7 +30,7 @@ COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 
 
 def operations(method: str) -> list[Operation]:
-    """Training and inference of one example by a method, from images and from features."""
+    """Compiles training and inference of one example by a method, from images and from features."""
     recipe = setup.recipe(method=method)
     predict = setup.predictor(recipe, F.classes)
     model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
@@ -47,12 +47,12 @@ def operations(method: str) -> list[Operation]:
     def infer(predict: tj.Predictor, dw: Tree, x: jax.Array, start: int) -> jax.Array:
         return predict(dw, predict.model.apply(predict.w, x, start, stage))
 
-    made = []
+    timed = []
     for source, x, start in zip(SOURCES, (images, features), (0, stage), strict=True):
         title, state = f"{source} {method}", (dw, optimizer.init(dw))
-        made.append(compiled_step(f"{title}_train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
-        made.append(compiled(f"{title}_inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
-    return made
+        timed.append(compiled_step(f"{title}_train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
+        timed.append(compiled(f"{title}_inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
+    return timed
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""How well probabilities say what is not known: the linearised Laplace posterior against softmax, a temperature, an
-ensemble of five; on test images, and in telling them from images of another data set.
+"""The calibration of probabilities: the linearised Laplace posterior against softmax, a temperature, an ensemble of
+five; on test images, and as a detector of images of another data set.
 
 The temperatures and the noise are chosen on the leave-one-out predictions of the training images, which are exact.
 The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece", "brier", "auroc"}}}.
@@ -17,7 +17,7 @@ from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
 define(*SHARDED, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
 flags.DEFINE_string("other", None, "A data set of other things, as --dataset; unset: none.")
-flags.DEFINE_integer("other_images", 400, "How many of its test images, at most.", 1)
+flags.DEFINE_integer("other_images", 400, "Number of its test images, at most.", 1)
 flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out accuracy chooses.")
 flags.DEFINE_integer("members", 5, "Models of the ensemble: heads drawn by other seeds.", 2)
 flags.DEFINE_integer("samples", 200, "Draws of the sampled probabilities.", 1)
@@ -29,8 +29,8 @@ def main() -> None:
         kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(numbers("penalties", float))
-    found, train, test = posterior(solution), method.train.targets, method.test.targets
-    left_out, left_out_covariance = found.left_out()
+    laplace, train, test = posterior(solution), method.train.targets, method.test.targets
+    left_out, left_out_covariance = laplace.left_out()
     beta, _ = fitted_beta(left_out, None, train)
     beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
     penalty = solution.total_penalty / len(train)
@@ -43,7 +43,7 @@ def main() -> None:
     members = [*ensemble(penalty, kernel.targets.shape[1])]
     for name, data in sets.items():
         with tj.show_progress(f"posterior of {name} images"):
-            logits, covariance = found(data.inputs)
+            logits, covariance = laplace(data.inputs)
         p.setdefault("softmax", {})[name] = probabilities(logits, None, 1.0)
         p.setdefault("temperature", {})[name] = probabilities(logits, None, beta)
         several = [probabilities(tj.outputs(predict, dw, data.inputs), None, beta) for predict, dw in members]
@@ -59,12 +59,12 @@ def main() -> None:
     path, title = command.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
     plots.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
     accuracy = float(np.mean(p["softmax"]["test"].argmax(-1) == test))
-    scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": found.scale}
+    scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": laplace.scale}
     command.finish({"penalty": penalty, "accuracy": accuracy, "methods": table, **scales})
 
 
 def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
-    """Models at their optima, of heads that other seeds drew, each with its predictor."""
+    """Trains models to their optima, of heads that other seeds drew; returns (predictor, dw) of each."""
     members = []
     for seed in range(F.members):
         recipe = setup.recipe(seed=seed, solver="optimum", penalty=penalty)
@@ -78,9 +78,9 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
 def measures(p: np.ndarray, labels: np.ndarray, other: np.ndarray | None) -> dict[str, float]:
     """Mean -log p, expected calibration error over 15 bins, Brier score, and AUROC of the entropy on other images."""
     likelihoods = np.maximum(p[np.arange(len(labels)), labels], 1e-300)
-    found = {"nll": float(-np.log(likelihoods).mean()), "ece": tj.calibration_error(p, labels)}
-    found["brier"] = tj.brier_score(p, labels)
-    return found | ({} if other is None else {"auroc": tj.auc(tj.entropy(other), tj.entropy(p))})
+    values = {"nll": float(-np.log(likelihoods).mean()), "ece": tj.calibration_error(p, labels)}
+    values["brier"] = tj.brier_score(p, labels)
+    return values | ({} if other is None else {"auroc": tj.auc(tj.entropy(other), tj.entropy(p))})
 
 
 if __name__ == "__main__":

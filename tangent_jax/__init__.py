@@ -9,15 +9,16 @@
 """
 
 from tangent_jax._version import __version__
-from tangent_jax.components.apart import fill, predictor_of, retrain
-from tangent_jax.components.erasure import erase_traces
+from tangent_jax.components.apart import fill, predictor_of
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.factors import read_factors, write_factors
+from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, make_provenance
+from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.steps import read_step, write_step
-from tangent_jax.components.store import Factors, Retrained, Store
+from tangent_jax.components.removal import RemovalPlan, plan_removal, remove
+from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
@@ -39,7 +40,7 @@ from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
-from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
+from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
@@ -61,16 +62,17 @@ from tangent_jax.train.optimizers import adam, momentum, projected
 __all__ = [
     "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
     "InputError", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared", "Measure",
-    "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained", "PrivatelyFitted",
-    "Provenance", "Recipe", "ResNet", "ResNetConfig", "RescaledSquare", "Retrained", "Solved", "SolverPosterior",
-    "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__",
-    "accuracy", "adam", "auc", "brier_score", "calibration_error", "canary_scores", "clipped_sum",
-    "clipped_sum_closed_form", "compose", "curvature", "datamodeling_score", "distance_bound", "entropy",
-    "epsilon_lower_bound", "epsilon_of", "erase_traces", "evaluate", "export", "features", "fill", "fit",
-    "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
-    "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset", "membership_attack",
-    "merge", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "open_dataset", "outputs", "posterior",
-    "predictor_of", "probabilities", "projected", "read_factors", "read_step", "recovered_noise", "resnet_config",
-    "retrain", "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "squared_error",
-    "tangent", "vit_config", "weighted_sum", "write_factors", "write_step",
+    "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained", "PrivacyCost",
+    "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig", "RescaledSquare",
+    "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT", "ViTConfig",
+    "VisionTransformer", "__version__", "accuracy", "adam", "auc", "brier_score", "calibration_error",
+    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature", "datamodeling_score",
+    "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "export", "features", "fill",
+    "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load",
+    "load_export", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset",
+    "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "open_dataset",
+    "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
+    "read_factors", "recovered_noise", "remove", "resnet_config", "run_openly", "save", "shards", "show_progress",
+    "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum", "write_component",
+    "write_factors",
 ]  # fmt: skip

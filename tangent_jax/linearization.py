@@ -15,7 +15,7 @@ from tangent_jax.core import Dual, Tree, trees
 
 
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
-    """f_lin(dw, *x) -> Dual(f(w, *x), J_w f(w, *x) . dw), by `jax.jvp`.
+    """Returns f_lin(dw, *x) -> Dual(f(w, *x), J_w f(w, *x) . dw), by `jax.jvp`.
 
     Args:       f: any function (w, *x) -> array: `model.apply`, a merged NNX module, a plain function;
                 w: the anchor, a pytree.
@@ -41,7 +41,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 def jacobian(
     f: Callable[..., Array], w: Tree, part: Tree, *x: Array
 ) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:
-    """f(w, *x), the map J: dw -> J_w f . dw and its transpose, the primal computed once.
+    """Returns f(w, *x), the map J: dw -> J_w f . dw and its transpose, the primal computed once.
 
     Args:       part: a tree with the structure, shapes and dtypes of dw.
     Returns:    (f(w, *x), J, J^T); J keeps the primal's intermediate values (`jax.linearize`).

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from photos import picture
 from safetensors.numpy import save
 
+from tangent_jax.components.files import encode_component, read_component, read_metadata
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.receipts import read_receipt
-from tangent_jax.components.steps import encode_step, read_metadata, read_step
+from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import sealed, whole_lines
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
@@ -145,7 +146,7 @@ def test_images(content):
     read(lambda: decode(content, "photo", 8, Preprocessing()))
 
 
-STEP = encode_step(part(0), trees.fingerprint(part(0)), {"provenance": origin(0).to_json()})
+STEP = encode_component(part(0), trees.fingerprint(part(0)), {"provenance": origin(0).to_json()})
 HEADER = json.loads(STEP[8 : 8 + int.from_bytes(STEP[:8], "little")])
 
 
@@ -153,7 +154,7 @@ HEADER = json.loads(STEP[8 : 8 + int.from_bytes(STEP[:8], "little")])
 @given(content=damaged(STEP[:3000]).map(lambda head: head + STEP[3000:]))
 def test_steps(folder, content):
     (folder / "dw.safetensors").write_bytes(content)
-    read(lambda: read_step(folder / "dw.safetensors"), lambda: read_metadata(folder / "dw.safetensors"))
+    read(lambda: read_component(folder / "dw.safetensors"), lambda: read_metadata(folder / "dw.safetensors"))
 
 
 @FUZZ
@@ -161,7 +162,7 @@ def test_steps(folder, content):
 def test_headers_of_tensors(folder, header):
     text = json.dumps(header).encode()
     (folder / "h.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + STEP[-200:])
-    read(lambda: read_step(folder / "h.safetensors"), lambda: load(folder / "h.safetensors"))
+    read(lambda: read_component(folder / "h.safetensors"), lambda: load(folder / "h.safetensors"))
 
 
 VIT = {
@@ -214,8 +215,7 @@ def store(folder):
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
     store.compose()
-    receipt, _ = store.remove(["shard 1"])
-    return store, store.root / f"receipts/{receipt}.json"
+    return store, remove(store, plan_removal(store, names=["shard 1"])).path
 
 
 @FUZZ
@@ -233,14 +233,14 @@ def test_journals(store, data):
         for line in data.draw(mutated(lines)):
             line = {**line, "previous": previous} if isinstance(line, dict) else line
             encoded = json.dumps(line).encode()
-            previous, text = digest(encoded), text + encoded + b"\n"
+            previous, text = fingerprint(encoded), text + encoded + b"\n"
         store[0].journal.path.write_bytes(text)
         count = {"lines": text.count(b"\n"), "hash": previous}
         store[0].journal.head.write_text(json.dumps(count) + "\n")
 
     def use():
         again = Store(store[0].root)
-        read(again.verify, lambda: again.holding(["photo 1.jpg"]), lambda: again.spent([*again]))
+        read(again.verify, lambda: plan_removal(again, examples=["photo 1.jpg"]), lambda: again.spent([*again]))
 
     try:
         read(use)
@@ -266,7 +266,8 @@ def test_provenances(fields):
 
 ACCOUNT = {
     "run": "r", "checkpoint": None, "spent": {
-        "clip_norm": 1.0, "noise_multiplier": 2.0, "steps": 3, "delta": 1e-5, "sampling_rate": 1.0, "private": True,
+        "mechanism": {"clip_norm": 1.0, "noise_multiplier": 2.0, "steps": 3, "delta": 1e-5, "sampling_rate": 1.0},
+        "steps_paid": 2, "private": True,
     },
 }  # fmt: skip
 
@@ -279,8 +280,8 @@ def test_ledgers(folder, data):
     (folder / "ledger.json").write_bytes(content)
 
     def use():
-        with open_ledger(folder, "r", Spent(Mechanism(1.0, 2.0, 0, 1e-5), True)) as ledger:
-            assert ledger.spent.mechanism.steps >= 0
+        with open_ledger(folder, "r", Spent(Mechanism(1.0, 2.0, 3, 1e-5), 0, True)) as ledger:
+            assert 0 <= ledger.spent.steps_paid <= 3
 
     read(use)
 

@@ -81,8 +81,6 @@ def test_no_message_of_the_library_names_a_flag():
     flags = {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text), *re.findall(r'^ +"(\w+)": flag\(', text, re.MULTILINE)}
     assert {"retrain", "skip_unreadable"} <= flags
     for name, path in MODULES.items():
-        if name.startswith("tangent_jax.components."):
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert not {*re.findall(r"--(?:no)?(\w+)", node.value)} & flags, f"{name}: {node.value}"
@@ -130,4 +128,4 @@ def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
                 documented = ast.get_docstring(node, clean=False) or ""
                 assert length - len(documented.splitlines()) <= 60, f"{path}: {node.name} has {length} lines"
                 arguments = node.args.args + node.args.kwonlyargs
-                assert len([a for a in arguments if a.arg != "self"]) <= 9, f"{path}: {node.name}"
+                assert len([a for a in arguments if a.arg != "self"]) <= 10, f"{path}: {node.name}"

@@ -1,1 +1,1 @@
-"""Reports: the paper's claims and published figures, our findings beside them, and the pages that show them."""
+"""Reports: the paper's claims and published figures, our findings beside them, and pages of these."""

@@ -1,4 +1,4 @@
-"""The paper's claims, table by table, read off the results of our commands: our figures, and whether each holds."""
+"""The paper's claims, table by table: each reads our figures from the results of our commands and compares them."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -34,10 +34,10 @@ def table1(results: Results, tests: Tests) -> Finding:
 
 def composition(against: tuple[str, ...]) -> Read:
     def read(results: Results, tests: Tests) -> Finding:
-        rows, checks, found = [], [], by_set(results, "compose")
-        every = [*next(iter(found.values()))["methods"]]
+        rows, checks, composed = [], [], by_set(results, "compose")
+        every = [*next(iter(composed.values()))["methods"]]
         names = every if len(against) > 1 else ["taft", *against]
-        for name, result in found.items():
+        for name, result in composed.items():
             for count, row in result["shards"].items():
                 rows.append([name, count, *(percent(row[n]) for n in names)])
                 checks += [
@@ -145,7 +145,7 @@ def radius(results: Results, tests: Tests) -> Finding:
 
 
 def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -> Read:
-    """The settings chosen for columns of our Table 1, and whether tangents agree with the paper's usual choice."""
+    """The settings chosen for columns of our Table 1, compared for tangents with the paper's usual choice."""
 
     def read(results: Results, tests: Tests) -> Finding | None:
         table, checks = results["table1"], []
@@ -175,24 +175,24 @@ def chosen_shards(results: Results, tests: Tests) -> Finding:
 
 
 def anchors(job: str, order: Callable[[list[str]], list[tuple[str, str]]]) -> Callable[..., Finding]:
-    """Tangents of several pre-trained models; `order` gives pairs of which the first is to be the better."""
+    """Tangents of several pre-trained models; `order` gives pairs of which the first is claimed to be better."""
 
     def read(results: Results, tests: Tests) -> Finding:
         rows, checks, names = [], [], []
-        for name, found in results[job].items():
-            names = [*found]
-            titles = [title for title, cell in found[names[0]].items() if isinstance(cell, dict)]
+        for name, by_anchor in results[job].items():
+            names = [*by_anchor]
+            titles = [title for title, cell in by_anchor[names[0]].items() if isinstance(cell, dict)]
             for title in titles:
-                rows.append([name, title, *(percent(found[n][title]) for n in names)])
+                rows.append([name, title, *(percent(by_anchor[n][title]) for n in names)])
                 checks += [
-                    better(f"{name}, {title}, {a} against {b}", found[a][title], found[b][title], tests[name])
+                    better(f"{name}, {title}, {a} against {b}", by_anchor[a][title], by_anchor[b][title], tests[name])
                     for a, b in order(names)
                 ]
             rows.append(
                 [
                     name,
                     "parameters (trained)",
-                    *(f"{found[n]['parameters']:,} ({found[n]['trained']:,})" for n in names),
+                    *(f"{by_anchor[n]['parameters']:,} ({by_anchor[n]['trained']:,})" for n in names),
                 ]
             )
         return Finding(["data set", "", *names], rows, checks)

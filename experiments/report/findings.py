@@ -1,4 +1,4 @@
-"""A claim of the paper as it is tested here: comparisons of figures, and the verdict that they make by RULE."""
+"""Claims of the paper, comparisons of figures, and the verdict that RULE gives them."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]  # by the name of the job
-Tests = Mapping[str, int]  # how many test images, by the name of the data set
+Tests = Mapping[str, int]  # the number of test images, by the name of the data set
 Rows = list[list[object]]
 
 RULE = (
@@ -20,7 +20,7 @@ RULE = (
 
 @dataclasses.dataclass
 class Finding:
-    """Our figures as a table, and the comparisons: (what, whether it holds)."""
+    """Our figures as a table, and the comparisons: (its words, True where it holds)."""
 
     columns: list[str]
     rows: Rows
@@ -37,8 +37,8 @@ Read = Callable[[Results, Tests], Finding | None]
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One table or figure: its name, what the paper says of it, how the names of the jobs begin whose results it
-    reads, the reading, the jobs' pictures, and what it needs besides the defaults."""
+    """One table or figure of the paper: its name and title, the claim in words, the beginnings of the names of the jobs
+    whose results it reads, the function that reads them, the jobs' pictures, and the flags that it needs."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class Claim:
 
 
 def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
-    """(the comparison, whether accuracy a is above b); each a cell {"mean", "spread"} or a number; n: test images."""
+    """Returns (the comparison in words, True where accuracy a is above b); cells or numbers; n: test images."""
     (ma, sa), (mb, sb) = (value(x) for x in (a, b))
     noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
     holds = ma - mb > noise if strictly else ma - mb >= -noise
@@ -76,7 +76,7 @@ def percent(cell: Any) -> str:
 
 
 def settings(cell: Mapping[str, Any]) -> str:
-    """The settings that held-out images chose."""
+    """The settings that held-out images chose, in words."""
     chosen = cell["chosen"]
     words = [f"LR {chosen['learning_rate']:g}"] if "learning_rate" in chosen else ["as given"]
     words += [f"PT={'F' if chosen['reset'] else 'T'}"] if "reset" in chosen else []

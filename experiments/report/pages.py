@@ -1,4 +1,4 @@
-"""report.html: what images do to a model, with thumbnails, in one file that needs nothing else."""
+"""report.html: the influence of images on a model, with thumbnails, in one file that needs nothing else."""
 
 import base64
 import html
@@ -38,8 +38,8 @@ PAIRS = (
 
 
 class Findings(NamedTuple):
-    """`margins`: of each training image by the fit without it, "n"; `loss`: how the test loss changes when it leaves,
-    "n"; `effect`: how each test image's margin does, "n m"; `test_margins`, "m".
+    """`margins`: of each training image by the fit without it, "n"; `loss`: the change of the test loss when it leaves,
+    "n"; `effect`: the change of each test image's margin, "n m"; `test_margins`, "m".
     """
 
     classes: Sequence[str]
@@ -50,14 +50,14 @@ class Findings(NamedTuple):
 
 
 class Page:
-    """The page of one model: its findings, and the images they are of."""
+    """The page of one model: its findings, the images by split, and the classes predicted for them."""
 
-    def __init__(self, found: Findings, images: Mapping[str, Examples], predicted: Mapping[str, np.ndarray]) -> None:
-        self.found, self.images, self.predicted = found, images, predicted
+    def __init__(self, findings: Findings, images: Mapping[str, Examples], predicted: Mapping[str, np.ndarray]) -> None:
+        self.findings, self.images, self.predicted = findings, images, predicted
 
     def figure(self, split: str, i: int, note: str) -> str:
-        """A thumbnail under its label, what the model sees in it, and a note."""
-        source, names = self.images[split], self.found.classes
+        """A thumbnail with its label, the model's prediction, and a note."""
+        source, names = self.images[split], self.findings.classes
         label, guess = names[int(source.labels[i])], names[int(self.predicted[split][i])]
         lines = [f"<b>{html.escape(label)}</b>", *[f"seen as {html.escape(guess)}"] * (guess != label)]
         name = html.escape(source.names[i], quote=True)
@@ -66,35 +66,35 @@ class Page:
 
     def gallery(self, title: str, text: str, order: Sequence[int], values: np.ndarray, unit: str) -> str:
         """Training images in an order, each with its value."""
-        shown = "".join(self.figure("train", int(i), f"{unit} {values[i]:+.2g}") for i in order[:SHOWN])
-        return f'<h2>{title}</h2><p>{text}</p><div class="gallery">{shown}</div>'
+        figures = "".join(self.figure("train", int(i), f"{unit} {values[i]:+.2g}") for i in order[:SHOWN])
+        return f'<h2>{title}</h2><p>{text}</p><div class="gallery">{figures}</div>'
 
     def pair(self, z: int) -> str:
         """A test image with the training images that raised and lowered its margin most."""
-        effect, parts = self.found.effect[:, z], []
+        effect, parts = self.findings.effect[:, z], []
         for title, order in (("helped most", np.argsort(effect)), ("hurt most", np.argsort(-effect))):
-            shown = "".join(self.figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in order[:4])
-            parts.append(f'<div><b>{title}</b><div class="gallery">{shown}</div></div>')
-        one = self.figure("test", z, f"margin {self.found.test_margins[z]:+.2f}")
-        return f'<div class="pair">{one}{"".join(parts)}</div>'
+            figures = "".join(self.figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in order[:4])
+            parts.append(f'<div><b>{title}</b><div class="gallery">{figures}</div></div>')
+        tested = self.figure("test", z, f"margin {self.findings.test_margins[z]:+.2f}")
+        return f'<div class="pair">{tested}{"".join(parts)}</div>'
 
 
 def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:
-    """The page: label errors, harmful and helpful images, and test images with what helped and hurt them."""
-    found = page.found
-    harmful, doubtful = np.argsort(found.loss), np.argsort(found.margins)
-    shown = [(name, value) for name, value in numbers.items() if isinstance(value, (int, float))]
-    table = "".join(f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.4g}</td></tr>" for name, value in shown)
-    errors = [i for i in doubtful if found.margins[i] < 0]
-    harm, help = [i for i in harmful if found.loss[i] < 0], [i for i in harmful[::-1] if found.loss[i] > 0]
+    """Writes the page: label errors, harmful and helpful images, and test images with those that helped and hurt."""
+    findings = page.findings
+    harmful, doubtful = np.argsort(findings.loss), np.argsort(findings.margins)
+    listed = [(name, value) for name, value in numbers.items() if isinstance(value, (int, float))]
+    table = "".join(f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.4g}</td></tr>" for name, value in listed)
+    errors = [i for i in doubtful if findings.margins[i] < 0]
+    harm, help = [i for i in harmful if findings.loss[i] < 0], [i for i in harmful[::-1] if findings.loss[i] > 0]
     body = [
-        "<h1>What each image does</h1>",
+        "<h1>The influence of each image</h1>",
         f"<p>{ABOUT}</p><table>{table}</table>",
-        page.gallery("Probable label errors", ERRORS, errors, found.margins, "margin"),
-        page.gallery("Most harmful", HARMFUL, harm, found.loss, "test loss"),
-        page.gallery("Most helpful", HELPFUL, help, found.loss, "test loss"),
+        page.gallery("Probable label errors", ERRORS, errors, findings.margins, "margin"),
+        page.gallery("Most harmful", HARMFUL, harm, findings.loss, "test loss"),
+        page.gallery("Most helpful", HELPFUL, help, findings.loss, "test loss"),
         f"<h2>Test images, and what they owe to training images</h2><p>{PAIRS}</p>",
-        *(page.pair(int(z)) for z in np.argsort(found.test_margins)[:6]),
+        *(page.pair(int(z)) for z in np.argsort(findings.test_margins)[:6]),
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Influence</title><style>{STYLE}</style>'
     write_whole(path, head + "\n".join(body) + "</html>\n")

@@ -21,7 +21,7 @@ COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3
 
 
 class Section(NamedTuple):
-    """A claim with what we found, or why not; the commands and pictures of its jobs."""
+    """A claim with our finding, None where nothing was run; the commands and pictures of its jobs."""
 
     claim: Claim
     finding: Finding | None
@@ -37,10 +37,10 @@ class Section(NamedTuple):
         return self.finding.verdict if self.finding else "not run"
 
 
-def as_markdown(sections: list[Section], head: str, made: str) -> str:
-    """report.md; pictures lie in pictures/ beside it."""
+def as_markdown(sections: list[Section], head: str, setting: str) -> str:
+    """The text of report.md, whose pictures are in pictures/ beside it; setting: versions, device and time."""
     verdicts = [[f"[{s.claim.name}](#{anchor(s.title)})", s.claim.title, s.verdict] for s in sections]
-    parts = [f"# {head}\n\n{made}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
+    parts = [f"# {head}\n\n{setting}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
     for s in sections:
         parts.append(f"\n## {s.title}\n\n*Claim.* {s.claim.says}\n")
         parts.append("\nThe paper:\n\n" + markdown(*TABLES[s.claim.name]))
@@ -56,12 +56,12 @@ def as_markdown(sections: list[Section], head: str, made: str) -> str:
 
 
 def anchor(title: str) -> str:
-    """A heading's anchor, as GitHub makes it."""
+    """The anchor of a heading, by GitHub's rule."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def as_html(report: str, out: Path) -> str:
-    """report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
+    """The text of report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
     page = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
     page = re.sub("<h2>(.*?)</h2>", lambda m: f'<h2 id="{anchor(html.unescape(m[1]))}">{m[1]}</h2>', page)
     for verdict, colour in COLOURS.items():

@@ -1,1 +1,1 @@
-"""Code that several binaries share: their flags, the frame of a command, searches, models of shards, plots, timing."""
+"""Code that several binaries share: flags, the frame of a command, searches, models of shards, plots, timing."""

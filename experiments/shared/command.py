@@ -17,14 +17,14 @@ from tangent_jax.core.files import expanded, write_whole
 
 
 def out_folder() -> Path:
-    """The folder of --out, made now."""
+    """The folder of --out, made where it does not exist."""
     out = expanded("flags, --out", flags.FLAGS.out)
     out.mkdir(parents=True, exist_ok=True)
     return out
 
 
 def finish(result: dict[str, Any], **more: Any) -> None:
-    """result.json in --out (with `more`), and the result as the last line of stdout."""
+    """Writes result.json in --out (with `more`), and the result as the last line of stdout."""
     try:
         text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
     except ValueError as error:
@@ -34,23 +34,23 @@ def finish(result: dict[str, Any], **more: Any) -> None:
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table."""
+    """A table in Markdown."""
     columns = list(columns)
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def stop(number: int, _: object) -> None:
-    """SIGINT and SIGTERM: what runs ends at its next step; the second time at once."""
+    """The handler of SIGINT and SIGTERM: the first ends the work at its next update, the second at once."""
     print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
     request_stop()
     signal.signal(number, lambda *_: sys.exit(128 + number))
 
 
 def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
-    """Bad input is one line on stderr and exit code 1; an interruption says how to go on.
+    """Runs a binary; bad input is one line on stderr and exit code 1, an interruption a line about going on.
 
-    `commands`: what the one argument besides the flags may be; main is called with it.
+    `commands`: the values of the one argument besides the flags; main is called with it.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -87,7 +87,7 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
 
 
 def check_device(name: str) -> None:
-    """Raises InputError where JAX was told to use a device that is not there."""
+    """Raises InputError where JAX_PLATFORMS names a device that does not exist."""
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""The flags that several binaries have, in one table, and how their values are read.
+"""The flags that several binaries have, in one table, and readers of their values.
 
 A binary defines the flags that it reads, and no other: `define("weights", "dataset", ...)`. Flags that are fields of a
 Recipe carry its defaults.
@@ -34,7 +34,7 @@ def flag(
     high: float | None = None,
     **more: Any,
 ) -> partial:
-    """A flag to be defined; `values`: of an enum; `low`, `high`: the bounds of a number; no default: the Recipe's."""
+    """A flag for `define`; `values`: of an enum; `low`, `high`: the bounds of a number; no default: the Recipe's."""
     bounds = {"lower_bound": low, "upper_bound": high}
     options: dict[str, dict] = {"enum": {"enum_values": [*values]}, "integer": bounds, "float": bounds}
     return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
@@ -47,7 +47,7 @@ TABLE: dict[str, partial] = {
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
     ),
     "architecture": flag(
-        "string", "What the weights must be, such as L/16 or resnet50; unset: whatever they are.", default=None
+        "string", "Architecture that the weights must have, such as L/16 or resnet50; unset: any.", default=None
     ),
     "image_size": flag(
         "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
@@ -58,11 +58,11 @@ TABLE: dict[str, partial] = {
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
-    "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
-    "output": flag("enum", "What a tangent model answers: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
+    "linearization": flag("enum", "The computation of the tangent.", LINEARIZATIONS),
+    "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
     "method": flag("enum", "Tangent (taft), non-linear (nlft), or the head alone (fc).", ["taft", "nlft", "fc"]),
-    "subset": flag("enum", "Which leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
-    "blocks": flag("integer", "How many of the last blocks are trained (0: the head alone).", low=0),
+    "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
+    "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
     "rank": flag("integer", "Of --subset=lora the rank, of adapter the width.", low=1),
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
@@ -75,18 +75,18 @@ TABLE: dict[str, partial] = {
     "passes": flag("integer", "Of --solver=optimum: the most passes over the training set.", low=2),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
-    "seed": flag("integer", "Seed of new head, of what is reset, of the order of examples.", low=0, high=SEEDS),
+    "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
     "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
     "shards": flag("integer", "Shards trained apart.", low=2, default=50),
     "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
-        "How examples are divided: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
+        "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
         "each class in Dirichlet(--concentration) proportions.",
         ["uniform", "hash", "class", "owner", "dirichlet"],
         default="uniform",
     ),
-    "owners": flag("string", "CSV of file,owner for --sharding=owner, which decides their number.", default=None),
+    "owners": flag("string", "CSV of file,owner for --sharding=owner: a shard for each owner.", default=None),
     "concentration": flag("float", "Of --sharding=dirichlet: small is uneven.", low=0.0, default=0.5),
     "stores": flag("string", "Folder of the stores that keep the trained components.", default="out/stores"),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
@@ -95,7 +95,7 @@ TABLE: dict[str, partial] = {
     "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
     "seeds": flag("integer", "Seeds of the final runs (0, 1, ...); the search uses 0.", low=1, default=3),
     "orders": flag("integer", "Random orders averaged.", low=1, default=20),
-    "out": flag("string", "Folder for what it writes: result.json and pictures."),
+    "out": flag("string", "Folder of result.json and pictures."),
 }
 MODEL = ("weights", "architecture", "image_size")
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
@@ -107,7 +107,7 @@ SEARCH = ("lrs", "search_epochs", "seeds")
 SHARDED = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "stores", "held_out")
 SHARDED += ("lr_nlft", "sharding", "owners", "concentration")
 """The flags that `shards.Method` reads; their defaults are SHARDED_DEFAULTS."""
-# f_w(x), of a random head, would count once, however many are added: so the tangent alone answers
+# f_w(x), of a random head, would count once, however many are added: so the outputs are the tangent alone
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
@@ -125,7 +125,7 @@ def define(*names: str, **defaults: Any) -> None:
 
 
 def listed(flag: str, known: Iterable[str] = ()) -> list[str]:
-    """The entries of a comma-separated flag, at least one, each of `known` where that is given."""
+    """The entries of a comma-separated flag, at least one, each of `known` where any are known."""
     values, known = [*F[flag].value], [*known]
     good = values and all(values) and (not known or {*values} <= {*known})
     expected = f"--{flag} of {', '.join(known)}" if known else f"--{flag} with an entry, no empty one"

@@ -16,18 +16,20 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 
 
 def save(figure: Figure, path: Path) -> None:
+    """Writes a figure and frees it."""
     figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
 
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
-    """Loss (of a solver's passes the certificate, or the gradient) and accuracies by epoch, side by side."""
+    """Plots the loss (of a solver's passes the certificate, or the gradient) and accuracies by epoch, side by side."""
     shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
-    names = [name for name in ("train_accuracy", "test_accuracy") if name in rows[0]]
-    accuracies = {name.replace("_", " "): [row[name] for row in rows] for name in names}
+    names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
+    # a run resumed with other test images has no accuracy of its earlier epochs
+    accuracies = {name.replace("_", " "): [row.get(name, float("nan")) for row in rows] for name in names}
     known = {"certificate": "distance from the optimum, at most", "gradient_norm": "norm of the gradient"}
-    shown, ylabel = next(((k, known[k]) for k in known if k in rows[0]), ("loss", "training loss"))
-    losses = {**shared, "lines": {ylabel: [row[shown] for row in rows]}, "ylabel": ylabel, "log": "y"}
+    column, ylabel = next(((k, known[k]) for k in known if k in rows[0]), ("loss", "training loss"))
+    losses = {**shared, "lines": {ylabel: [row[column] for row in rows]}, "ylabel": ylabel, "log": "y"}
     curves(path, [losses, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
 
 
@@ -38,7 +40,7 @@ def bars(
     title: str,
     ylabel: str = "test accuracy",
 ) -> None:
-    """Grouped bars: `series` maps a name to (mean, spread) per group. Those of accuracy start above 0."""
+    """Plots grouped bars: `series` maps a name to (mean, spread) per group. Bars of accuracy start above 0."""
     figure, axes = plt.subplots(figsize=(max(4.4, 1.4 + 0.6 * len(groups) * len(series)), 3.6), layout="constrained")
     width = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
@@ -55,8 +57,8 @@ def bars(
     save(figure, path)
 
 
-def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
-    """One horizontal bar per named accuracy, top to bottom."""
+def horizontal_bars(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
+    """Plots one horizontal bar per named accuracy, top to bottom."""
     figure, axes = plt.subplots(figsize=(6.4, 0.5 + 0.42 * len(rows)), layout="constrained")
     names = [name for name, _ in rows]
     drawn = axes.barh(names, [value for _, value in rows], color=[COLOURS[0]] * 3 + [COLOURS[2]] * (len(rows) - 3))
@@ -70,8 +72,8 @@ def steps(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
 
 
 def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Lines side by side: a panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`; or `log`, `ticks`, and
-    `levels` {name of a line: y}, dashed in its colour."""
+    """Plots panels side by side: each has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, and perhaps `log`,
+    `ticks`, and `levels` {name of a line: y}, dashed in its colour."""
     figure, axes = plt.subplots(
         1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
     )
@@ -102,7 +104,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
 
 
 def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, float]) -> None:
-    """Achieved FLOP/s against FLOPs per byte, under the measured roof; one marker an operation."""
+    """Plots achieved FLOP/s against FLOPs per byte, under the measured roof; one marker an operation."""
     figure, axes = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
     names = list(dict.fromkeys(row["operation"] for row in rows))
     for i, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""How a small model is pre-trained on letters: by their classes, by masked patches, or against their names' images.
+"""Schemes of pre-training a small model on letters: by classes, by masked patches, or against their names' images.
 
     classes       cross entropy of the letter's class
     mae           mean squared error of the masked patches' pixels, standardised (He et al. 2022: three of four masked)
@@ -35,7 +35,7 @@ SCHEMES = ("classes", "mae", "contrastive")
 
 
 class Scheme(NamedTuple):
-    """A function to train, predict(dw, uint8 images): where dw starts, its objective, and the model that it gives."""
+    """A predictor of uint8 images to train, its start dw, its objective, and the model that the trained dw gives."""
 
     predict: Callable[[Tree, Array], Array]
     dw: Tree
@@ -45,7 +45,7 @@ class Scheme(NamedTuple):
 
 
 def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rendered letters as the models want them, "n 16 16 3" uint8, and their classes."""
+    """Rendered letters as the models read them, "n 16 16 3" uint8, and their classes, "n"."""
     images, labels = characters.render(count, seed)
     return resized(images), labels
 
@@ -55,7 +55,7 @@ def resized(images: np.ndarray) -> np.ndarray:
 
 
 def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Scheme:
-    """The scheme of a name for a model of MODELS; images: from which a ResNet's statistics are taken in the end."""
+    """The scheme of a name for a model of MODELS; images: of which a ResNet's statistics are at the end."""
     if kind == "resnet":
         return of_resnet(key, images)
     return {"classes": of_classes, "mae": of_masks, "contrastive": of_names}[scheme](key)
@@ -125,7 +125,7 @@ def of_masks(key: Array) -> Scheme:
 
 
 def masked_error(errors: Array, labels: Array) -> Array:
-    """The error that `reconstructed` computed, as the loss; letters have no labels here."""
+    """The loss "b": the error that `reconstructed` computed, "b 1"; letters have no labels here."""
     return errors[:, 0] + 0.0 * labels
 
 
@@ -134,9 +134,9 @@ def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
     encoder, every = w["encoder"], VIT.replace(pool="avg")
     order = jnp.argsort(jax.random.uniform(key, (len(x), 16)), -1)
-    kept = order[:, : round(16 * (1 - MASKED))]
+    unmasked = order[:, : round(16 * (1 - MASKED))]
     tokens = every.apply(encoder, x, 0, 1)
-    rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + kept], 1)
+    rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + unmasked], 1)
     visible = jnp.take_along_axis(tokens, rows[..., None], 1)
     for i in range(VIT.config.depth):
         visible, _ = block(every.config, trees.pair(encoder[f"block_{i}"], {}), visible, None)
@@ -150,7 +150,7 @@ def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     pixels, _ = dense(full[:, 1:], None, trees.pair(w["decoder"]["head"], {}))
     patches = x.reshape(-1, 4, 4, 4, 4, 3).swapaxes(2, 3).reshape(-1, 16, 48)
     patches = (patches - patches.mean(-1, keepdims=True)) / (patches.std(-1, keepdims=True) + 1e-3)
-    is_masked = jnp.ones((len(x), 16)).at[jnp.arange(len(x))[:, None], kept].set(0.0)
+    is_masked = jnp.ones((len(x), 16)).at[jnp.arange(len(x))[:, None], unmasked].set(0.0)
     errors = jnp.mean((pixels - patches) ** 2, -1)
     return (jnp.sum(errors * is_masked, -1) / jnp.sum(is_masked, -1))[:, None]
 

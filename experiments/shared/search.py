@@ -1,6 +1,6 @@
 """One cell of a table: settings searched on held-out images, the best trained on all of train and measured on test.
 
-Every run is kept in runs.jsonl under --out and not repeated by the same command.
+Every run is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from tangent_jax.data.sources import Dataset
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A finished run in runs.jsonl: the digest of all that decided it, what it reached, and |dw| where that is told."""
+    """A finished run in runs.jsonl: its identity, its accuracy, and |dw| where it was measured."""
 
     key: str
     accuracy: float
@@ -32,16 +32,16 @@ class Line:
 
 
 class Runs:
-    """Accuracies of finished runs by what decided them; a repeated command reads them instead of training again."""
+    """Accuracies of finished runs by their identity; a repeated command reads them instead of training again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = [*whole_lines(Line, path)]  # without torn ones, which are made again
+        lines = [*whole_lines(Line, path)]  # the run of a torn line is trained again
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}
 
     def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
-        """On disk when this returns; after a line that a kill cut short, on a line of its own."""
+        """Adds a run, on disk when this returns; after a line that a kill cut short, on a line of its own."""
         self.done[key] = accuracy
         if norm is not None:
             self.norms[key] = norm
@@ -60,7 +60,7 @@ def measure(
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
-    shards: how many models are trained apart, on as many parts of the images, and added; 1 for one model.
+    shards: the number of models trained apart, on as many parts of the images, and added; 1 for one model.
     """
     recipes = [dataclasses.replace(recipe, dataset=spec) for recipe in searched]
     several = len(recipes) > 1
@@ -69,19 +69,19 @@ def measure(
     validated = [run(dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
     best = recipes[int(np.argmax(validated))]
     seeds = [dataclasses.replace(best, seed=seed) for seed in range(F.seeds)]
-    found = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
-    accuracies = [accuracy for accuracy, _ in found]
+    final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
+    accuracies = [accuracy for accuracy, _ in final]
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
     print(f"{dataset.name} {name}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
     chosen = {field: getattr(best, field) for field in ("learning_rate", "penalty", "reset", "new_class_token")}
     cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
-    return {**cell, "validation": max(validated) if several else None, "step_norm": max(norm for _, norm in found)}
+    return {**cell, "validation": max(validated) if several else None, "step_norm": max(norm for _, norm in final)}
 
 
 def run(
     dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
 ) -> tuple[float, float]:
-    """Accuracy of one training, on test or on what is held out of train, and |dw|."""
+    """Returns the accuracy of one training, on test or on held-out images of train, and |dw|."""
     key = identity(setup.run_key(recipe.dataset, recipe.weights), recipe, on_test, *([shards] if shards > 1 else []))
     if key not in runs.norms:
         predict = setup.predictor(recipe, len(dataset.classes))
@@ -91,7 +91,7 @@ def run(
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
                 fitted = fit_apart(predict, train, recipe, named)
-                dw = tj.compose({part: one.dw for part, one in fitted.items()})
+                dw = tj.compose({part: own.dw for part, own in fitted.items()})
             else:
                 dw = recipe.fit(predict, train).dw
         accuracy = tj.evaluate(predict, dw, measured)
@@ -100,7 +100,7 @@ def run(
 
 
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
-    """The table {data set: {column: cell}} as NAME.md and bars as NAME.png in --out, and on stdout."""
+    """Writes the table {data set: {column: cell}} as NAME.md and bars as NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
     rows = [[s, *(f"{row[c]['mean']:.3f} ± {row[c]['spread']:.3f}" for c in columns)] for s, row in table.items()]
     text = command.markdown(["data set", *columns], rows)

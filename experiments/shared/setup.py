@@ -21,7 +21,7 @@ def recipe(**changes: Any) -> tj.Recipe:
 
 @functools.cache
 def open_dataset(spec: str) -> Dataset:
-    """The data set; what was left out of it, and copies among its images, are said on stderr, once."""
+    """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""
     dataset = tj.open_dataset(spec)
     for line in (*dataset.remarks, *dataset.copies()):
         print(f"{dataset.name}: {line}", file=sys.stderr)
@@ -35,12 +35,12 @@ def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
 
 @functools.cache
 def pretrained(weights: str) -> tj.Pretrained:
-    """The weights, checked against --architecture; loaded once."""
+    """Loads the weights, once, checked against --architecture."""
     return tj.load(weights, F.architecture)
 
 
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
-    """The examples' features, from the cache that the flags name or computed now."""
+    """The features of the examples, from the cache that the flags name or computed now."""
     with tj.show_progress(title):
         data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
     if data.skipped:
@@ -49,7 +49,7 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
 
 
 def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
-    """(train, test), or to choose settings: the validation split where there is a test split too, else a fifth."""
+    """Returns (train, test); to choose settings, in the place of test the validation split, or a fifth of train."""
     train = features(predict, dataset.train, "train inputs")
     if on_test:
         return train, features(predict, dataset.test, "test inputs")
@@ -60,5 +60,5 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
 
 @functools.cache
 def run_key(spec: str, weights: str) -> str:
-    """The digest of all that kept runs on a data set share: every image and label of every split, and the weights."""
+    """The identity that all runs on a data set share: of every image and label of every split, and of the weights."""
     return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)

@@ -1,4 +1,4 @@
-"""Models trained apart on shards of a data set, kept in stores so that no binary trains them twice."""
+"""Models trained apart on shards of a data set, in stores, so that no binary trains them twice."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from tangent_jax.core.files import expanded
 class Method:
     """One method on the data set of the flags: its recipe, predictor and features.
 
-    `changes`: fields of its recipe that are not the flags'; `name`: of its stores, None for the method's.
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's.
     """
 
     def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
@@ -32,14 +32,14 @@ class Method:
             self.hold_out()
 
     def hold_out(self) -> "Method":
-        """From here on it trains on four fifths of the training images, and tests on the rest."""
+        """Makes it train on four fifths of the training images, and test on the rest."""
         self.train, self.test = self.train.hold_out()
         require(len(self.test), "sharded", "five images of a class for --held_out", "fewer")
         self.is_held_out = True
         return self
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
-        """The rows of each shard by its name; empty shards are left out, and said."""
+        """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
         identifiers, names = zip(*self.train.examples, strict=True)
         if F.sharding == "owner":
             require(F.owners, "divide", "--owners=CSV with --sharding=owner", "none")
@@ -59,30 +59,31 @@ class Method:
         return nonempty
 
     def store(self, rows: dict[str, np.ndarray], title: str, factors: bool = False) -> tj.Store:
-        """The store of one component per shard, read or trained now, with its factors where they are asked for."""
+        """The store of one component per shard, read or trained now, with the component's factors where `factors`."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         store = tj.Store(expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
-        tj.fill(store, self.predict, self.train, self.recipe, rows, f"{self.dataset.name} {self.name}", factors)
+        title, owners = f"{self.dataset.name} {self.name}", tj.shards.read_owners(F.owners) if F.owners else None
+        tj.fill(store, self.predict, self.train, self.recipe, rows, title, factors, owners)
         return store
 
     def full(self) -> Tree:
-        """One model on all the data."""
+        """The tangent weights of one model on all the data."""
         return self.store({"all": np.arange(len(self.train))}, "full")["all"]
 
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
-        """One model for each entry of `rows`, all trained as one program, kept nowhere."""
+        """Trains one model for each entry of `rows`, all as one program, and stores none."""
         with tj.show_progress(title):
             return [*fit_apart(self.predict, features or self.train, self.recipe, rows).values()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
-        """On the test images, or other features."""
+        """The accuracy on the test images, or on other features."""
         on = on or self.test
         return tj.evaluate(self.predict, dw, on)
 
     def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.Membership:
-        """Membership attacks on models: the training images at the rows `gone` against as many test images."""
+        """Attacks the membership of training images in models: those at rows `gone`, against as many test images."""
 
         def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
             rows = {f"shadow {i}": half for i, half in enumerate(halves)}
@@ -92,10 +93,10 @@ class Method:
         return tj.membership_attack(self.predict, models, members, self.test, train, **settings)
 
     def outputs(self, store: tj.Store) -> np.ndarray:
-        """The logits of every component on the test images, "s n c"."""
+        """The outputs of every component on the test images, "s n c"."""
         return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
 
 
 def steady(fitted: tj.Fitted) -> float:
-    """Training time with every epoch at the median's pace: without what was compiled in the first."""
+    """The training time with every epoch as long as the median: the first also compiles."""
     return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

@@ -13,7 +13,7 @@ from tangent_jax.models.vit.forward import block
 
 
 class Operation(NamedTuple):
-    """A program, how to call it (it may replace what it holds), and how often one call runs it.
+    """A program, a function that calls it (and may replace its arguments), and the number of runs in one call.
 
     `program` is None where it is not ours (PyTorch's).
     """
@@ -34,34 +34,34 @@ class Operation(NamedTuple):
 
 
 def compiled(name: str, f: Callable, *arguments: Any) -> Operation:
-    """One call of f."""
+    """Compiles one call of f."""
     program = jax.jit(f).lower(*arguments).compile()
     return Operation(name, lambda: program(*arguments), program)
 
 
 def compiled_step(name: str, f: Callable, states: list[Any], *arguments: Any) -> Operation:
-    """f(state, *arguments) -> state for each state, which it gives up and replaces."""
+    """Compiles f(state, *arguments) -> state, called for each state, whose memory the next takes."""
     program = jax.jit(f, donate_argnums=0).lower(states[0], *arguments).compile()
-    held = [jax.tree.map(jax.numpy.array, state) for state in states]
+    current = [jax.tree.map(jax.numpy.array, state) for state in states]
 
     def call() -> Any:
-        held[:] = [program(state, *arguments) for state in held]
-        return held
+        current[:] = [program(state, *arguments) for state in current]
+        return current
 
     return Operation(name, call, program, len(states))
 
 
 def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
-    """A row for each operation: median and quartiles' distance over alternating rounds, one at least."""
-    made = []
+    """Times the operations and returns a row for each: median and quartiles' distance over alternating rounds."""
+    ready = []
     for operation in operations:
         jax.block_until_ready(operation.call())
-        made.append(operation)
-    times: list[list[float]] = [[] for _ in made]
+        ready.append(operation)
+    times: list[list[float]] = [[] for _ in ready]
     began = time.perf_counter()
     with tj.show_progress(title), progress_bar(repeats, "round") as bar:
         for _ in range(repeats):
-            for operation, taken in zip(made, times, strict=True):
+            for operation, taken in zip(ready, times, strict=True):
                 started = time.perf_counter()
                 jax.block_until_ready(operation.call())
                 taken.append(time.perf_counter() - started)
@@ -78,12 +78,12 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
             "program": operation.program,
             "runs": operation.runs,
         }
-        for operation, taken in zip(made, times, strict=True)
+        for operation, taken in zip(ready, times, strict=True)
     ]
 
 
 def standard(config: tj.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
-    """The network as everyone writes it: every block on every token, the class token read at the end."""
+    """The standard network, from the input of stage `start`: every block on every token; outputs "b c"."""
     every = tj.VisionTransformer(config.replace(pool="avg"))  # forms no query row of its own
     x = every.apply(w, x, 0, 1) if start == 0 else x
     for i in range(max(start - 1, 0), config.depth):

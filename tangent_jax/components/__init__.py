@@ -1,1 +1,1 @@
-"""Trained steps that leave training: sums of them, where they came from, where they are kept."""
+"""Components, tangent weights that leave training: their sums, their provenance, their store, their removal."""

@@ -2,7 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.store import Retrained, Store
+from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, require, show_progress
-from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import owners_of
+from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
@@ -30,7 +32,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Rows) -> dict[str, Fitted]:
-    """One fitted step for each shard, all trained as one program, each in its own order of examples; optima in turn."""
+    """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn."""
     if recipe.solver == "optimum":
         return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
     runs = [
@@ -49,14 +51,20 @@ def fill(
     shards: Rows,
     title: str,
     factors: bool = False,
+    owners: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
+
+    `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
+    owner's can be removed.
 
     A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
     that were removed from the store are left out of their shards, and said.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    anchor = make_provenance(predict)
+    names = [name for _, name in features.examples]
+    said = zip(names, owners_of(names, owners or {}), strict=True)
+    anchor = dataclasses.replace(make_provenance(predict), owners={name: owner for name, owner in said if owner})
     foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
     do = "Choose another folder for the stores"
     require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
@@ -81,11 +89,11 @@ def fill(
     for start in range(0, len(missing), AT_ONCE):
         names = missing[start : start + AT_ONCE]
         with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
-            fitted = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
-        for name, one in fitted.items():
-            made = dataclasses.replace(origin(name, one.seconds), certificate=one.certificate)
-            own = factors_of(predict, features.take(shards[name]), recipe, one.dw) if factors else None
-            store.add(name, jax.tree.map(np.asarray, one.dw), made, own)
+            fits = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
+        for name, fitted in fits.items():
+            provenance = dataclasses.replace(origin(name, fitted.seconds), certificate=fitted.certificate)
+            own = factors_of(predict, features.take(shards[name]), recipe, fitted.dw) if factors else None
+            store.add(name, jax.tree.map(np.asarray, fitted.dw), provenance, own)
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
@@ -94,7 +102,7 @@ def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree)
 
 
 def is_made_here(origin: Provenance, name: str) -> bool:
-    """Whether `fill` trained a component: its recipe is that of its name."""
+    """True for a component that `fill` trained: its recipe is that of its name."""
     return origin.recipe is not None and origin.recipe == origin.recipe.named(name)
 
 
@@ -121,45 +129,50 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     return predict
 
 
-def retrain(
-    origin: Provenance,
-    gone: set[str],
-    name: str,
-    cache: Cache | None = None,
-    weights: str | None = None,
-    start: Tree | None = None,
-    factors: bool = False,
-) -> Retrained | None:
-    """The component trained again from its recipe without the examples `gone`; None where nothing is left.
+class Retrained(NamedTuple):
+    """The component that takes a removed one's place.
 
-    Args:   start: of a component that was solved to its optimum, its step: the optimum of what is left, Lambda as it
-            was, is sought from there, in fewer passes. None: from zero. factors: whether its factors are made, too.
-    Raises: InputError where the images that are left are no longer in the data set, or a start is given for a component
-            that was not solved.
+    `distance_bound`: |grad L_retain| / lambda; `optimum`: where it is one; `factors`: where the removed one had some.
     """
+
+    dw: Tree
+    provenance: Provenance
+    distance_bound: float
+    optimum: Optimum | None = None
+    factors: Curvature | None = None
+
+
+def retrain(
+    store: Store, name: str, gone: set[str], images: Callable[[str], Examples], warm: bool, cache: Cache | None,
+    weights: str | None,
+) -> Retrained:  # fmt: skip
+    """A component trained again from its recipe, without its rows of the content identifiers `gone`.
+
+    Args:   images: opens the images of a data set; warm: begins the search for a new optimum at the old one, which
+            takes fewer passes than from zero.
+    Raises: InputError where the images that are left are no longer in the data set.
+    """
+    origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
-    solved, do = recipe.solver == "optimum" and origin.total_penalty, "Use --retrain"
-    require(solved or start is None, "retrain", "a component solved to its optimum, penalty > 0", name, do)
-    cache_of_recipe = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
-    train = open_dataset(recipe.dataset).train
-    wanted = {pair for pair in origin.examples if pair[0] not in gone}
-    pairs = zip(train.identifiers(), train.names, strict=True)
-    rows = np.array([i for i, pair in enumerate(pairs) if pair in wanted], int)
-    expected = f"the {len(wanted)} examples left of {name} in {recipe.dataset}"
-    require(len(rows) == len(wanted), "retrain", expected, len(rows))
-    if not len(rows):
-        return None
+    remaining = [pair for pair in origin.examples if pair[0] not in gone]
+    train = images(recipe.dataset)
+    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True))}
+    there = sum(pair in row_of for pair in remaining)
+    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
+    require(there == len(remaining), "remove", expected, f"{there} of them")
+    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
-        left = predict.features(train.take(rows), cache_of_recipe)
-    if solved:
+        left = predict.features(train.take(np.array(rows)), cache)
+    if recipe.solver == "optimum" and origin.total_penalty:
+        start = jax.tree.map(np.array, store[name]) if warm else None
         new = solved_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
         bound = distance_bound(predict, fitted.dw, left, recipe.objective())
-        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds), bound)
-    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if factors else new
+        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
+    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 
 
 def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
@@ -171,7 +184,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
-    made = origin.trained(left, solved.seconds, total_penalty=total, certificate=solved.certificate)
+    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
-    return Retrained(solved.dw, made, solved.certificate, optimum)
+    return Retrained(solved.dw, provenance, solved.certificate, optimum)

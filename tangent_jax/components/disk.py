@@ -2,7 +2,7 @@
 
     store.json                  marks the folder as a store: its identity, the version of the format
     journal.jsonl               one line per add, compose, remove, discard, export (journal.py), and HEAD, its count
-    components/ID.safetensors   dw, its provenance in the metadata (steps.py)
+    components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
@@ -28,24 +28,24 @@ import jax
 import numpy as np
 
 from tangent_jax.components.factors import as_tree, from_tree, of_subset
+from tangent_jax.components.files import encode_component, read_component, read_metadata
 from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
-from tangent_jax.components.steps import encode_step, read_metadata, read_step
 from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, digest, expanded, file_digest, locked, write_whole
+from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
 
 FORMAT = 2
-OURS = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?(\.partial)?")  # the names of the files that a store writes
+OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of the files that a store writes
 KINDS = ("components", "composed", "factors", "receipts")
 MARKS = ("store.json", "journal.jsonl", "HEAD")
 
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """What store.json says."""
+    """The fields of store.json."""
 
     format: int
     store: str
@@ -78,35 +78,34 @@ class Disk:
                 self.mark()
 
     def mark(self) -> None:
+        """Writes store.json, with a new identity."""
         write_whole(self.marker, sealed({"format": FORMAT, "store": uuid.uuid4().hex}))
 
     # Its files
 
     def file(self, kind: str, entry: Mapping[str, str]) -> Path:
-        do = f"Convert it: python -m experiments.store convert --store={self.root}"
-        old = "files" in entry
-        require(not old, "Store", "a store of this version", f"one of version 0.1 in {self.root}", do)
+        """The file that a journal entry names, in the folder of its kind."""
         return self.root / kind / f"{entry['id']}.safetensors"
 
     def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
-        """The step in a file, once the file's checksum is the journal's.
+        """The tangent weights in a file, once the file's checksum is the journal's.
 
         CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
         """
         whole = path.is_file() and is_whole(path, entry)
         require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
-        return read_step(path, check=False)[0]
+        return read_component(path, check=False)[0]
 
     def write(
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
         dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
-        weights = trees.fingerprint(dw)
-        content = encode_step(dw, weights, {**({"provenance": text} if text else {}), **(metadata or {})})
-        identity = digest(f"{weights}{time.time_ns()}{os.getpid()}".encode())[:16]
-        entry = {"id": identity, "weights": weights, "file": digest(content), "origin": digest(text.encode())}
-        entry["crc"] = f"{zlib.crc32(content):08x}"
+        tree_fingerprint = trees.fingerprint(dw)
+        content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
+        entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}
+        entry |= {"origin": fingerprint(text.encode()), "crc": f"{zlib.crc32(content):08x}"}
         write_whole(self.file(kind, entry), content)
         return entry
 
@@ -123,7 +122,7 @@ class Disk:
         return from_tree(self.checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
-        """Whether the Kronecker factors of a component are kept."""
+        """True where the store holds the Kronecker factors of a component."""
         return bool(self.state.components.get(name, {}).get("factors"))
 
     def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
@@ -160,9 +159,9 @@ class Disk:
         return dead + [p for p in partial if p.exists()]
 
     def sweep(self) -> None:
-        """Deletes what no line names."""
+        """Deletes every file of the store's that no line names."""
         for path in self.leftovers():
-            delete(path)
+            path.unlink()
 
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
@@ -179,15 +178,16 @@ class Disk:
             yield
 
     def load(self) -> None:
-        """Reads marker and journal; InputError where one is missing, or a later version wrote them."""
+        """Reads marker and journal; InputError where one is missing, or a later version or 0.1 wrote them."""
         if self.marker.exists():
             marker = parse_json("Store", self.marker.read_bytes(), self.marker)
-            known = isinstance(marker.get("format"), int) and 1 <= marker["format"] <= FORMAT
             do = "Update tangent_jax; nothing was changed"
-            require(known, "Store", f"a store of format {FORMAT} or earlier", marker.get("format"), do)
+            require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
             self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
+        is_old, do = any("crc" not in entry for entry in self.state.files()), "Convert it with tangent_jax 0.2 first"
+        require(not is_old, "Store", "a store of version 0.2 or later", f"one of version 0.1 in {self.root}", do)
 
 
 class Factors(Mapping[str, Curvature]):
@@ -209,18 +209,6 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
-def delete(path: Path) -> None:
-    """Removes a file, or a folder of version 0.1."""
-    if path.is_dir():
-        for part in sorted(path.rglob("*"), reverse=True):
-            part.rmdir() if part.is_dir() else part.unlink()
-        path.rmdir()
-    else:
-        path.unlink()
-
-
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
-    """Whether a file has the checksum of its journal entry; of an earlier version's, which has none, the hash."""
-    if "crc" not in entry:
-        return file_digest(path) == entry["file"]
+    """True for a file that has the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

@@ -1,66 +1,79 @@
-"""What a removal finds outside its store: caches and run folders of the removed images, and what it must leave alone.
+"""Erasure of removed images outside the store: in caches and run folders; and the list of what must be left alone.
 
 A component's provenance names the folders where this library wrote what it made of the component's images. There the
-rows of removed images are overwritten, and the step, factors and checkpoints of the removed run deleted. Named, but
-left alone: other stores beside this one, the data set itself, what is missing or cannot be written.
+rows of removed images are overwritten, and the component, factors and checkpoints of the removed run deleted. Other
+stores beside this one, the data set itself, and what is missing or cannot be written are named and left alone.
 """
 
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.receipts import Traces
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.models.cache import erase
 
 
-def erase_traces(store: Store, gone: Mapping[str, Iterable[str]], caches: Iterable[str] = ()) -> Traces:
+def erase_traces(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
+) -> Traces:
     """Deletes what this library wrote of removed examples, outside the store.
 
-    Args:   gone: of each component that goes, the content identifiers that are removed; caches: more caches to search.
+    Args:   names: of the components that go; identifiers: of the content that does; caches: searched besides the
+            folders that the components' provenance names.
     """
-    found, identifiers = Traces([], []), {i for removed in gone.values() for i in removed}
-    origins = {name: store.provenance(name) for name in gone}
-    folders = dict.fromkeys([*caches, *(place for origin in origins.values() for place in origin.kept)])
-    for place in folders:
-        folder = Path(place).expanduser().absolute()
-        if not folder.is_dir():
-            found.not_reached.append(f"{place}: not there now")
-            continue
-        try:
-            rows = erase(folder, identifiers)
-            found.deleted.extend(f"{cached}: rows of removed images" for cached in rows)
-        except OSError as error:
-            found.not_reached.append(f"{place}: {error.strerror}")
+    traces, origins = Traces([], []), {name: store.provenance(name) for name in names}
+    places = [*(os.fspath(cache) for cache in caches), *(p for origin in origins.values() for p in origin.folders)]
+    for place in dict.fromkeys(places):
+        erase_rows(Path(place).expanduser().absolute(), identifiers, place, traces)
     for name, origin in origins.items():
-        for place in origin.kept:
-            erase_run(Path(place), origin, store.state.components[name]["weights"], found)
+        for place in origin.folders:
+            erase_run(Path(place), origin, store.state.components[name]["weights"], traces)
         if origin.recipe is not None and origin.recipe.dataset != "digits":
-            found.not_reached.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
-    found.not_reached.extend(others(store, identifiers))
-    return Traces([*dict.fromkeys(found.deleted)], [*dict.fromkeys(found.not_reached)])
+            traces.not_reached.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
+    traces.not_reached.extend(others(store, identifiers))
+    return Traces([*dict.fromkeys(traces.deleted)], [*dict.fromkeys(traces.not_reached)])
 
 
-def erase_run(folder: Path, origin: Provenance, weights: str, found: Traces) -> None:
-    """Deletes a removed component's step, its factors and checkpoints from the folder where it was trained."""
-    step = folder / "dw.safetensors"
+def erase_rows(folder: Path, identifiers: set[str], place: str, traces: Traces) -> None:
+    """Overwrites the cached rows of removed images below a folder; what cannot be read or written is not reached."""
+    if not folder.is_dir():
+        traces.not_reached.append(f"{place}: not there now")
+        return
     try:
-        if step.exists() and trees.fingerprint(read_step(step, check=False)[0]) == weights:
-            step.unlink()
-            found.deleted.append(f"{step}: the removed step")
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        traces.not_reached.append(f"{place}: {error.strerror}")
+        return
+    for cached in inside:
+        try:
+            if erase(cached, identifiers):
+                traces.deleted.append(f"{cached}: rows of removed images")
+        except OSError as error:
+            traces.not_reached.append(f"{cached}: {error.strerror}")
+
+
+def erase_run(folder: Path, origin: Provenance, fingerprint: str, traces: Traces) -> None:
+    """Deletes a removed component, its factors and its checkpoints from the folder where it was trained."""
+    path = folder / "dw.safetensors"
+    try:
+        if path.exists() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
+            path.unlink()
+            traces.deleted.append(f"{path}: the removed component")
             factors = folder / "factors.safetensors"  # second moments of the removed images
             if factors.exists():
                 factors.unlink()
-                found.deleted.append(f"{factors}: the removed step's factors")
+                traces.deleted.append(f"{factors}: the removed component's factors")
         for checkpoints in (folder / "checkpoints", folder):
             if origin.run and (checkpoints / origin.run).is_dir():
                 shutil.rmtree(checkpoints / origin.run)
-                found.deleted.append(f"{checkpoints / origin.run}: checkpoints")
+                traces.deleted.append(f"{checkpoints / origin.run}: checkpoints")
     except (OSError, InputError) as error:
-        found.not_reached.append(f"{folder}: {error}")
+        traces.not_reached.append(f"{folder}: {error}")
 
 
 def others(store: Store, identifiers: set[str]) -> list[str]:

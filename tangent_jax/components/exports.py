@@ -1,8 +1,8 @@
-"""A composed model on its way out: the anchor and its step, under the names that others know.
+"""A composed model on its way out: the anchor and its tangent weights, under the names that others know.
 
     model.safetensors     w, as timm loads it
     tangent.safetensors   dw, the same names; a leaf that is absent is frozen
-    provenance.json       what the step is a sum of, and the hashes of the two files
+    provenance.json       the components that dw is a sum of, and the fingerprints of the two files
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs both: w + dw is another model.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.files import expanded, file_digest, write_whole, write_whole_folder
+from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
 from tangent_jax.models.anchor import Pretrained
@@ -34,7 +34,7 @@ def export(folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: 
         for name, tree in (("model", predict.w), ("tangent", dw)):
             content = encoded("export", predict.model, trees.leaves(tree), "world")
             write_whole(partial / f"{name}.safetensors", content)
-        files = {path.name: file_digest(path) for path in sorted(partial.iterdir())}
+        files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, "files": files}, indent=1) + "\n")
 
 
@@ -43,8 +43,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
 
     Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
     Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
-                was trained, the rest of it comes back with a step of zeros.
-    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or the step
+                was trained, the rest of it comes back with a dw of zeros.
+    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
     folder = expanded("load_export", folder)
@@ -53,7 +53,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
     files = parse_json("load_export", said.read_bytes(), said).get("files")
     for path in paths:
-        whole = isinstance(files, dict) and files.get(path.name) == file_digest(path)
+        whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     pretrained = read(paths[0]) if own is None else own

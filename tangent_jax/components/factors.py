@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.components.steps import read_step, write_step
+from tangent_jax.components.files import read_component, write_component
 from tangent_jax.core import Tree, refusal, trees
 from tangent_jax.models.signals import Layout
 from tangent_jax.solver.curvature import Curvature
@@ -44,12 +44,12 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
 
 def write_factors(path: Path, factors: Curvature) -> None:
     """The factors of a step in a file beside it."""
-    write_step(path, *as_tree(factors))
+    write_component(path, *as_tree(factors))
 
 
 def read_factors(path: Path) -> Curvature:
     """What `write_factors` wrote; InputError where it was altered, or is another file."""
-    return from_tree(*read_step(path), path)
+    return from_tree(*read_component(path), path)
 
 
 def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import refusal, require
-from tangent_jax.core.files import digest, write_whole
+from tangent_jax.core.files import fingerprint, write_whole
 
 START = "0" * 64
 
@@ -49,7 +49,7 @@ class Journal:
                 entry, whole = {}, False
             if not whole:
                 raise refusal("Store", "an unaltered journal", f"{self.path} altered at line {number} or before")
-            previous = digest(line)
+            previous = fingerprint(line)
             self.entries.append(entry)
         # a line is committed before it is counted: HEAD may be one behind
         counted = [self.count(lines) for lines in (len(self.lines), max(len(self.lines) - 1, 0))]
@@ -91,8 +91,8 @@ class Journal:
 
     def last(self) -> str:
         """The hash of the last line."""
-        return digest(self.lines[-1]) if self.lines else START
+        return fingerprint(self.lines[-1]) if self.lines else START
 
     def count(self, lines: int) -> str:
-        """What HEAD says of the first `lines` lines."""
-        return json.dumps({"lines": lines, "hash": digest(self.lines[lines - 1]) if lines else START}) + "\n"
+        """The text of HEAD after the first `lines` lines."""
+        return json.dumps({"lines": lines, "hash": fingerprint(self.lines[lines - 1]) if lines else START}) + "\n"

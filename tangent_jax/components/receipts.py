@@ -1,21 +1,22 @@
-"""Receipts: what a removal did, in a file that its store's journal commits, and how one is checked.
+"""Receipts of removals, files that the journal of their store commits, and the check of one.
 
 A receipt names its store and the journal's last line before the removal; the journal names the receipt's hash. So a
 receipt that was edited or forged is told from one of another store.
 """
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
-    "Exact for the components named: their weights and every composition that held them are deleted from this store, "
-    "and the composed weights are bitwise those of a store that never held them. What else this library had written "
+    "Exact for the components named: they and every composition that held them are deleted from this store, and "
+    "what is composed now is bitwise that of a store that never held them. What else this library had written "
     "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
     "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
     "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "
@@ -24,7 +25,7 @@ STATEMENT = (
 
 
 class Traces(NamedTuple):
-    """What a removal did outside its store: a line for all that was deleted, and for all that could not be reached."""
+    """The work of a removal outside its store: a line for all that it deleted, and for all that it could not reach."""
 
     deleted: list[str]
     not_reached: list[str]
@@ -32,9 +33,11 @@ class Traces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """Of a step that was moved to the optimum of what is left of its data: Lambda, which stayed what it was; how far
-    at most it was from that optimum before, and is now, in L2; the passes over the data that this took; whether it is
-    as close as was asked for."""
+    """The move of a component to the optimum of what is left of its data.
+
+    `total_penalty`: Lambda, which stays what it was; `certificate_before`, `certificate`: how far at most, in L2, the
+    component was from that optimum and is now; `passes`: over the data; `converged`: as close as was asked for.
+    """
 
     total_penalty: float
     certificate_before: float
@@ -45,10 +48,12 @@ class Optimum:
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a removal did, by the fingerprints of weights.
+    """The record of a removal; components are named by their fingerprints.
 
-    `deleted`: what it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images
-    or what was trained on them, and could not or must not delete; `optima`: of retrained components that are optima.
+    `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
+    it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was
+    trained on them, and could not or must not delete; `optima`: of retrained components that are optima; `path`: the
+    receipt's file, which does not say so itself.
     """
 
     removed: dict[str, str]
@@ -65,13 +70,22 @@ class Receipt:
     optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
     journal: str = ""
+    owner: str | None = None
+    path: Path = Path()
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """The text of a receipt's file."""
+    fields = dataclasses.asdict(receipt)
+    return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:
-    """(the receipt of a file, the hash of its text)."""
+    """(the receipt of a file, the fingerprint of its text)."""
     try:
         content = path.read_bytes()
-        return typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path), digest(content)
+        receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
+        return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What trains a component, as one value that JSON holds; the same value trains it again."""
+"""The recipe of a component, one value that JSON holds; the same value trains it again."""
 
 import dataclasses
 import zlib
@@ -67,7 +67,7 @@ class Recipe:
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        """What the objective or the optimiser refuses is told before any long work."""
+        """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
         self.objective()
         self.optimizer()
         require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
@@ -78,13 +78,15 @@ class Recipe:
 
     @property
     def key(self) -> Array:
-        """Decides the order of the examples."""
+        """The key of the order of the examples."""
         return jax.random.fold_in(jax.random.key(self.seed), self.order)
 
     def objective(self) -> Objective:
+        """The loss with its hyper-parameters, and the penalty."""
         return make_objective(self.loss, self.penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)})
 
     def optimizer(self) -> Optimizer:
+        """Adam, projected to the ball of the radius where one is given."""
         own = adam(self.learning_rate)
         return own if self.radius is None else projected(own, self.radius)
 
@@ -121,7 +123,7 @@ class Recipe:
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains a step from zero on the features, or those at `rows`; options are `fit`'s."""
+        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s."""
         if self.solver == "optimum":
             return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)

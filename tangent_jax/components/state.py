@@ -1,4 +1,4 @@
-"""What the lines of a store's journal make, replayed in order: the only place that knows what each line means."""
+"""The state that the lines of a store's journal make, in order: the only place that knows what each line means."""
 
 import dataclasses
 import re
@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from tangent_jax.core import refusal, require
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy.mechanism import Spent
 
-FIELDS = ("id", "weights", "file", "files", "origin", "crc", "factors")
+FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
+"""Of a file's entry. "weights" is the fingerprint of its numbers, under the name that version 0.2 gave it."""
 
 
 def hidden(identifiers: Iterable[str]) -> set[str]:
     """Content identifiers, hashed again: a store knows what was removed from it, without saying whose it was."""
-    return {digest(f"removed {identifier}".encode()) for identifier in identifiers}
+    return {fingerprint(f"removed {identifier}".encode()) for identifier in identifiers}
 
 
 @dataclasses.dataclass
@@ -34,16 +35,16 @@ class State:
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
     def has_forgotten(self, identifier: str) -> bool:
-        """Whether an example of this content identifier was removed from the store."""
+        """True where an example of this content identifier was removed from the store."""
         return not self.forgotten.isdisjoint(hidden([identifier]))
 
     def apply(self, line: dict[str, Any]) -> None:
-        """One more line."""
+        """Takes one more line into the state."""
         entry = {key: line[key] for key in FIELDS if key in line}
         operation = line["op"]
         if operation == "add":
             self.components[line["name"]] = entry
-        elif operation == "convert":
+        elif operation == "convert":  # by version 0.2, of a store of 0.1
             self.components, self.composed = dict(line["components"]), {}
         elif operation == "compose":
             names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
@@ -96,9 +97,9 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 
 
 def well_formed(state: State) -> bool:
-    """Whether every file that the lines name is one that a store writes, with its hashes."""
+    """True where every file that the lines name is one that a store writes, with its hashes."""
     entries = state.files()
-    named = [entry.get("file", entry.get("files")) for entry in entries] + [entry.get("weights") for entry in entries]
+    named = [entry.get(field, "") for entry in entries for field in ("file", "weights")]
     identities = [*(entry.get("id") for entry in entries), *state.receipts]
-    are_ours = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{16}", one) for one in identities)
-    return are_ours and all(isinstance(one, str) for one in [*named, *state.receipts.values(), *state.components])
+    are_ours = all(isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) for text in identities)
+    return are_ours and all(isinstance(text, str) for text in [*named, *state.receipts.values(), *state.components])

@@ -18,62 +18,65 @@ import numpy as np
 from tangent_jax.core import Tree, require
 
 
-def weighted_sum(components: Iterable[Tree], weights: Iterable[float]) -> Tree:
+def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
     """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
 
     Args:       components: trees on the device or on the host, or an iterator that reads them one by one: no more
                 than the running sum and one component are held.
     Returns:    a tree on the device if the components are, else on the host.
-    Guarantees: the same bits for the same components, weights and order, on either.
+    Guarantees: the same bits for the same components, coefficients and order, on either.
     Raises:     InputError for no component, unequal numbers, or trees of unequal structure or shapes.
     """
-    total, first, count, weights = None, None, 0, list(weights)
-    require(np.isfinite(weights).all(), "weighted_sum", "finite weights", weights)
+    total, first, count, coefficients = None, None, 0, list(coefficients)
+    require(np.isfinite(coefficients).all(), "weighted_sum", "finite coefficients", coefficients)
+    expected = f"as many components as coefficients ({len(coefficients)}), at least 1"
     for component in components:
-        require(count < len(weights), "weighted_sum", f"as many weights as components ({len(weights)})", "more")
+        require(count < len(coefficients), "weighted_sum", expected, "more")
         shapes = shapes_of(component)
         alike, other = first is None or shapes == first, f"component {count} with other leaves or shapes"
         require(alike, "weighted_sum", "components of one subset and architecture", other)
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(component) if not jnp.issubdtype(leaf.dtype, jnp.floating)}
         require(not kinds, "weighted_sum", "components of floats", ", ".join(kinds))
-        first, add = shapes, partial(accumulate, weights[count])
-        alone = partial(scaled, weights[count])
+        first, add = shapes, partial(accumulate, coefficients[count])
+        alone = partial(scaled, coefficients[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
         del component  # before the next is read
-    expected = f"as many components as weights ({len(weights)}), at least 1"
-    require(count == len(weights) and count, "weighted_sum", expected, count)
+    require(count == len(coefficients) and count, "weighted_sum", expected, count)
     return total
 
 
-def scaled(weight: float, leaf: Any) -> Any:
-    return leaf * np.asarray(weight, leaf.dtype)
+def scaled(coefficient: float, leaf: Any) -> Any:
+    """coefficient leaf, in the leaf's dtype."""
+    return leaf * np.asarray(coefficient, leaf.dtype)
 
 
 BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's caches
 
 
-def accumulate(weight: float, total: Any, leaf: Any) -> Any:
-    """total + weight leaf; in place on the host, block by block."""
+def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
+    """total + coefficient leaf; in place on the host, block by block."""
     if not isinstance(total, np.ndarray):
-        return total + scaled(weight, leaf)
+        return total + scaled(coefficient, leaf)
     flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
     for start in range(0, flat.size, BLOCK):
         block = flat[start : start + BLOCK]
-        np.add(block, scaled(weight, terms[start : start + BLOCK]), out=block)
+        np.add(block, scaled(coefficient, terms[start : start + BLOCK]), out=block)
     return total
 
 
-def compose(components: Mapping[str, Tree], weights: Mapping[str, float] | None = None) -> Tree:
+def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
     """The weighted sum of named components (None: the paper's composition, their mean), in the order of their names.
 
     Args:       components: read one at a time, so a mapping may read them from disk as it is asked.
     Guarantees: bitwise the same whatever the order of insertion; so removing a component and composing the
                 survivors is bitwise what it would have been had the component never existed.
     """
-    names = sorted(components if weights is None else weights)
-    steps = (components[name] for name in names)
-    return mean(steps, len(names)) if weights is None else weighted_sum(steps, [weights[name] for name in names])
+    names = sorted(components if coefficients is None else coefficients)
+    terms = (components[name] for name in names)
+    if coefficients is None:
+        return mean(terms, len(names))
+    return weighted_sum(terms, [coefficients[name] for name in names])
 
 
 def mean(components: Iterable[Tree], count: int) -> Tree:
@@ -98,4 +101,5 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
 
 
 def shapes_of(tree: Tree) -> tuple:
+    """(the structure of a tree, the shapes of its leaves): equal for components that can be summed."""
     return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]

@@ -1,8 +1,8 @@
-"""What every other package stands on: notation, trees, identities, messages, files, progress."""
+"""The foundation of all other packages: notation, trees, identities, messages, files, progress."""
 
 from tangent_jax.core import files, placement, records, trees
 from tangent_jax.core.checks import InputError, finite_number, refusal, require, whole_number
-from tangent_jax.core.identity import identity
+from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, request_stop, show_progress
 

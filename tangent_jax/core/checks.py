@@ -6,7 +6,7 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """What the caller handed in cannot be used; the message says what was expected and what to do."""
+    """An argument or a file that cannot be used; the message says what was expected and what to do."""
 
 
 def require(condition: Any, function: str, expected: str, got: object, do: str = "") -> None:
@@ -16,13 +16,13 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 
 
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
-    """The InputError itself, for `raise ... from`; always one line."""
+    """Returns the InputError itself, for `raise ... from`; its message is one line."""
     text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
     return InputError(" ".join(text.split("\n")).encode(errors="backslashreplace").decode())
 
 
 def whole_number(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The whole number `value`, of Python or NumPy, in low..high; InputError for another, and for True or 1.0."""
+    """Returns `value`, a whole number of Python or NumPy in low..high; InputError for any other, True and 1.0 too."""
     within = f"{name} >= {low}" if high is None else f"{name} in {low}..{high}"
     try:
         number = operator.index(value)

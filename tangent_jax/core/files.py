@@ -1,4 +1,4 @@
-"""Files and folders written whole or not at all, their hashes, and the one lock."""
+"""Files and folders written whole or not at all, their fingerprints, and the one lock."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ from tangent_jax.core.checks import refusal, require
 
 
 def expanded(function: str, path: str | os.PathLike) -> Path:
-    """The path, `~` and `~user` resolved; InputError for what is no path, and for a user without a home."""
+    """The path with `~` and `~user` resolved; InputError for a value that is no path, or a user without a home."""
     try:
         text = os.fspath(path)
         require(isinstance(text, str) and text, function, "a path", repr(text))
@@ -25,7 +25,7 @@ def expanded(function: str, path: str | os.PathLike) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """The content is on the disk under `path` when this returns; a kill before that leaves what was there."""
+    """Writes a file whole: it is on the disk when this returns, and a kill before that leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -39,12 +39,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def allocate(path: Path, size: int) -> None:
-    """A file of this size, its blocks reserved: a full disk is an OSError here, not a fault in a memory map.
+    """Makes a file of this size and reserves its blocks: a full disk is an OSError here, no fault in a memory map.
 
     Raises: OSError naming the file, of which nothing is left.
     """
     try:
-        with path.open("ab") as file:
+        path.touch()
+        with path.open("r+b") as file:
             file.truncate(size)
             if size:
                 reserve(file.fileno(), size)
@@ -54,7 +55,7 @@ def allocate(path: Path, size: int) -> None:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Reserves a file's blocks; where the system has no such call, as macOS, by writing them."""
+    """Reserves a file's blocks; on a system without such a call, such as macOS, it writes zeros."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
@@ -65,7 +66,7 @@ def reserve(descriptor: int, size: int) -> None:
 
 @contextmanager
 def write_whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` when the `with` ends; after an exception nothing is left of it."""
+    """Yields a folder to fill, which becomes `path` when the `with` ends; after an exception it is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
     try:
@@ -80,21 +81,21 @@ def write_whole_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def digest(content: bytes) -> str:
-    """SHA-256 (hex)."""
+def fingerprint(content: bytes) -> str:
+    """SHA-256 (hex) of bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
-def file_digest(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """SHA-256 (hex) of a file, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def folder_digest(path: Path) -> str:
+def folder_fingerprint(path: Path) -> str:
     """SHA-256 (hex) over the names and bytes of all files of a folder."""
     files = sorted(p for p in path.rglob("*") if p.is_file())
-    return digest("".join(f"{p.relative_to(path)} {file_digest(p)}\n" for p in files).encode())
+    return fingerprint("".join(f"{p.relative_to(path)} {file_fingerprint(p)}\n" for p in files).encode())
 
 
 def synchronize(path: Path) -> None:
@@ -107,13 +108,13 @@ def synchronize(path: Path) -> None:
 
 
 class Lock:
-    """A held lock file."""
+    """A lock file that this process holds."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
 
     def is_there(self) -> bool:
-        """Whether the path still names the file that is held: else another process may hold a new one."""
+        """True where the path still names the file that is held; else another process may hold a new one."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         except FileNotFoundError:
@@ -127,9 +128,9 @@ class Lock:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
-    """Holds the lock file `path`, with other readers where `shared`; a process that must wait says for whom.
+    """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
-    A reader on a disk where nothing can be written holds nothing (None): there, nobody writes.
+    A process that waits prints the name of the holder on stderr. On a disk that nobody can write a reader gets None.
     Raises: InputError where another process holds it and `wait` is False.
     """
     while True:

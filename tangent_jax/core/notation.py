@@ -1,12 +1,12 @@
-"""The letters and the pair that every floor above uses.
+"""The letters of axes, and the pair of a value and its tangent, as every package writes them.
 
 One letter names one axis, in annotations and in einsum strings alike:
 
     b example     n query token   m key token    h head       e width per head
     d model width f MLP width     c class        s component model
 
-The tangent of `x` is `dx`; `w` is the pre-trained anchor, `dw` the trained step. `None` in the
-place of a tangent is a structural zero: it is never stored, multiplied or added.
+The tangent of `x` is `dx`; `w` is the anchor, the pre-trained weights, and `dw` the tangent weights that training
+changes. `None` in the place of a tangent is a structural zero: it is never stored, multiplied or added.
 """
 
 from typing import Any, NamedTuple

@@ -1,9 +1,9 @@
-"""Devices and processes: where examples and steps live, which process writes, and numbers that all must agree on.
+"""Placement on devices and processes.
 
-examples      over all local devices along the mesh's one axis, "examples", where they divide; the sums follow
-a step dw     whole on every device
-files         written by process 0
-random keys   drawn by process 0, known to all
+examples          over all local devices along the mesh's one axis, "examples", where they divide; the sums follow
+tangent weights   whole on every device
+files             written by process 0
+random keys       drawn by process 0, known to all
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def mesh() -> Mesh:
 
 
 def over_examples(array: Any, axis: int) -> Array:
-    """The array with `axis` divided over the mesh where it divides; whole on every device elsewhere."""
+    """The array with `axis` divided over the mesh; whole on every device where the devices do not divide it."""
     devices = mesh()
     if devices.size == 1:
         return jnp.asarray(array)
@@ -39,18 +39,18 @@ def replicated(tree: Tree) -> Tree:
 
 
 def memory() -> int | None:
-    """The bytes of all devices of the mesh together; None where they do not say, as a CPU."""
+    """The bytes of all devices of the mesh together; None for devices that do not report them, such as a CPU."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats["bytes_limit"] * len(jax.local_devices()) if "bytes_limit" in stats else None
 
 
 def is_writer() -> bool:
-    """Whether this process is the one that writes files."""
+    """True in the one process that writes files."""
     return jax.process_index() == 0
 
 
 def agreed(value: np.ndarray) -> np.ndarray:
-    """Process 0's value, in every process: for what is drawn from entropy, which each would draw for itself."""
+    """Returns process 0's value in every process: a draw from entropy differs between them."""
     if jax.process_count() == 1:
         return value
     return np.asarray(multihost_utils.broadcast_one_to_all(value))

@@ -1,7 +1,7 @@
-"""The bar of long work, on stderr with rate and time left; and the request to stop, which long work obeys at each step.
+"""Progress bars of long work on stderr, with rate and time left, and the request to stop.
 
-A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next step. So work ends where it is
-whole, and never inside a library that would swallow the exception.
+A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next update. So work ends between two
+whole pieces, and never inside a library that would swallow the exception.
 """
 
 import sys
@@ -28,12 +28,12 @@ def show_progress(title: str | None) -> Iterator[None]:
 
 
 def request_stop() -> None:
-    """Long work ends at its next step."""
+    """Makes long work end at the next update of its bar."""
     _STOP.set()
 
 
 def is_stopping() -> bool:
-    """Whether the work that runs is asked to end."""
+    """True from `request_stop` until the next `check_stop`."""
     return _STOP.is_set()
 
 
@@ -45,12 +45,13 @@ def check_stop() -> None:
 
 
 class Bar(tqdm):
-    """A bar whose every step is a place to stop."""
+    """A bar at whose updates the work can stop."""
 
     def update(self, n: float | None = 1) -> bool | None:
-        shown = super().update(n)
+        """Counts n more, then raises KeyboardInterrupt where a stop was requested."""
+        displayed = super().update(n)
         check_stop()
-        return shown
+        return displayed
 
     def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = False, **values: Any) -> None:
         """The values beside the bar, shown when it is drawn next."""
@@ -58,17 +59,19 @@ class Bar(tqdm):
 
 
 class Lines:
-    """A stream in whole lines: what a bar draws over and over on a terminal."""
+    """A stream that gets a bar as whole lines, which a terminal would draw one over the other."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> None:
+        """Writes the text as one line; nothing for an empty one."""
         line = text.replace("\r", "").strip()
         if line:
             self.stream.write(f"{line}\n")
 
     def flush(self) -> None:
+        """Flushes the stream."""
         self.stream.flush()
 
 
@@ -76,7 +79,7 @@ EVERY = 30.0  # seconds between two lines where stderr is no terminal
 
 
 def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
-    """A bar that begins at `done` of `total` (None: not known); silent outside `show_progress`.
+    """Returns a bar that begins at `done` of `total` (None: unknown); silent outside `show_progress`.
 
     Where stderr is no terminal, it is one plain line every 30 seconds, and nothing for shorter work.
     """

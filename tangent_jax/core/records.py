@@ -1,6 +1,6 @@
-"""What is read back from disk, checked in one place: text, JSON, and the types of every field.
+"""Records read back from disk and checked in one place: text, JSON, and the types of every field.
 
-A record is described by a dataclass; `typed` builds it from JSON, or says which field is missing, unknown or wrong.
+A dataclass describes a record; `typed` builds it from JSON, or names the field that is missing, unknown or wrong.
 """
 
 import codecs
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import InputError, refusal, require
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def read_text(function: str, path: Path) -> str:
-    """The text of a file, in UTF-8 or what its byte-order mark says; InputError naming the file otherwise."""
+    """The text of a file, in UTF-8 or the encoding of its byte-order mark; InputError naming the file otherwise."""
     return as_text(function, path.read_bytes(), path)
 
 
 def as_text(function: str, content: bytes, where: object) -> str:
-    """The text that bytes are; `where` names them."""
+    """The bytes as text; `where` names them in an error."""
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     try:
         return content.decode(encoding)
@@ -37,7 +37,7 @@ def read_lines(function: str, path: Path) -> list[str]:
 
 
 def parse_json(function: str, content: bytes | str, where: object) -> dict[str, Any]:
-    """The JSON object that the content is; InputError naming `where` for anything else."""
+    """The content as a JSON object; InputError naming `where` for anything else."""
     text = content if isinstance(content, str) else as_text(function, content, where)
     try:
         value = json.loads(text)
@@ -57,20 +57,20 @@ def whole_lines(kind: Any, path: Path) -> list[Any]:
 
 
 def sealed(fields: dict[str, Any]) -> str:
-    """The fields as JSON with the SHA-256 over them: an edit shows. Whoever edits may also compute it anew."""
-    return json.dumps({**fields, "sha256": digest(json.dumps(fields).encode())}) + "\n"
+    """The fields as JSON with their SHA-256, which shows an edit by anyone who does not compute it anew."""
+    return json.dumps({**fields, "sha256": fingerprint(json.dumps(fields).encode())}) + "\n"
 
 
 def unsealed(kind: Any, function: str, path: Path, do: str) -> Any:
     """The dataclass that `sealed` wrote to a file; InputError where the file is damaged or was edited."""
     fields = parse_json(function, path.read_bytes(), path)
-    said = fields.pop("sha256", None)
-    require(said == digest(json.dumps(fields).encode()), function, f"an unaltered {path}", "one that was edited", do)
+    seal, own = fields.pop("sha256", None), fingerprint(json.dumps(fields).encode())
+    require(seal == own, function, f"an unaltered {path}", "one that was edited", do)
     return typed(kind, fields, function, path)
 
 
 def typed(kind: Any, value: Any, function: str, where: object) -> Any:
-    """`value`, as JSON gives it, as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
+    """Returns a value of JSON as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
 
     Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
             number with a fraction no whole one.
@@ -108,7 +108,7 @@ def record(kind: Any, value: dict[str, Any], function: str, where: object) -> An
 
 
 def matches(kind: Any, value: Any) -> bool:
-    """Whether JSON's value may be a `kind`, its own entries apart."""
+    """True where a value of JSON may be a `kind`; its entries are not looked at."""
     origin = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return any(matches(k, value) for k in get_args(kind))
@@ -133,6 +133,6 @@ def spelled(kind: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value in few letters."""
+    """The repr of a value, cut after 60 letters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,4 +1,4 @@
-"""Some rows of an array or memory map, as an array that is read where it is asked for."""
+"""Rows of an array or memory map, as an array that reads only the rows that are indexed."""
 
 from typing import Any
 

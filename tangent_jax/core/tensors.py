@@ -3,8 +3,8 @@
     header     8 bytes of length, then JSON: {name: {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}
     tensors    little-endian, one after another
 
-Written by safetensors, so anyone can read it. The reader is ours, for the memory maps and bfloat16; nothing is
-allocated for a header that the file does not bear out.
+Written by safetensors, so anyone can read it. The reader is ours, for the memory maps and bfloat16; it checks the
+header against the file's size before it allocates anything.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ class Entry:
 
 
 def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
-    """The file as bytes."""
+    """The tensors and the metadata as the bytes of a safetensors file."""
     return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, dict(metadata))
 
 
 def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
-    """(tensors by name, metadata, where the tensors begin), every entry checked against the file's size.
+    """Returns (entries by name, metadata, offset of the tensors), every entry checked against the file's size.
 
     Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
     """
@@ -73,7 +73,7 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
 
 
 def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
+    """Returns (tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
 
     Raises: InputError for a file that is missing, cut short, or holds other numbers than floats.
     """

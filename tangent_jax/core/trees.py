@@ -80,7 +80,7 @@ def pair(w: Tree, dw: Tree) -> Tree:
 
 
 def cast(tree: Tree, dtype: jax.typing.DTypeLike | None) -> Tree:
-    """Every leaf in `dtype` (None: as it is)."""
+    """The tree with every leaf in `dtype` (None: unchanged)."""
     return tree if dtype is None else jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
 
 
@@ -92,8 +92,8 @@ def select(w: Tree, keep: Callable[[str], bool]) -> Tree:
 def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], Any]:
     """Trees of one structure as one: (leaves, axes, structure).
 
-    A leaf that is one object in all of them is shared, axis None; others are stacked along a new axis 0: what
-    `jax.vmap(..., in_axes=list(axes))` takes.
+    A leaf that is one object in all of them is shared, axis None; others are stacked along a new axis 0, as
+    `jax.vmap(..., in_axes=list(axes))` takes them.
     """
     structures = {jax.tree.structure(tree) for tree in trees}
     require(len(structures) == 1, "stack", "trees of one structure, at least one", f"{len(structures)} structures")
@@ -104,7 +104,7 @@ def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], A
 
 
 def as_pytree(function: Callable) -> Callable:
-    """The function as a pytree that jit takes as data; a plain function becomes one without leaves."""
+    """The function as a pytree, which jit takes as data; a plain function becomes one without leaves."""
     return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
 
 
@@ -114,13 +114,13 @@ def leaf_key(key: Array, path: str) -> Array:
 
 
 def vdot(a: Tree, b: Tree) -> Array:
-    """The inner product over the whole tree."""
+    """The inner product over the whole tree, a scalar."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return sum((jnp.vdot(x, y) for x, y in pairs), start=jnp.zeros(()))
 
 
 def squared_norm(tree: Tree) -> Array:
-    """The squared L2 norm over the whole tree."""
+    """The squared L2 norm over the whole tree, a scalar."""
     return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 
@@ -130,12 +130,12 @@ def fingerprint(tree: Tree) -> str:
     Guarantees: equal for equal trees whatever the order of insertion or the device; differs when any
     bit of any leaf does.
     """
-    digest = hashlib.sha256()
+    state = hashlib.sha256()
     for path, leaf in sorted(leaves(tree).items()):
         value = np.asarray(leaf)
-        digest.update(f"{path} {value.dtype} {value.shape};".encode())
-        digest.update(array_bytes(value))
-    return digest.hexdigest()
+        state.update(f"{path} {value.dtype} {value.shape};".encode())
+        state.update(array_bytes(value))
+    return state.hexdigest()
 
 
 def array_bytes(value: np.ndarray) -> bytes | memoryview:

@@ -1,1 +1,1 @@
-"""Images: where they come from, how they are decoded, which shard they belong to."""
+"""Data sets of images: sources, decoding, preprocessing, shards."""

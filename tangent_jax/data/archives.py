@@ -36,6 +36,7 @@ def locate(path: Path, *markers: str) -> Path:
 
 
 def lines(path: Path) -> list[str]:
+    """The lines of a list, without empty ones and comments."""
     return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
 
 
@@ -51,17 +52,19 @@ def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -
 
 
 def caltech256(path: Path) -> Dataset:
+    """Caltech-256 without its clutter; of each class 60 images train, the first by content, as it has no order."""
     root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
     lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
         images = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES]
-        ranked = sorted(images, key=lambda p: content_identifier(p.read_bytes()))  # no order of the authors'
+        ranked = sorted(images, key=lambda p: content_identifier(p.read_bytes()))
         pairs = [(f"{folder.name}/{p.name}", folder.name) for p in ranked]
         lists = {"train": lists["train"] + pairs[:60], "test": lists["test"] + pairs[60:]}
     return from_lists("caltech256", root, lists)
 
 
 def mit67(path: Path) -> Dataset:
+    """MIT-67, indoor scenes."""
     root = locate(path, "Images", "TrainImages.txt", "TestImages.txt")
     listed = {name: lines(root / f"{file}Images.txt") for name, file in (("train", "Train"), ("test", "Test"))}
     lists = {name: [(item, item.split("/")[0]) for item in items] for name, items in listed.items()}
@@ -69,6 +72,7 @@ def mit67(path: Path) -> Dataset:
 
 
 def aircraft(path: Path) -> Dataset:
+    """FGVC-Aircraft, by variant."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"images_variant_{file}.txt" for file in names.values()))
     listed = {
@@ -79,6 +83,7 @@ def aircraft(path: Path) -> Dataset:
 
 
 def cub200(path: Path) -> Dataset:
+    """CUB-200-2011, birds."""
     names = ("images", "image_class_labels", "train_test_split", "classes")
     root = locate(path, *(f"{name}.txt" for name in names), "images")
     table = {name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt")) for name in names}
@@ -90,6 +95,7 @@ def cub200(path: Path) -> Dataset:
 
 
 def cars(path: Path) -> Dataset:
+    """Stanford Cars."""
     root = locate(path, "cars_train", "cars_test", "devkit/cars_train_annos.mat", "devkit/cars_meta.mat")
     labelled = [p for p in (root / "devkit", root) if (p / "cars_test_annos_withlabels.mat").exists()]
     require(labelled, "open_dataset", "cars_test_annos_withlabels.mat beside devkit/", f"{root} without it")
@@ -106,6 +112,7 @@ def cars(path: Path) -> Dataset:
 
 
 def dogs(path: Path) -> Dataset:
+    """Stanford Dogs."""
     root = locate(path, "Images", "train_list.mat", "test_list.mat")
     lists = {}
     for name in ("train", "test"):
@@ -115,6 +122,7 @@ def dogs(path: Path) -> Dataset:
 
 
 def pets(path: Path) -> Dataset:
+    """Oxford Pets, by breed."""
     root = locate(path, "images", "annotations/trainval.txt", "annotations/test.txt")
     lists = {}
     for name, file in (("train", "trainval"), ("test", "test")):
@@ -124,6 +132,7 @@ def pets(path: Path) -> Dataset:
 
 
 def dtd(path: Path, split: int = 1) -> Dataset:
+    """Describable textures, by one of the ten official splits."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
     listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}
@@ -143,4 +152,4 @@ ARCHIVES: dict[str, Callable[..., Dataset]] = {
 }
 
 SPLITS = {"dtd": 10}
-"""How many official splits an archive has; the first is read unless another is asked for."""
+"""The number of official splits of an archive; the first is read by default."""

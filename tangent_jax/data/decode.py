@@ -19,15 +19,15 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.data.preprocessing import Preprocessing
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-MOST_PIXELS = 89_000_000  # of an image, as it lies and as it is resized: Pillow warns of more
+MOST_PIXELS = 89_000_000  # of an image, before and after it is resized: Pillow warns of more
 DO = "Mend or remove it, or set skip_unreadable=True"
 
 
 def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Preprocessing) -> np.ndarray:
-    """One image, encoded or as a uint8 array, made "size size 3" uint8.
+    """Decodes one image, encoded or a uint8 array, to "size size 3" uint8.
 
     Source: torchvision's Resize and CenterCrop, as timm evaluates: short side to floor(size / crop).
-    Raises: InputError naming the image where it cannot be read, is too large, or its range of values is not known.
+    Raises: InputError naming an image that cannot be read, is too large, or has an unknown range of values.
     """
     try:
         if isinstance(image, np.ndarray):
@@ -52,7 +52,7 @@ def decode(image: bytes | np.ndarray, name: str, size: int, preprocessing: Prepr
 
 
 def as_rgb(picture: Image.Image, name: str) -> Image.Image:
-    """The image upright and in RGB, as the module's table says."""
+    """The image upright and in RGB, by the rules of the module's table."""
     picture = ImageOps.exif_transpose(picture)
     known = picture.mode not in ("I", "F")
     require(known, "decode", "8 or 16 bits a channel", f"{name} in mode {picture.mode}, of a range not known", DO)
@@ -67,7 +67,7 @@ def as_rgb(picture: Image.Image, name: str) -> Image.Image:
 def decode_ahead(
     jobs: Iterable[Callable[[], np.ndarray]], workers: int, ahead: int
 ) -> Iterator[np.ndarray | InputError]:
-    """The results of `jobs` in order, `ahead` of them decoded in threads before they are asked for.
+    """Yields the results of `jobs` in order, the next `ahead` of them decoded in threads meanwhile.
 
     Pillow decodes and resizes without the interpreter's lock. An unreadable image yields its InputError.
     """

@@ -4,9 +4,9 @@
     train/CLASS/IMAGE, test/...     splits: train, test, validation (or val, valid), in any case of letters
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
-Left out, and said: hidden files and folders, files in a class that are no images, images in no class, links to
-nothing, and links that lead in a circle. Other links are followed. A manifest.json in a zip must be ours; in a folder
-it is read only if it has `classes` and `items`.
+Left out, each with a remark: hidden files and folders, files in a class that are no images, images in no class, links
+to nothing, and links that lead in a circle. Other links are followed. A manifest.json in a zip must be ours; in a
+folder it is read only if it has `classes` and `items`.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ Make = Callable[[Iterable[str], Iterable[int]], Examples]
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What manifest.json holds: names of classes, and (image, split, class index)."""
+    """The content of manifest.json: names of classes, and (image, split, class index)."""
 
     classes: tuple[str, ...]
     items: tuple[tuple[str, str, int], ...]
 
 
 def folder(where: str) -> Dataset:
-    """The data set of a folder or a zip."""
+    """Opens the data set of a folder or a zip."""
     path = existing(where)
     if path.is_dir():
         names, folders, remarks = walk(path)
@@ -62,9 +62,9 @@ def folder(where: str) -> Dataset:
 
 
 def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
-    """(files, folders, remarks) below a folder, by relative names in order; links are followed, but not in circles."""
+    """(files, folders, remarks) below a folder, by sorted relative names; links are followed, but not in circles."""
     names, folders, remarks, seen = [], [], [], set()
-    for where, inner, found in os.walk(root, followlinks=True):
+    for where, inner, own in os.walk(root, followlinks=True):
         here = Path(where).relative_to(root)
         real = os.path.realpath(where)
         if real in seen:
@@ -73,14 +73,14 @@ def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
             continue
         seen.add(real)
         folders += [] if where == os.fspath(root) else [str(here)]
-        names += [str(here / name) for name in found if (root / here / name).is_file()]
-        dangling = [str(here / name) for name in found if not (root / here / name).exists()]
+        names += [str(here / name) for name in own if (root / here / name).is_file()]
+        dangling = [str(here / name) for name in own if not (root / here / name).exists()]
         remarks += [f"left out {name}: a link to nothing" for name in sorted(dangling)]
     return sorted(names), sorted(folders), remarks
 
 
 def folder_manifest(path: Path) -> dict | None:
-    """A folder's manifest.json where it is one of ours: many programs leave a file of this name."""
+    """A folder's manifest.json where it is one of ours, else None: many programs write a file of this name."""
     try:
         manifest = parse_json("open_dataset", (path / "manifest.json").read_bytes(), path)
     except InputError:
@@ -89,7 +89,7 @@ def folder_manifest(path: Path) -> dict | None:
 
 
 def from_folders(path: Path, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
-    """The data set of class sub-folders."""
+    """The data set of class sub-folders, in splits where their parents are."""
     classes, items_by_split, more = by_folder(names, folders)
     splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
     do = "Name the folder of training images train"
@@ -98,16 +98,16 @@ def from_folders(path: Path, names: list[str], folders: list[str], remarks: list
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or a folder around it is hidden, or what macOS adds to a zip."""
+    """True for a hidden file, a file in a hidden folder, and a file that macOS adds to a zip."""
     return name.startswith("__MACOSX") or any(part.startswith(".") for part in name.split("/"))
 
 
 def by_folder(
     names: list[str], folders: list[str]
 ) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]], list[str]]:
-    """Classes, (name, class index) by split, and remarks; the split is "" where there are no folders of splits.
+    """Returns the classes, (name, class index) by split, and remarks; the split is "" without folders of splits.
 
-    A single folder around everything is passed over.
+    A single folder around everything is skipped.
     """
     visible = [f for f in folders if not is_hidden(f)]
     shown = [n for n in names if not is_hidden(n)]
@@ -129,17 +129,17 @@ def by_folder(
         if len(part) > depth + 1:
             items[split_of[part[0]] if split_of else ""].append((name, index[part[depth]]))
     used = {name for pairs in items.values() for name, _ in pairs}
-    left = {
+    unused = {
         "hidden files": [n for n in names if is_hidden(n) and not n.startswith("__MACOSX") and n not in used],
         "files that are no images": [n for n in shown if n not in images and n != "manifest.json"],
         "images in no class": [n for n in images if n not in used],
     }
-    remarks = [f"left out {len(found)} {kind}, such as {found[0]}" for kind, found in left.items() if found]
+    remarks = [f"left out {len(group)} {kind}, such as {group[0]}" for kind, group in unused.items() if group]
     return classes, items, remarks
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
-    """Train and test by the content's hash: one image coming or going moves no other."""
+    """Train and test by the content identifier: an image that comes or goes moves no other."""
     test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in examples.identifiers()], bool)
     return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
 
@@ -148,7 +148,7 @@ def by_content(examples: Examples) -> dict[str, Examples]:
 
 
 def open_zip(path: Path) -> zipfile.ZipFile:
-    """The zip, or one line for a file that is none."""
+    """Opens a zip; InputError for a file that is none."""
     try:
         return zipfile.ZipFile(path)
     except Exception as error:
@@ -157,7 +157,7 @@ def open_zip(path: Path) -> zipfile.ZipFile:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """One member of a zip, no larger than an image is; threads may read together, as ZipFile locks its file."""
+    """Reads one member of a zip, at most as large as an image; threads may read together, as ZipFile locks its file."""
     expected = f"a readable {name} in {archive.filename}"
     try:
         size = archive.getinfo(name).file_size
@@ -173,7 +173,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> Dataset:
-    """The splits that a manifest's items name."""
+    """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = typed(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
     items, classes = manifest.items, manifest.classes

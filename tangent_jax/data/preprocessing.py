@@ -1,4 +1,4 @@
-"""How a model wants its images: size by size, and number by number."""
+"""Preprocessing of images for a model: resizing, cropping, and the scale of the numbers."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How a model wants its images: RGB in [0, 1], (x - mean) / std, after resize and centre crop.
+    """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].
 
-    `crop` is the fraction of the resized short side that is kept; `interpolation` bicubic or bilinear.
+    `crop` is the fraction of the resized short side that remains; `interpolation` bicubic or bilinear.
     """
 
     mean: tuple[float, ...] = INCEPTION[0]
@@ -36,6 +36,6 @@ class Preprocessing:
         require(known, "Preprocessing", f"interpolation {' or '.join(INTERPOLATIONS)}", self.interpolation)
 
     def normalize(self, images: Array, dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
-        """uint8 images, "b y x 3", as the model wants them."""
+        """uint8 images "b y x 3" as (image / 255 - mean) / std, "b y x 3" of `dtype`."""
         x = images.astype(jnp.float32) / 255
         return ((x - jnp.asarray(self.mean, jnp.float32)) / jnp.asarray(self.std, jnp.float32)).astype(dtype)

@@ -11,10 +11,10 @@ KNOWN = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name i
 
 
 def open_dataset(spec: str) -> Dataset:
-    """The data set that a specification names: digits, folder:PATH, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
-    ARCHIVE:PATH@SPLIT where an archive has several official splits.
+    """Opens the data set that a specification names.
 
-    Source: sources.py and archives.py say what each must hold.
+    Args:   spec: digits, folder:PATH, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or ARCHIVE:PATH@SPLIT for an archive with
+            several official splits; sources.py, folders.py and archives.py list the files that each needs.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))

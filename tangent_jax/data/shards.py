@@ -1,8 +1,9 @@
-"""Which shard an example belongs to: disjoint rows, a cover of all of them."""
+"""Shards: disjoint sets of rows that together hold every example."""
 
 import csv
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
 
 
 def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
-    """Shards by a hash of the content identifier: no other example moves when one comes or goes.
+    """Shards by the content identifier: no other example moves when one comes or goes.
 
     Returns: `shards` sorted arrays of rows; sizes differ by chance, and one may be empty. Copies of one content
     share a shard.
@@ -31,37 +32,57 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
 
 
 def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
-    """Class c goes whole to shard c modulo `shards`."""
+    """Shards of whole classes: class c goes to shard c modulo `shards`.
+
+    Args:    labels: class indices, "n".
+    Returns: `shards` sorted arrays of rows.
+    """
     classes = len(np.unique(labels))
     require(1 <= shards <= classes, "by_class", f"shards in 1..{classes}, the number of classes", shards)
     return grouped(np.unique(labels, return_inverse=True)[1] % shards, shards)
 
 
 def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.ndarray]:
-    """One shard per contributor: `table` is a CSV of file,owner (a header is skipped), owners in sorted order.
+    """One shard per contributor: `table` is a CSV as `read_owners` reads it; owners in sorted order.
 
-    A file is named as the data set names it, or by its last part where that is unambiguous.
     Raises: InputError for an example without an owner, or a file with two.
     """
-    rows = [row for row in csv.reader(read_text("by_owner", Path(table)).splitlines()) if row]
-    require(all(len(row) >= 2 for row in rows), "by_owner", f"file,owner in every line of {table}", "a shorter one")
+    whose = owners_of(names, read_owners(table))
+    for name, owner in zip(names, whose, strict=True):
+        require(owner is not None, "by_owner", f"an owner of every example in {table}", f"none of {name}")
+    return {owner: np.flatnonzero([o == owner for o in whose]) for owner in sorted({*map(str, whose)})}
+
+
+def read_owners(table: str | os.PathLike) -> dict[str, str]:
+    """The owner of each file that a CSV of file,owner names; a header does no harm.
+
+    Raises: InputError for a shorter line, or a file with two owners.
+    """
+    rows = [row for row in csv.reader(read_text("read_owners", Path(table)).splitlines()) if row]
+    require(all(len(row) >= 2 for row in rows), "read_owners", f"file,owner in every line of {table}", "a shorter one")
     owners: dict[str, str] = {}
     for name, owner, *_ in rows:
-        require(owners.setdefault(name, owner) == owner, "by_owner", f"one owner of {name}", f"two in {table}")
+        require(owners.setdefault(name, owner) == owner, "read_owners", f"one owner of {name}", f"two in {table}")
+    return owners
+
+
+def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[str | None]:
+    """The owner of each example, None where none is said.
+
+    A file is named as the data set names it, or by its last part where that is unambiguous.
+    """
     last = [Path(name).name for name in names]
-    alone = {name for name in set(last) if last.count(name) == 1} if len(set(last)) < len(last) else set(last)
+    alone = {name for name, times in Counter(last).items() if times == 1}
     pairs = zip(names, last, strict=True)
-    owner_of = [owners.get(name, owners.get(end) if end in alone else None) for name, end in pairs]
-    for name, owner in zip(names, owner_of, strict=True):
-        require(owner is not None, "by_owner", f"an owner of every example in {table}", f"none of {name}")
-    return {owner: np.flatnonzero([o == owner for o in owner_of]) for owner in sorted({*map(str, owner_of)})}
+    return [owners.get(name, owners.get(end) if end in alone else None) for name, end in pairs]
 
 
 def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:
     """Imbalanced shards: each class is divided in proportions Dirichlet(concentration, ..., concentration).
 
-    Source: Hsu et al. 2019. Small concentrations give shards of few classes. Returns `shards` sorted arrays of rows,
-    some perhaps empty.
+    Source:  Hsu et al. 2019.
+    Args:    labels: class indices, "n"; concentration: small ones give shards of few classes.
+    Returns: `shards` sorted arrays of rows, some perhaps empty.
     """
     require(shards >= 1, "dirichlet", "shards >= 1", shards)
     require(concentration > 0, "dirichlet", "concentration > 0", concentration)
@@ -75,6 +96,7 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
 
 
 def grouped(shard: np.ndarray, shards: int) -> list[np.ndarray]:
+    """The rows of each shard, sorted; shard: the shard of each row, "n"."""
     return [np.flatnonzero(shard == s) for s in range(shards)]
 
 

@@ -1,4 +1,4 @@
-"""Where images come from: one Dataset for `digits`, folders and zips, and TFDS.
+"""Sources of images: one Dataset for `digits`, folders and zips, and TFDS.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             a folder or a zip (folders.py)
@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 28  # of one encoded image
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """One split: names, labels ("n" int32), and how to read an image (encoded bytes or a uint8 array)."""
+    """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array."""
 
     names: tuple[str, ...]
     labels: np.ndarray
@@ -34,7 +34,7 @@ class Examples:
         return len(self.names)
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """The examples at `rows`, in that order."""
+        """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
         return Examples(tuple(self.names[i] for i in rows), self.labels[rows], lambda i: self.read(int(rows[i])))
 
@@ -49,13 +49,13 @@ class Examples:
     def _identifier(self, i: int) -> str:
         try:
             return content_identifier(self.read(i))
-        except InputError:  # unreadable: known by its name; whoever decodes it says so
+        except InputError:  # unreadable: identified by its name, and reported where it is decoded
             return content_identifier(f"unreadable {self.names[i]}".encode(errors="surrogateescape"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Named splits over one list of classes; `remarks`: what its owner should know of what was left out."""
+    """Named splits over one list of classes; `remarks`: a line for the owner about each kind of file left out."""
 
     name: str
     classes: tuple[str, ...]
@@ -63,7 +63,7 @@ class Dataset:
     remarks: tuple[str, ...] = ()
 
     def identity(self) -> list:
-        """All that decides a result: every image's content and label, split by split, and the classes."""
+        """All of the data set that decides a result: the classes, and every image's content and label by split."""
         splits = [(name, part.identifiers(), part.labels) for name, part in sorted(self.splits.items())]
         return [self.classes, splits]
 
@@ -77,7 +77,7 @@ class Dataset:
         for split, part in self.splits.items():
             both = len({*part.identifiers()} & {*train}) if split != "train" else 0
             lines += [f"{both} images of {split} are in train too: its accuracy counts them"] if both else []
-        torn = sum(len(given) > 1 for given in labels.values())
+        torn = sum(len(several) > 1 for several in labels.values())
         lines += [f"{torn} images are in two classes"] if torn else []
         most = max(Counter(train).values(), default=0)
         more = len(train) - len({*train})
@@ -86,6 +86,7 @@ class Dataset:
 
     @property
     def train(self) -> Examples:
+        """The split that trains."""
         return self.splits["train"]
 
     @property
@@ -118,6 +119,7 @@ def content_identifier(content: bytes | np.ndarray) -> str:
 
 
 def existing(where: str) -> Path:
+    """The path of a file or folder that exists; InputError for another."""
     path = expanded("open_dataset", where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
@@ -165,7 +167,7 @@ def check_size(size: int, name: object) -> None:
 
 
 def tfds(where: str) -> Dataset:
-    """A TFDS data set, prepared as array_record, through its random-access data sources."""
+    """Opens a TFDS data set, prepared as array_record, by its random-access data sources."""
     try:
         import tensorflow_datasets
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""Models as the library knows them, what of them is trained, and their answers."""
+"""Models, the subsets of their leaves that are trained, and their outputs."""

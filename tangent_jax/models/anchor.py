@@ -1,5 +1,7 @@
-"""A pre-trained model, and what is made new in it before it is linearised: a head, a reset (PT=F), a token (CLS=T),
-adapters and low-rank factors."""
+"""The anchor: a pre-trained model, and the parts that it gets before it is linearised.
+
+A new head, reset blocks (PT=F), a new class token (CLS=T), adapters, low-rank factors.
+"""
 
 import dataclasses
 from typing import Any
@@ -15,7 +17,7 @@ from tangent_jax.models.subsets import Subset
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model with its weights w (f32), and where they came from. Each method returns another; none changes this.
+    """A model with its weights w (f32) and their source. Each method returns a new one and changes nothing.
 
     Guarantees: w has exactly the leaves of the model, in its shapes.
     Raises:     InputError naming the first leaf that is missing, too many or of another shape.
@@ -28,13 +30,13 @@ class Pretrained:
     def __post_init__(self) -> None:
         expected, w = self.model.shapes(), trees.leaves(self.w)
         for path in sorted(expected.keys() | w.keys()):
-            shape, found = expected.get(path), jnp.shape(w[path]) if path in w else None
+            shape, actual = expected.get(path), jnp.shape(w[path]) if path in w else None
             wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
-            got = f"shape {found}" if path in w else "none"
-            require(shape == found, "Pretrained", f"{wanted}, as the model has it", got)
+            got = f"shape {actual}" if path in w else "none"
+            require(shape == actual, "Pretrained", f"{wanted}, as the model has it", got)
 
     def with_head(self, classes: int, key: Array) -> "Pretrained":
-        """A freshly drawn head for `classes` classes, or 1 for a number, and the rest as it was."""
+        """The model with a freshly drawn head of `classes` outputs, 1 for a number; its other leaves stay."""
         classes = whole_number("with_head", "classes", classes, 1, 1 << 20)
         model = self.model.with_classes(classes)
         head = [path for path in model.shapes() if path.startswith("head/")]
@@ -62,7 +64,7 @@ class Pretrained:
         return self._with_new(LoRA(self.model, rank, blocks), key)
 
     def _with_new(self, model: Model, key: Array) -> "Pretrained":
-        """The leaves that the model has and w has not, drawn."""
+        """The model with those of its leaves drawn that w has not."""
         here = trees.leaves(self.w)
         new = trees.leaves(draw(model, [path for path in model.shapes() if path not in here], key))
         return dataclasses.replace(self, model=model, w=trees.nest(here | new))
@@ -86,5 +88,5 @@ class Pretrained:
 
 
 def fingerprints(w: Tree) -> tuple[str, str]:
-    """Of an anchor without its head, and of its head."""
+    """The fingerprints of an anchor without its head, and of its head."""
     return trees.fingerprint({name: leaf for name, leaf in w.items() if name != "head"}), trees.fingerprint(w["head"])

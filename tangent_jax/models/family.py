@@ -1,7 +1,7 @@
-"""A family of models as one value: how its files are recognised and read, and how settings and names make its models.
+"""A family of models as one value: it recognises and reads its files, and makes models of settings and of names.
 
-`FAMILIES` in models/load.py lists them all, and nothing else knows a family. What wraps a model of any family (LoRA) is
-a wrapper of models/parametrize.py.
+`FAMILIES` in models/load.py lists them all, and nothing else knows a family. A model that contains one of any family,
+such as LoRA, is a wrapper of models/parametrize.py.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ class Naming(NamedTuple):
     """One way in which files name a family's tensors.
 
     title           in messages
-    recognises      whether the tensors, as they lie in the file, are named so
+    recognises      true of tensors, by name, that are named so
     read            the model and its weights, the architecture inferred from the tensors
     """
 
@@ -27,7 +27,7 @@ class Naming(NamedTuple):
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Returns the predicate of tensors: at least one has a name that begins with the pattern."""
+    """Returns the predicate of tensors: the name of at least one begins with the pattern."""
     return lambda tensors: any(re.match(pattern, name) for name in tensors)
 
 

@@ -2,9 +2,9 @@
 
     CACHE/TRUNK-IMAGES/    the rows (cache.py); the name hashes all that decides them
 
-TRUNK is made of what the trunk computes, as a program, of the weights that it reads, the preprocessing and the dtypes;
-IMAGES of every image's content. What is there of the same images is read, of other sets too; and at a lower stage it
-is continued from.
+TRUNK is the identity of the trunk's program, the weights that it reads, the preprocessing and the dtypes; IMAGES is the
+fingerprint of every image's content. Rows that another set of images shares are copied; rows of a lower stage are
+computed on from there.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
-from tangent_jax.core.files import digest, expanded, locked
-from tangent_jax.core.identity import program_reading
+from tangent_jax.core.files import expanded, fingerprint, locked
+from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
@@ -37,8 +37,8 @@ class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
     Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
-    how many images could not be read; `folder`: the cache that holds the inputs, None where there is none; `device`:
-    the one copy on the device that all batches of these features share.
+    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `device`: the one copy on the
+    device that all batches of these features share.
     """
 
     inputs: Any
@@ -53,16 +53,16 @@ class Features:
         return len(self.targets)
 
     def take(self, rows: np.ndarray) -> "Features":
-        """The examples at `rows`, in that order; the inputs stay where they are."""
+        """The examples at `rows`, "k", in that order; the inputs are not copied."""
         examples = tuple(self.examples[i] for i in rows)
         return dataclasses.replace(self, inputs=Rows(self.inputs, rows), targets=self.targets[rows], examples=examples)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
-        """The examples, or those at `rows`, for `fit` (which needs the key) or `fit_private`."""
+        """The examples, or those at `rows`, "k", for `fit` (which needs the key) or `fit_private`."""
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, device=self.device)
 
     def hold_out(self) -> tuple["Features", "Features"]:
-        """(train, held out): every fifth image of each class is held out, the same ones every time."""
+        """Returns (train, held out): every fifth image of each class is held out, the same ones every time."""
         rank = np.zeros(len(self), int)
         for label in np.unique(self.targets):
             rows = np.flatnonzero(self.targets == label)
@@ -73,7 +73,8 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """Where features are kept, and how: `dtype` such as "float16" (None: the compute dtype)."""
+    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), and whether unreadable
+    images are skipped."""
 
     folder: str | os.PathLike = "~/.cache/tangent_jax"
     dtype: str | None = None
@@ -83,16 +84,16 @@ class Cache:
 def features(
     model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
 ) -> Features:
-    """The input of `stage` for every example, from the cache or computed now.
+    """Returns the input of `stage` for every example, from the cache or computed now.
 
-    Args:       dtype: the trunk's compute dtype (None: float32). Stage 0 keeps the decoded uint8 images.
-    Returns:    Features; `inputs` is a read-only memory map unless images were skipped.
+    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images.
+    Returns:    Features; `inputs` is a read-only memory map "n ..." unless images were skipped.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
     root, identifiers = expanded("Cache", cache.folder).absolute(), examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
-    images = digest("".join(identifiers).encode())[:24]
+    images = fingerprint("".join(identifiers).encode())[:24]
 
     def key(stage: int) -> str:
         return f"{trunk_key(model, w, stage, dtype, stored_dtype)}-{images}"
@@ -112,7 +113,7 @@ def features(
             trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype)
             chunks: Chunks | None = None
             others = any(folder.name != here for folder in root.iterdir())
-            for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are there
+            for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
                 source = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, missing)
                 if source is not None:
                     chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
@@ -134,10 +135,10 @@ def features(
 
 
 def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dtype) -> str:
-    """The digest of all that decides a stage's input, the image apart: how images are decoded, what the trunk computes
-    as a program, the leaves that it reads, the dtypes.
+    """The identity of all that decides a stage's input besides the image: decoding, the trunk's program, the leaves
+    that it reads, the dtypes.
 
-    Raises: InputError where the trunk gives another shape than the model says.
+    Raises: InputError where the trunk gives another shape than the model's `input_shape`.
     """
     size, decoded = model.image_size, (FORMAT, model.image_size, model.preprocessing)
     if stage == 0:
@@ -154,7 +155,7 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
 def find_rows(
     rows_at: Callable[[Path, Sequence[str]], CachedRows], root: Path, key: str, rows: CachedRows, missing: list[int]
 ) -> tuple[CachedRows, dict[str, int]] | None:
-    """Cached rows of one trunk that hold every image of the missing chunks, and the row of each; None without such."""
+    """Returns cached rows of one trunk that hold every image of the missing chunks, and the row of each; else None."""
     wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
     for listed in sorted(root.glob(f"{key.partition('-')[0]}-*/examples.txt")):
         if listed.parent == rows.folder or not (listed.parent / "complete").exists():
@@ -163,20 +164,20 @@ def find_rows(
         where = {name: i for i, name in enumerate(names) if name in wanted}
         if len(where) < len(wanted):
             continue
-        found = rows_at(listed.parent, names)
-        if found.is_sized() and not found.missing() and not found.skipped & {*where.values()}:
-            return found, where
+        cached = rows_at(listed.parent, names)
+        if cached.is_sized() and not cached.missing() and not cached.skipped & {*where.values()}:
+            return cached, where
     return None
 
 
 @partial(jax.jit, static_argnames=("model", "start", "stop", "dtype"))
 def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any) -> Array:
-    """The input of `start`, uint8 images for 0, to that of `stop`."""
+    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0."""
     return model.apply(*prepared(model, w, x, dtype), start, stop)
 
 
 def in_batches(run: Callable[[Any], Array], x: np.ndarray) -> np.ndarray:
-    """`run` over x in batches of one shape; small ones on a CPU, where they stay in its caches."""
+    """`run` over x, "n ...", in batches of one shape; small ones on a CPU, where they stay in its caches."""
     size = 8 if jax.default_backend() == "cpu" else CHUNK
     parts = []
     for start in range(0, len(x), size):
@@ -192,7 +193,7 @@ Chunks = Iterator[tuple[np.ndarray, list[int]]]
 def from_images(
     model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[int], skip: bool
 ) -> Chunks:
-    """Chunks computed from the images, which are decoded ahead in threads."""
+    """Yields chunks, "k ...", computed from the images, which are decoded ahead in threads."""
     size = model.image_size
     wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
 
@@ -217,7 +218,7 @@ def from_images(
 def from_rows(
     trunk: Callable[[Any], Array] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows, chunks: list[int]
 ) -> Chunks:
-    """Chunks from rows cached for other sets, or computed from the cached input of a lower stage."""
+    """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
     cached, where = source
     for chunk in chunks:
         x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for i in rows.rows(chunk)]])

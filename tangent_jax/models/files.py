@@ -1,4 +1,4 @@
-"""What the families of models share in reading a file: the tensors as they lie, the JSON beside them, the checks."""
+"""Weights files as all families of models read them: the tensors, the JSON beside them, the checks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tangent_jax.models.protocol import Model
 
 
 class Tensors(NamedTuple):
-    """A file as it lies: tensors by name, the file's own metadata, and the JSON files beside it, by name."""
+    """The content of a file: tensors by name, its metadata, and the JSON files beside it by name."""
 
     tensors: dict[str, np.ndarray]
     metadata: Mapping[str, str]
@@ -29,7 +29,7 @@ class Tensors(NamedTuple):
         return typed(kind, fields, "load", f"config.json beside {self.path}")
 
     def preprocessing(self) -> Preprocessing | None:
-        """What the JSON beside the weights says of it: timm's pretrained_cfg, or Hugging Face's; None without."""
+        """The preprocessing in the JSON beside the weights, timm's pretrained_cfg or Hugging Face's; None without."""
         given, where = self.beside.get("config", {}).get("pretrained_cfg"), f"pretrained_cfg beside {self.path}"
         timm: dict[str, Any] = typed(dict[str, Any] | None, given, "load", where) or {}
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
@@ -48,7 +48,7 @@ class Tensors(NamedTuple):
 def assemble(
     model: Model, flat: Mapping[str, Any], path: str, optional: tuple[str, ...] = (), reshaped: tuple[str, ...] = ()
 ) -> Pretrained:
-    """The model and its tree, every tensor checked for presence, shape and finiteness.
+    """Returns the model and its tree, every tensor checked for presence, shape and finiteness.
 
     Args:   optional: ends of paths that are zero where the file has none; reshaped: parts of paths whose tensors may
             have other axes of the same size.

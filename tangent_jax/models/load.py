@@ -1,9 +1,8 @@
 """Pre-trained weights by name: `load(source)`, and `save`.
 
-Read are .safetensors under the names that others give a family's tensors (a file, a folder with model.safetensors, or
-hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". No pickle is ever loaded.
-
-A file of ours says in its metadata what its model is (`Description`), so that it reads back without being told.
+`load` reads .safetensors under the names that other libraries give a family's tensors (a file, a folder with
+model.safetensors, or hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". No
+pickle is ever loaded. The metadata of a file of ours describe its model (`Description`), so that `load` makes it again.
 """
 
 import dataclasses
@@ -41,10 +40,10 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
                 .safetensors file, or a folder with model.safetensors;
-                expected: the architecture the caller asks for, such as "L/16" or "resnet50", or None for any.
+                expected: the architecture that it must be, such as "L/16" or "resnet50", or None for any.
     Returns:    Pretrained, its weights in f32; its model has classes = 0 where the file holds no head. A file of `save`
                 gives the model and the weights that were saved.
-    Raises:     InputError naming the file, and the tensor with its expected and found shape.
+    Raises:     InputError naming the file, and the tensor with its expected and its actual shape.
     """
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
         source = expanded("load", source)
@@ -81,7 +80,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
 
 
 def read(path: Path) -> Pretrained:
-    """The model in one file, or in a folder's model.safetensors."""
+    """Reads the model in one file, or in a folder's model.safetensors."""
     if path.is_dir():
         path = path / "model.safetensors"
         require(path.exists(), "load", f"model.safetensors in {path.parent}", "none")
@@ -98,7 +97,7 @@ def read(path: Path) -> Pretrained:
 
 
 def read_safetensors(path: Path) -> Tensors:
-    """The file and the JSON beside it."""
+    """Reads the file and the JSON beside it."""
     tensors, metadata = read_tensors("load", path)
     sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config")}
     beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
@@ -106,6 +105,7 @@ def read_safetensors(path: Path) -> Tensors:
 
 
 def read_npz(path: Path) -> Tensors:
+    """Reads a file of NumPy arrays, floats only."""
     try:
         with np.load(path, allow_pickle=False) as file:
             tensors = {name: file[name] for name in file.files}
@@ -118,7 +118,7 @@ def read_npz(path: Path) -> Tensors:
 
 
 def download(hub_id: str) -> Path:
-    """A hub model's safetensors, with the JSON files that describe it beside it."""
+    """Downloads a hub model and returns the path of its safetensors, with its JSON files beside it."""
     try:
         from huggingface_hub import snapshot_download
 
@@ -132,7 +132,7 @@ def download(hub_id: str) -> Path:
 
 
 def family_of(model: Model) -> Family | None:
-    """The family of a model, or of the one that it wraps; None for a user's own."""
+    """The family of a model, or of the model inside its wrappers; None for a user's own."""
     base, _ = unwrapped(model)
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
@@ -147,11 +147,11 @@ def architecture(name: str) -> tuple[Family, Any]:
 
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
-    """Raises InputError naming the first size in which a model is not the architecture asked for, such as L/16."""
-    (asked, config), found, (base, _) = architecture(expected), family_of(model), unwrapped(model)
-    got = f"{found.title if found else type(base).__name__} in {source}"
-    require(found is asked, "load", f"{expected}, {asked.title}", got)
-    for field in asked.sizes:
+    """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
+    (wanted, config), family, (base, _) = architecture(expected), family_of(model), unwrapped(model)
+    got = f"{family.title if family else type(base).__name__} in {source}"
+    require(family is wanted, "load", f"{expected}, {wanted.title}", got)
+    for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
         require(want == got, "load", f"{expected} with {field} {want}", f"{field} {got} in {source}")
 
@@ -161,7 +161,7 @@ def check_architecture(expected: str, model: Model, source: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What the metadata of a file of ours say of its model.
+    """The description of a model in the metadata of a file of ours.
 
     family          its name, None for a user's own model
     config          the settings of the model without its wrappers
@@ -177,7 +177,7 @@ class Description:
 
 
 def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
-    """Leaves by path as a safetensors file that describes its model; the tensors have our names or the world's.
+    """The bytes of a safetensors file of leaves by path, which describes its model; its names are ours or the world's.
 
     Raises:     InputError for leaves of more than 32 bits, and for a model that its description does not give back.
     """
@@ -187,9 +187,9 @@ def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal
         require(leaf.dtype.itemsize <= 4, function, "leaves that float32 holds", got, "Cast them to float32 first")
     (base, wrappers), family = unwrapped(model), family_of(model)
     name = None if family is None else family.name
-    said = dataclasses.asdict(Description(name, base.settings, model.preprocessing, wrappers, names))
+    description = dataclasses.asdict(Description(name, base.settings, model.preprocessing, wrappers, names))
     try:
-        text = json.dumps(said)
+        text = json.dumps(description)
     except TypeError as error:
         raise refusal(function, "a model whose settings JSON holds", f"{base.settings} ({error})") from error
     if family is not None:
@@ -199,7 +199,7 @@ def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal
 
 
 def read_ours(file: Tensors) -> Pretrained:
-    """What `save` or `export` wrote."""
+    """Reads a file that `save` or `export` wrote."""
     where = f"the metadata of {file.path}"
     fields = parse_json("load", file.metadata[METADATA], where)
     if "family" not in fields:
@@ -211,23 +211,24 @@ def read_ours(file: Tensors) -> Pretrained:
 
 def described(function: str, fields: dict[str, Any], where: str) -> Model:
     """The model that the fields of a Description make."""
-    said: Description = typed(Description, fields, function, where)
-    family = next((family for family in FAMILIES if family.name == said.family), None)
+    description: Description = typed(Description, fields, function, where)
+    family = next((family for family in FAMILIES if family.name == description.family), None)
     known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
-    require(family is not None, function, f"a family of {known} in {where}", said.family, do)
+    require(family is not None, function, f"a family of {known} in {where}", description.family, do)
     assert family is not None
-    model = family.model(typed(family.config, said.config, function, f"config of {where}"), said.preprocessing)
-    for name, own in (entry for wrapper in said.wrappers for entry in wrapper.items()):
+    config = typed(family.config, description.config, function, f"config of {where}")
+    model = family.model(config, description.preprocessing)
+    for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
         require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
         model = typed(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
     return model
 
 
 def of_version_0_2(fields: dict[str, Any], tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The description of a file that version 0.2 wrote, and of the embedded weights, as a Description has it.
+    """The fields of a Description for a file that version 0.2 wrote, and for the embedded weights.
 
-    It named neither family nor names of tensors, kept LoRA's fields among the settings, and a ViT embedded by version
-    0.1 calls eps "epsilon".
+    Version 0.2 wrote neither the family nor the names of tensors, and LoRA's fields among the settings; version 0.1
+    wrote "epsilon" for eps.
     """
     given = typed(dict[str, Any], fields.get("config"), "load", f"config of {where}")
     config = {"eps" if name == "epsilon" else name: value for name, value in given.items()}

@@ -1,10 +1,10 @@
-"""LoRA: low-rank factors as leaves of their own, in the place of a kernel's step.
+"""LoRA: low-rank factors as leaves of their own, which are trained in the place of a kernel.
 
     W = W_0 + A B            A "inputs r", drawn; B "r outputs", 0 at the anchor
     dW = dA B + A dB         = A_0 dB there: the tangent of a network with LoRA is linear in dB, and composes
 
 Source: Hu et al. 2021 (scale 1: the learning rate is searched). A network with LoRA is a model of the protocol again,
-so subsets, features, per-example norms, stores and exports know it already. Adapters are leaves of the ViT itself.
+so subsets, features, per-example norms, stores and exports take it as any other. Adapters are leaves of the ViT itself.
 """
 
 import dataclasses
@@ -30,32 +30,32 @@ class LoRA:
     def __post_init__(self) -> None:
         require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
         whole_number("LoRA", "blocks", self.blocks, 1, self.base.stages - 2)
-        sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factors().values()]
+        sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
         whole_number("LoRA", "rank", self.rank, 1, min(sizes))
 
-    def factors(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of A and B by their module."""
         shapes, first = self.base.shapes(), self.base.stages - 1 - self.blocks
-        found = {}
+        factors_of = {}
         for path, shape in shapes.items():
             module, _, name = path.rpartition("/")
             if name == "kernel" and module != "head" and self.base.stage_of(path) >= first:
                 inputs = len(shape) - len(shapes.get(f"{module}/bias", shape[-1:]))
-                found[module] = (*shape[:inputs], self.rank), (self.rank, *shape[inputs:])
-        return found
+                factors_of[module] = (*shape[:inputs], self.rank), (self.rank, *shape[inputs:])
+        return factors_of
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         own = {}
-        for module, (a, b) in self.factors().items():
+        for module, (a, b) in self.factor_shapes().items():
             own |= {f"{module}/lora_a": a, f"{module}/lora_b": b}
         return self.base.shapes() | own
 
     def initial(self, path: str, key: Array) -> Array:
-        """A of N(0, 1 / inputs), B of 0."""
+        """A drawn from N(0, 1 / inputs), B of 0; other leaves as the base draws them."""
         module, _, name = path.rpartition("/")
         if name not in ("lora_a", "lora_b"):
             return self.base.initial(path, key)
-        shape = self.factors()[module][name == "lora_b"]
+        shape = self.factor_shapes()[module][name == "lora_b"]
         deviation = math.prod(shape[:-1]) ** -0.5 if name == "lora_a" else 0.0
         return deviation * jax.random.normal(key, shape, jnp.float32)
 
@@ -109,11 +109,11 @@ class LoRA:
 
 
 WRAPPERS: dict[str, type] = {"lora": LoRA}
-"""What makes a model of another, its field `base`, by the names that files give it."""
+"""Classes that make a model of another, their field `base`, by their names in files."""
 
 
 def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
-    """The model below all wrappers, and these as {name: its fields but `base`}, the innermost first."""
+    """Returns the model inside all wrappers, and these as {name: its fields but `base`}, the innermost first."""
     name = next((name for name, kind in WRAPPERS.items() if type(model) is kind), None)
     if name is None:
         return model, ()
@@ -123,7 +123,7 @@ def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
 
 
 def merged(node: Any) -> Any:
-    """The pairs with every kernel that has factors made W + A B, with the tangent of that."""
+    """The pairs in which every kernel W that has factors is W + A B, with its tangent."""
     if isinstance(node, Dual):
         return node
     inner = {name: merged(child) for name, child in node.items() if not name.startswith("lora_")}
@@ -150,6 +150,7 @@ class LowRank(probe.Probe):
         self.dw, self.a, self.b = dw, a, b
 
     def einsum(self, spec: str, x: Array) -> Array:
+        """The einsum of x and dW + dA B + A dB, each factor's use an einsum of its own."""
         terms, ys = spec.split("->")
         xs, ws = terms.split(",")
         cut = self.a.primal.ndim - 1
@@ -158,13 +159,13 @@ class LowRank(probe.Probe):
         order = [(first, a, da), (last, b, db)]
         if not {*ws[:cut]} <= {*xs}:  # x enters B first, where a key's kernel is moved to the query's side
             order.reverse()
-        (one, p, dp), (two, q, dq) = order
-        between = "".join(axis for axis in xs if axis not in one or axis in ys) + "r"
+        (ps, p, dp), (qs, q, dq) = order
+        between = "".join(axis for axis in xs if axis not in ps or axis in ys) + "r"
         parts = [None if self.dw is None else probe.einsum(spec, x, self.dw)]
         if dp is not None:
-            parts.append(jnp.einsum(f"{between},{two}->{ys}", probe.einsum(f"{xs},{one}->{between}", x, dp), q))
+            parts.append(jnp.einsum(f"{between},{qs}->{ys}", probe.einsum(f"{xs},{ps}->{between}", x, dp), q))
         if dq is not None:
-            parts.append(probe.einsum(f"{between},{two}->{ys}", jnp.einsum(f"{xs},{one}->{between}", x, p), dq))
+            parts.append(probe.einsum(f"{between},{qs}->{ys}", jnp.einsum(f"{xs},{ps}->{between}", x, p), dq))
         result = total(*parts)
         assert result is not None
         return result

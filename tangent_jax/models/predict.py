@@ -1,6 +1,6 @@
-"""A model as a function of its trained step: tangent by either road, or non-linear.
+"""Predictors: a model's outputs as a function of its tangent weights, linear in them or not.
 
-taft: logits = f_w(x) + J_w f(x) . dw        nlft: logits = f_{w + dw}(x)
+taft: outputs = f_w(x) + J_w f(x) . dw        nlft: outputs = f_{w + dw}(x)
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictor:
-    """logits = predict(dw, x): a model above its trunk, as a function of its trained step.
+    """outputs = predict(dw, x): a model above its trunk, as a function of its tangent weights.
 
     `method` taft: f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone where `output` is tangent; nlft: f_{w + dw}(x).
-    x is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
-    `dtype` is the compute dtype. A pytree: w travels as data, so one compiled program serves every anchor of a shape;
-    under `jax.jit(predict)` w is a constant of the program.
+    x, "b ...", is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
+    Outputs are "b c", in f32 or wider; `dtype` is the compute dtype. A pytree: w travels as data, so one compiled
+    program serves every anchor of a shape; under `jax.jit(predict)` w is a constant of the program.
     """
 
     w: Tree
@@ -69,31 +69,31 @@ class Predictor:
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(dw, x))
 
     def answer(self, f: Dual) -> Array:
-        """The logits that an output of the model stands for, in f32 or wider."""
-        logits: Any = f.total if self.output == "total" else f.tangent
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        """The outputs "b c", in f32 or wider, of the model's value and tangent."""
+        outputs: Any = f.total if self.output == "total" else f.tangent
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     def zeros(self) -> Tree:
         """dw = 0, where training starts."""
         return self.subset.zeros(self.w)
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
-        """What this predictor reads, for every example: computed once, then read from the cache."""
+        """The inputs of this predictor for every example, computed once and then read from the cache."""
         return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
     """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
 
-    Args:       kind: which leaves of those blocks, as `make_subset`; options: `linearization`, `dtype`, `output`, as
-                Predictor has them.
+    Args:       kind: the leaves of those blocks that are trained, as in `make_subset`; options: `linearization`,
+                `dtype`, `output`, as in Predictor.
     """
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
 
 
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
-    """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline that `tangent` is compared with.
+    """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 
-    Args:       as `tangent`; options: `dtype`.
+    Args:       as in `tangent`; options: `dtype`.
     """
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "nlft", **options)

@@ -1,10 +1,10 @@
-"""What a model is to everything else: stages of a network, their leaves, and both roads through them.
+"""The protocol of a model: the stages of a network, their leaves, and the plain and the tangent pass through them.
 
-    stage 0    reads images                      its leaves: the embedding
-    stage 1..  each reads what the last gave     "blocks"
-    stage S    gives logits                      the head, and what belongs to it
+    stage 0    reads images                              its leaves: the embedding
+    stage 1..  each reads the values of the one before   "blocks"
+    stage S    gives the outputs                         the head, with its norm
 
-Subsets, predictors, features, per-example norms, provenance and exports know a model by this alone. A plain function
+Subsets, predictors, features, per-example norms, provenance and exports use nothing else of a model. A plain function
 needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
 """
 
@@ -22,63 +22,96 @@ from tangent_jax.data.preprocessing import Preprocessing
 class Model(Protocol):
     """A network without its weights: a frozen dataclass, hashable, so that jit takes it as static.
 
-        preprocessing           how its images are resized and normalised
-        stages, image_size      S + 1; the side of its images in pixels
-        classes                 how many logits; 0 for a model without a head, which gives features
-        settings                all that makes it, as JSON has it: what differs in a field is never summed
-        shapes()                the shape of every leaf, by path
-        stage_of(path)          the stage that a leaf belongs to
-        input_shape(stage)      of one example of what a stage reads; stage 0 reads images, "y x 3"
-        initial(path, key)      a fresh leaf, f32
-        apply(w, x, start, stop)   the plain network from the input of one stage to that of another (None: logits), in
-                                the dtype of w and x
-        dual(pairs, x, start)   logits and their tangent, by `tangent_jax.rules` over leaves Dual(w, dw)
-        with_classes(classes)   the same model with another head
-        to_world(flat)          leaves by path, all or some, under the names and in the layout that others know
-        from_world(tensors)     `to_world` undone
-
-    Names of leaves say what they are: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a
-    norm; a leaf `new_...` is one that no pre-training knows, trained with every subset but the head alone;
-    `.../mean` and `.../var` are the statistics of a batch norm, which no subset trains.
+    Names of leaves have a meaning: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a norm;
+    a leaf `new_...` is one that no pre-training has, trained with every subset but the head alone; `.../mean` and
+    `.../var` are the statistics of a batch norm, which no subset trains.
     """
 
     @property
-    def preprocessing(self) -> Preprocessing: ...
+    def preprocessing(self) -> Preprocessing:
+        """The resizing and the normalisation of its images."""
+        ...
+
     @property
-    def stages(self) -> int: ...
+    def stages(self) -> int:
+        """The number of its stages; stage 0 reads images, "b y x 3", and the last gives the outputs."""
+        ...
+
     @property
-    def image_size(self) -> int: ...
+    def image_size(self) -> int:
+        """The side of its images in pixels."""
+        ...
+
     @property
-    def classes(self) -> int: ...
+    def classes(self) -> int:
+        """The number c of its outputs; 0 for a model without a head, which gives features."""
+        ...
+
     @property
-    def settings(self) -> dict[str, Any]: ...
-    def shapes(self) -> dict[str, tuple[int, ...]]: ...
-    def stage_of(self, path: str) -> int: ...
-    def input_shape(self, stage: int) -> tuple[int, ...]: ...
-    def initial(self, path: str, key: Array) -> Array: ...
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array: ...
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual: ...
-    def with_classes(self, classes: int) -> "Model": ...
-    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]: ...
-    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]: ...
+    def settings(self) -> dict[str, Any]:
+        """All that makes the model, as JSON has it; components of models of other settings are never summed."""
+        ...
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every leaf, by path."""
+        ...
+
+    def stage_of(self, path: str) -> int:
+        """The stage that a leaf belongs to."""
+        ...
+
+    def input_shape(self, stage: int) -> tuple[int, ...]:
+        """The shape of one example of the input of a stage."""
+        ...
+
+    def initial(self, path: str, key: Array) -> Array:
+        """A fresh leaf, f32."""
+        ...
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        """The plain network, in the dtype of w and x.
+
+        Args:    x: the input of stage `start`, "b ...".
+        Returns: the input of stage `stop`, "b ..."; None: the outputs, "b c".
+        """
+        ...
+
+    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        """The outputs and their tangent, "b c", by `tangent_jax.rules` over leaves Dual(w, dw).
+
+        Args: x: the input of stage `start`, "b ...".
+        """
+        ...
+
+    def with_classes(self, classes: int) -> "Model":
+        """The same model with a head of `classes` outputs."""
+        ...
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """Leaves by path, all or some, under the names and in the layout of other libraries."""
+        ...
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Leaves by path of tensors that `to_world` gave."""
+        ...
 
 
 def draw(model: Model, paths: list[str], key: Array) -> Tree:
-    """Fresh leaves, each by its own key."""
+    """Draws fresh leaves, each by its own key."""
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
 def initial_weights(model: Model, key: Array) -> Tree:
-    """Random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
+    """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
     return draw(model, list(model.shapes()), key)
 
 
 def stages_run(
     kind: str, last: int, input_shape: Callable[[int], tuple[int, ...]], x: Array, start: int, stop: int | None
 ) -> range:
-    """The stages from `start` to before `stop` (None: all that are left) of a model whose last stage is `last`.
+    """The stages from `start` to before `stop` (None: all further ones) of a model whose last stage is `last`.
 
-    Raises: InputError, at trace time, for stages that the model has not, or where x is no batch of what `start` reads.
+    Raises: InputError, at trace time, for stages that the model has not, or where x is no batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
     require(0 <= start <= stop <= last + 1, kind, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
@@ -89,7 +122,7 @@ def stages_run(
 
 
 def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None) -> tuple[Tree, Array]:
-    """(w, x) in the compute dtype, or in the dtype that holds both (None); uint8 images are normalised."""
+    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None); uint8 images are normalised."""
     if x.dtype == jnp.uint8:
         x = model.preprocessing.normalize(x)
     wide = jnp.result_type(*jax.tree.leaves(w), x) if dtype is None else dtype

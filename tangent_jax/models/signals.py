@@ -1,4 +1,4 @@
-"""What every trained leaf does to the logits: its inputs, and the signals that flow back to it.
+"""Signals of every trained leaf: the inputs of its uses, and the cotangents that flow back to them.
 
 The tangent is linear in every leaf, so an example's row of the Jacobian is its input times the signal that arrives:
 
@@ -25,20 +25,21 @@ from tangent_jax.rules.probe import Probe
 
 
 class Use(NamedTuple):
-    """One place where a leaf enters: its path, the einsum or None, and the input or None."""
+    """One place where a leaf enters the network: its path, the einsum or None, and the input or None."""
 
     path: str
     spec: str | None
     x: Array | None
 
 
-class Recorder(Probe):
-    """A leaf of dw that notes its uses, and adds to each a zero whose gradient is the signal that arrives there."""
+class UseProbe(Probe):
+    """A leaf of dw that lists its uses, and adds to each a zero whose gradient is the signal that arrives there."""
 
     def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
         self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
 
     def note(self, tangent: Callable[[Array], Array], spec: str | None = None, x: Array | None = None) -> Array:
+        """Lists a use; returns its term of the tangent plus the zero, or the zero alone where dw counts as 0."""
         self.uses.append(Use(self.path, spec, x))
         if self.at_zero:
             return self.zeros(jax.eval_shape(tangent, self.leaf))
@@ -55,51 +56,51 @@ class Recorder(Probe):
         return self.note(lambda leaf: jnp.broadcast_to(leaf, shape))
 
 
-class Recorded(NamedTuple):
-    """A recorded forward pass: logits "b c", the uses of the leaves, and the map from a cotangent to their signals."""
+class Probed(NamedTuple):
+    """A forward pass over probes: outputs "b c", uses of the leaves, and the map of a cotangent to their signals."""
 
-    logits: Array
+    outputs: Array
     uses: list[Use]
     back: Callable[[Array], list[Array]]
 
 
-def record(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) -> Recorded:
-    """The uses of every leaf of dw on a batch, and the way back to their signals.
+def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
+    """The outputs on a batch "b ...", the uses of every leaf of dw, and the way back to their signals.
 
-    Args:       at_zero: the logits at a step of zero, whatever dw holds; nothing is multiplied by it.
-    Returns:    Recorded; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
+    Args:       at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
+    Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
     w, x = prepared(predict.model, predict.w, x, predict.dtype)
 
-    def logits_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
+    def outputs_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
-        outputs: list[Array] = []
+        terms: list[Array] = []
 
         def zero(y: Any) -> Array:
-            outputs.append(y)
-            return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(outputs) - 1]
+            terms.append(y)
+            return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(terms) - 1]
 
-        step = trees.leaves(trees.cast(dw, predict.dtype))
-        probes = {path: Recorder(path, leaf, uses, zero, at_zero) for path, leaf in step.items()}
+        leaves = trees.leaves(trees.cast(dw, predict.dtype))
+        probes = {path: UseProbe(path, leaf, uses, zero, at_zero) for path, leaf in leaves.items()}
         pairs = trees.pair(w, trees.nest(probes))
-        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, outputs)
+        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, terms)
 
-    shapes = jax.eval_shape(lambda: logits_of(None)[1][1])
+    shapes = jax.eval_shape(lambda: outputs_of(None)[1][1])
     zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     named: list[Use] = []
 
     def run(zeros: list[Array]) -> tuple[Array, list[Array | None]]:
-        logits, (uses, _) = logits_of(zeros)
+        outputs, (uses, _) = outputs_of(zeros)
         named[:] = [use._replace(x=None) for use in uses]
-        return logits, [use.x for use in uses]
+        return outputs, [use.x for use in uses]
 
-    logits, back, held = jax.vjp(run, zeros, has_aux=True)
-    uses = [use._replace(x=x) for use, x in zip(named, held, strict=True)]
-    return Recorded(logits, uses, lambda cotangent: back(cotangent)[0])
+    outputs, back, inputs = jax.vjp(run, zeros, has_aux=True)
+    uses = [use._replace(x=x) for use, x in zip(named, inputs, strict=True)]
+    return Probed(outputs, uses, lambda cotangent: back(cotangent)[0])
 
 
 def widened(a: Array) -> Array:
-    """In f32 or wider: what is summed."""
+    """The array in f32 or wider, as a sum needs it."""
     return a.astype(jnp.promote_types(a.dtype, jnp.float32))
 
 
@@ -111,7 +112,7 @@ def product(spec: str, a: Array, b: Array) -> Array:
 
 
 def letters(use: Use) -> tuple[str, str, str]:
-    """The einsum's axes of input, kernel and output, the dots spelled out."""
+    """The einsum's axes of input, kernel and output, with letters for the dots."""
     assert use.spec is not None
     assert use.x is not None
     terms, ss = use.spec.split("->")
@@ -121,13 +122,13 @@ def letters(use: Use) -> tuple[str, str, str]:
 
 
 def vector(use: Use, s: Array, ndim: int) -> Array:
-    """Each example's gradient of a gain, bias, token or position, "b ...": summed over what it was spread over."""
+    """Each example's gradient of a gain, bias, token or position, "b ...", of its `ndim` axes: s summed over others."""
     each = widened(s) if use.x is None else widened(s) * use.x
     return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 class Layout(NamedTuple):
-    """A kernel's axes by what they do: tokens are summed, heads are shared, then inputs and outputs."""
+    """A kernel's axes by their part in its product: tokens are summed, heads are shared, then inputs and outputs."""
 
     batch: str
     tokens: str
@@ -149,7 +150,7 @@ class Layout(NamedTuple):
         return grouped(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
 
     def kernel(self, blocks: Any, shape: tuple[int, ...]) -> Any:
-        """`blocks` undone: a kernel of `shape`."""
+        """The kernel of `shape` whose `blocks` are these, "h i o"."""
         order = self.heads + self.inputs + self.outputs
         sizes = dict(zip(self.axes[1], shape, strict=True))
         whole = blocks.reshape([sizes[axis] for axis in order])
@@ -157,7 +158,7 @@ class Layout(NamedTuple):
 
 
 def layout(use: Use) -> Layout:
-    """How a kernel's axes meet those of its input and output."""
+    """The layout of a kernel's axes by those of its input and output."""
     xs, ws, ss = letters(use)
     tokens = "".join(a for a in xs[1:] if a in ss and a not in ws)
     heads = "".join(a for a in ws if a in xs and a in ss)
@@ -167,7 +168,7 @@ def layout(use: Use) -> Layout:
 
 
 def grouped(a: Array, axes: str, groups: tuple[str, ...]) -> Array:
-    """The array with one axis for each group of its axes, of length 1 for a group of none."""
+    """The array with one axis for each group of its axes, of length 1 for an empty group."""
     sizes = dict(zip(axes, a.shape, strict=True))
     moved = a.transpose([axes.index(axis) for group in groups for axis in group])
     return moved.reshape([math.prod(sizes[axis] for axis in group) for group in groups])

@@ -1,7 +1,7 @@
-"""Which leaves carry a tangent.
+"""Subsets: the leaves that carry a tangent.
 
 A Subset is a named value: its leaves, its size, and the first stage that it trains. Everything below that stage is
-the trunk, a fixed function of the image.
+the trunk, a fixed function of the image; everything from there on is the tail.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
-"""What the path of a kind's leaves holds."""
+"""The part of a path that the leaves of a kind have."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
 STATISTICS = ("mean", "var")
 """Leaves of a batch norm that are fixed: no subset trains them."""
@@ -39,7 +39,7 @@ class Subset:
         return trees.select(w, set(self.paths).__contains__)
 
     def zeros(self, w: Tree) -> Tree:
-        """dw = 0."""
+        """The tangent weights dw = 0."""
         return jax.tree.map(jnp.zeros_like, self.part(w))
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Subset:
 
 
 def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
-    """The trained leaves by kind.
+    """Makes the subset of a kind of leaves.
 
     Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
                 head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,

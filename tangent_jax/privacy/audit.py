@@ -45,7 +45,7 @@ class Bound(NamedTuple):
 
 
 def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, confidence: float = 0.95) -> Bound:
-    """What scores of trainings without and with the canary prove about epsilon at `delta`.
+    """The lower bounds of epsilon at `delta` that scores of trainings without and with the canary prove.
 
         epsilon >= log((1 - delta - FNR) / FPR), and the same with the two exchanged
 
@@ -171,8 +171,8 @@ def canary_scores(
                 runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape
                 gradients += [gradients[-1]] * (TOGETHER - len(gradients))
                 before, noisy = (stacked([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
-                found = _attack(predict, before, noisy, data, len(part), objective, claimed)
-                of_part.append(np.asarray(found)[: min(TOGETHER, trials - start)])
+                attacked = _attack(predict, before, noisy, data, len(part), objective, claimed)
+                of_part.append(np.asarray(attacked)[: min(TOGETHER, trials - start)])
             scores.append(np.concatenate(of_part))
     return scores[0], scores[1]
 
@@ -202,7 +202,7 @@ def _attack(
         return jnp.asarray(seen), trees.squared_norm(alone)
 
     def score(dw: Tree, gradient: Tree) -> Array:
-        _, (seen, size) = jax.lax.scan(lambda _, step: (None, at(*step)), None, (dw, gradient))
+        _, (seen, size) = jax.lax.scan(lambda _, pair: (None, at(*pair)), None, (dw, gradient))
         return seen.sum() / (claimed.noise_multiplier * claimed.clip_norm * jnp.sqrt(size.sum()))
 
     return jax.lax.map(lambda run: score(*run), (before, noisy), batch_size=10)

@@ -48,12 +48,12 @@ class ClippedSum:
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
 
 
-def clip_factors(squared_norms: Array, present: Array, clip_norm: float | Array) -> tuple[Array, Array, Array]:
+def clip_scales(squared_norms: Array, present: Array, clip_norm: float | Array) -> tuple[Array, Array, Array]:
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite)."""
     finite = jnp.isfinite(squared_norms)
     norms = jnp.sqrt(jnp.where(finite, squared_norms, 0)) * present
-    factors = jnp.minimum(1, clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
-    return factors * finite * present, norms, jnp.sum(~finite & (present > 0))
+    scales = jnp.minimum(1, clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
+    return scales * finite * present, norms, jnp.sum(~finite & (present > 0))
 
 
 def clipped_sum(
@@ -96,13 +96,13 @@ def clipped_sum(
         x, y, here = batch
         gradients = jax.vmap(gradient_of_one)(x, y)
         squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
-        factors, norms, bad = clip_factors(jnp.asarray(squared), here, clip_norm)
+        scales, norms, bad = clip_scales(jnp.asarray(squared), here, clip_norm)
 
-        def weigh(g: Array) -> Array:
-            finite = jnp.where(factors.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-            return jnp.tensordot(factors.astype(g.dtype), finite, 1)
+        def summed(g: Array) -> Array:
+            finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
+            return jnp.tensordot(scales.astype(g.dtype), finite, 1)
 
-        return jax.tree.map(lambda t, g: t + weigh(g), total, gradients), (norms, bad)
+        return jax.tree.map(lambda t, g: t + summed(g), total, gradients), (norms, bad)
 
     zeros = jax.tree.map(jnp.zeros_like, dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))

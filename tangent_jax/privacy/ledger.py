@@ -1,4 +1,4 @@
-"""What a private run has paid for: written to disk before the step that it pays, so that no kill can hide a step.
+"""The account of a private run on disk, written before each step that it pays, so that no kill can hide a step.
 
     ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
     RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import require
-from tangent_jax.core.files import Lock, digest, expanded, locked, write_whole
+from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
@@ -26,8 +26,9 @@ DO = "Count this run as spent, and choose another folder"
 
 
 @dataclasses.dataclass(frozen=True)
-class Account:
-    """What ledger.json says; `checkpoint`: the hash of checkpoint.json when it was written, None before the first."""
+class Content:
+    """The fields of ledger.json: `spent` as `Spent.from_json` reads it, `checkpoint` the hash of checkpoint.json when
+    it was written, None before the first."""
 
     run: str
     spent: dict[str, Any]
@@ -46,46 +47,45 @@ class Ledger:
     def read(self) -> None:
         """Takes over what is on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
         if not self.path.exists():
-            found = checkpoints_in(self.path.parent)
-            require(not found, "Ledger", f"the ledger beside {found[:1]}", "none", DO)
+            checkpoints = checkpoints_in(self.path.parent)
+            require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
             return
-        account: Account = unsealed(Account, "Ledger", self.path, DO)
+        content: Content = unsealed(Content, "Ledger", self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
-        require(account.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
-        spent = Spent.from_json(account.spent, "Ledger", self.path)
-        same = spent.paid(self.spent.mechanism.steps) == self.spent
+        require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
+        spent = Spent.from_json(content.spent, "Ledger", self.path)
+        same = spent.paid(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
-        ours, theirs = digest(self.path.read_bytes()), self.saver.digest()
-        fits = account.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
-        lost = theirs is None and account.checkpoint is None
+        ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
+        fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
+        lost = theirs is None and content.checkpoint is None
         got = "one that is missing, altered, or older than the other"
         require(fits or lost, "Ledger", f"{self.path} and {self.saver.path} of one run", got, DO)
         taken = 0 if checkpoint is None else len(checkpoint.history)
-        require(taken <= spent.mechanism.steps, "Ledger", f"{taken} steps paid", spent.mechanism.steps, DO)
+        require(taken <= spent.steps_paid, "Ledger", f"{taken} steps paid", spent.steps_paid, DO)
         self.spent = spent
 
     def pay(self, steps: int) -> None:
-        """On disk when this returns: `steps` in all are paid for."""
+        """Pays for `steps` in all: that is on disk when this returns."""
         self.lock.check()
         self.spent = self.spent.paid(steps)
-        fields = {**dataclasses.asdict(self.spent.mechanism), "private": self.spent.private}
-        account = Account(self.saver.run, fields, self.saver.digest())
-        write_whole(self.path, sealed(dataclasses.asdict(account)))
+        content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
+        write_whole(self.path, sealed(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
-        """A checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
+        """Writes a checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
         self.lock.check()
-        self.saver.save(state, history, digest(self.path.read_bytes()))
-        self.pay(self.spent.mechanism.steps)
+        self.saver.save(state, history, fingerprint(self.path.read_bytes()))
+        self.pay(self.spent.steps_paid)
 
 
 @contextmanager
 def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = 1.0) -> Iterator[Ledger]:
     """The ledger of a run in a folder, held by one process at a time; `seconds`: between checkpoints.
 
-    Args:   spent: the run's mechanism, with no steps paid.
+    Args:   spent: the run's account, with no steps paid.
     Raises: InputError where another process holds it, or it is damaged, another run's, or does not fit its checkpoint.
     """
     root = expanded("fit_private", folder)

@@ -46,12 +46,11 @@ class Mechanism:
             return  # traced, or a placeholder of JAX's
         check_clip_norm("Mechanism", self.clip_norm)
         finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
-        check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate, "pld")
+        check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate)
         whole_number("Mechanism", "steps", self.steps, 0)
 
-    @property
-    def epsilon(self) -> float:
-        """What all steps spend; 0 for none."""
+    def compute_epsilon(self) -> float:
+        """The epsilon that all steps spend; 0 for none."""
         if not self.steps:
             return 0.0
         sigma = float(self.noise_multiplier)
@@ -86,54 +85,78 @@ def check_clip_norm(function: str, clip_norm: float | Array) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What a run has paid: its mechanism with the steps paid for, and False where a fixed seed drew the noise."""
+    """An account: the mechanism of a run, the steps paid for, and False where a fixed seed drew the noise.
+
+    A step that was paid for and then lost to a kill stays paid.
+    """
 
     mechanism: Mechanism
+    steps_paid: int
     private: bool
+
+    def __post_init__(self) -> None:
+        whole_number("Spent", "steps_paid", self.steps_paid, 0, self.mechanism.steps)
 
     def paid(self, steps: int) -> "Spent":
         """The same run once `steps` in all are paid for."""
-        return dataclasses.replace(self, mechanism=dataclasses.replace(self.mechanism, steps=steps))
+        return dataclasses.replace(self, steps_paid=steps)
 
-    def to_json(self) -> dict[str, Any]:
-        fields = {**dataclasses.asdict(self.mechanism), "private": self.private}
-        return {"epsilon": self.mechanism.epsilon, "neighbouring": NEIGHBOURING, **fields}
+    def compute_epsilon(self) -> float:
+        """The epsilon that the steps paid for spend, at the mechanism's delta; 0 for none."""
+        return dataclasses.replace(self.mechanism, steps=self.steps_paid).compute_epsilon()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
-        """What `to_json` made, after JSON; InputError for a field that is missing, wrong or contradicts the others."""
-        names = [field.name for field in dataclasses.fields(Mechanism)]
-        for name in (*names, "private"):
-            require(name in fields, function, f"the field {name} in {where}", "none")
-        mechanism = typed(Mechanism, {name: fields[name] for name in names}, function, where)
-        return cls(mechanism, typed(bool, fields["private"], function, f"private of {where}"))
+        """The account whose fields JSON gives, of this version or of 0.2; InputError naming the field that is wrong."""
+        return typed(cls, from_version_0_2(fields), function, where)
 
 
-def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> dict[str, Any]:
-    """What components spent together: each with the identifiers of the examples it saw.
+def from_version_0_2(fields: Any) -> Any:
+    """The fields of an account as this version writes them; 0.2 wrote the mechanism's beside the others.
+
+    Its `steps` are those paid for, and how many were planned is not known.
+    """
+    if not isinstance(fields, dict) or "mechanism" in fields:
+        return fields
+    mechanism = {field.name: fields[field.name] for field in dataclasses.fields(Mechanism) if field.name in fields}
+    paid = {new: fields[old] for new, old in (("steps_paid", "steps"), ("private", "private")) if old in fields}
+    return {"mechanism": mechanism, **paid}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyCost:
+    """The most that accounts cost one example: (epsilon, delta) for these neighbours; private if all of them are."""
+
+    epsilon: float
+    delta: float
+    private: bool
+    neighbouring: str = NEIGHBOURING
+
+
+def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost:
+    """The cost of several accounts, each with the identifiers of the examples that its component saw.
 
     Those that share no example compose in parallel, those that share one in sequence (McSherry 2009): an example pays
     for the components that saw it, by privacy loss distributions; the whole costs what its dearest example pays.
+    Delta is the largest of the parts'.
 
-    Returns:    {"epsilon", "delta", "neighbouring", "private"}; delta is the largest of the parts'.
     Guarantees: holds where an example's component does not depend on the other examples: sharding by content hash, by
                 owner, by class; not by a shuffle.
     Raises:     InputError for no parts.
     """
     require(parts, "spent_together", "at least one component", "none")
-    mechanisms = [spent.mechanism for spent, _ in parts]
-    delta = max(mechanism.delta for mechanism in mechanisms)
+    accounts = [spent for spent, _ in parts]
+    delta = max(spent.mechanism.delta for spent in accounts)
     seen: dict[str, list[int]] = {}
     for i, (_, examples) in enumerate(parts):
         for example in examples:
             seen.setdefault(example, []).append(i)
     epsilons = [0.0]
     for together in {tuple(components) for components in seen.values()} or {tuple(range(len(parts)))}:
-        paid = [mechanisms[i] for i in together]
-        if len(paid) == 1 and paid[0].delta == delta:
-            epsilons.append(paid[0].epsilon)
+        paid = [accounts[i] for i in together]
+        if len(paid) == 1 and paid[0].mechanism.delta == delta:
+            epsilons.append(paid[0].compute_epsilon())
         else:
-            steps = [(float(m.noise_multiplier), m.sampling_rate, m.steps) for m in paid]
+            steps = [(float(s.mechanism.noise_multiplier), s.mechanism.sampling_rate, s.steps_paid) for s in paid]
             epsilons.append(composed_epsilon(steps, delta))
-    private = all(spent.private for spent, _ in parts)
-    return {"epsilon": max(epsilons), "delta": delta, "neighbouring": NEIGHBOURING, "private": private}
+    return PrivacyCost(max(epsilons), delta, all(spent.private for spent in accounts))

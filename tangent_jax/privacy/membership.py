@@ -1,4 +1,4 @@
-"""Who was in the training data? Attacks that tell members from others by how well a model fits them.
+"""Membership attacks: they tell members of the training data from others by how well a model fits them.
 
     confidence          log p_y - log (1 - p_y) of the example's label y: what one model's answer tells
     likelihood ratio    the confidence, less its mean over shadow models that never saw the example
@@ -28,7 +28,7 @@ Seed = int | Sequence[int]
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """How each attack ranks examples: `scores` by attack and model, "2n": n members, then n others."""
+    """The ranking of examples by each attack: `scores` by attack and model, "2n": n members, then n others."""
 
     scores: Mapping[str, Mapping[str, np.ndarray]]
 

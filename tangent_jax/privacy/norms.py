@@ -18,8 +18,8 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, letters, product, record, vector, widened
-from tangent_jax.privacy.clipping import ClippedSum, clip_factors
+from tangent_jax.models.signals import Use, layout, letters, probe_uses, product, vector, widened
+from tangent_jax.privacy.clipping import ClippedSum, clip_scales
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
@@ -39,15 +39,15 @@ def clipped_sum_closed_form(
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    logits, uses, back = record(predict, dw, x, at_zero)
+    outputs, uses, back = probe_uses(predict, dw, x, at_zero)
     losses = Objective(loss).losses
-    signals = back(jax.grad(lambda logits: jnp.sum(losses(logits, y) * present))(logits))
+    signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present))(outputs))
     squared = squared_norms(dw, uses, signals, len(y))
-    factors, norms, bad = clip_factors(squared, present, clip_norm)
+    scales, norms, bad = clip_scales(squared, present, clip_norm)
     lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)
     # signals of half precision are rounded once more when they are reweighted: never above the clip norm
-    factors = factors * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else factors
-    return ClippedSum(weighted(dw, uses, signals, factors), norms, bad, clip_norm)
+    scales = scales * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else scales
+    return ClippedSum(scaled_sum(dw, uses, signals, scales), norms, bad, clip_norm)
 
 
 def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> Array:
@@ -78,23 +78,23 @@ def kernel_norm(use: Use, s: Array) -> Array:
     return jnp.sum(grams, (1, 2, 3))
 
 
-def weighted(dw: Tree, uses: list[Use], signals: list[Array], factors: Array) -> Tree:
-    """sum_b factor_b g_b: outer products of inputs and reweighted signals."""
+def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -> Tree:
+    """sum_b scale_b g_b: outer products of inputs and reweighted signals."""
     total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
 
     def zeroed(a: Array) -> Array:
-        return jnp.where(factors.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
+        return jnp.where(scales.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
 
-    def weigh(a: Array) -> Array:
-        return zeroed(widened(a) * factors.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
+    def scaled(a: Array) -> Array:
+        return zeroed(widened(a) * scales.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
 
     for use, s in zip(uses, signals, strict=True):
         leaf = total[use.path]
         if use.spec is None:
             finite = use._replace(x=None if use.x is None else zeroed(use.x))
-            part = jnp.sum(vector(finite, weigh(s), leaf.ndim), 0)
+            part = jnp.sum(vector(finite, scaled(s), leaf.ndim), 0)
         else:
             xs, ws, ss = letters(use)
-            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), weigh(s))
+            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), scaled(s))
         total[use.path] = leaf + part.astype(leaf.dtype)
     return jax.tree.unflatten(jax.tree.structure(dw), [total[path] for path in trees.leaves(dw)])

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
@@ -57,7 +57,7 @@ def clip(
 
 
 def is_closed_form(predict: Any) -> bool:
-    """Whether norms come from the model's `dual`."""
+    """True where norms come from the model's `dual`."""
     return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
 
@@ -116,7 +116,7 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> State:
 
 
 class PrivatelyFitted(NamedTuple):
-    """A privately trained step. `steps` were taken, `spent.mechanism.steps` paid for (more where a kill lost some).
+    """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
 
     `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
     `non_finite`: examples, summed over the steps, whose gradient was not finite. It alone is not private: no other
@@ -169,7 +169,7 @@ def fit_private(
     check_optimizer(optimizer, dw)
     state, history = State(dw, optimizer.init(dw)), History()
     ledger, run, traced = None, None, ""
-    spent = Spent(mechanism, seed is None).paid(0)
+    spent = Spent(mechanism, 0, seed is None)
     with ExitStack() as held:
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
@@ -178,13 +178,13 @@ def fit_private(
             history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             state, spent = ledger.saver.restore(state, history), ledger.spent
-            left = len(history) or spent.mechanism.steps < mechanism.steps
+            left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
         state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
-        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.mechanism.steps))
-        for step in range(spent.mechanism.steps, mechanism.steps):
+        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
+        for step in range(spent.steps_paid, mechanism.steps):
             spent = spent.paid(step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)
@@ -192,7 +192,7 @@ def fit_private(
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = noise_key(seed, step)
             state = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
-            check_step(state.dw, step)
+            check_finite(state.dw, step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
             history.add("fit_private", row, on_step(row, state.dw) if on_step else None)
@@ -204,8 +204,8 @@ def fit_private(
     return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 
-def check_step(dw: Tree, step: int) -> None:
-    """Raises InputError for a step that is not finite: from there on nothing is learned, only spent."""
+def check_finite(dw: Tree, step: int) -> None:
+    """Raises InputError for a dw that is not finite after a step: from there on nothing is learned, only spent."""
     norm, do = float(_squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
     require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
@@ -249,8 +249,8 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         lonely = np.full_like(x, np.nan) if np.issubdtype(x.dtype, np.floating) else x.copy()
         lonely[i] = x[i]
         repeated = clipped(np.broadcast_to(x[i], x.shape), np.broadcast_to(y[i], y.shape))
-        found = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
-        apart = float(np.max(np.abs(np.subtract(found, together[i])))) if np.isfinite(together[i]) else 0.0
+        norms = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
+        apart = float(np.max(np.abs(np.subtract(norms, together[i])))) if np.isfinite(together[i]) else 0.0
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
         require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
@@ -273,7 +273,7 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
 def step_program(
     predict: Predict, state: State, batches: Batches, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
 ) -> str:
-    """The digest of what a private run computes besides its numbers: the start of the optimiser, and a step."""
+    """The fingerprint of what a private run computes besides its numbers: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
     order = np.zeros((1, len(rows)), np.int32)
     chunk = batches.inputs[rows], batches.targets[rows], order, np.ones(order.shape, np.float32)

@@ -1,4 +1,4 @@
-"""GELU, exact, tanh and quick, ReLU, and their tangents.
+"""GELU, exact, tanh and quick, ReLU, softmax, and their tangents.
 
     y = x CDF(x),   dy = (CDF(x) + x PDF(x)) dx
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tangent
+from tangent_jax.core import Tangent, require
 
 
 def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
@@ -31,7 +31,7 @@ def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 
 def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
-    """The tanh approximation (Google's ViT code) and its tangent.
+    """The tanh approximation of GELU (Google's ViT code) and its tangent; x, dx and the result have one shape.
 
     t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
     y = x (1 + t) / 2,        dy = ((1 + t) / 2 + x (1 - t^2) k (1 + 3 a x^2) / 2) dx
@@ -45,7 +45,7 @@ def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 
 def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
-    """x sigmoid(1.702 x) (OpenAI's CLIP towers) and its tangent.
+    """x sigmoid(1.702 x) (OpenAI's CLIP towers) and its tangent; x, dx and the result have one shape.
 
     s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
     """
@@ -54,12 +54,39 @@ def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 
 def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
-    """max(x, slope x): ReLU, leaky for a slope in (0, 1), as linearised ResNets use it (LQF, Achille et al. 2021).
+    """max(x, slope x) and its tangent: ReLU, leaky for a slope in (0, 1); x, dx and the result have one shape.
+
+    Source: linearised ResNets have a leaky one (LQF, Achille et al. 2021).
 
     y = x where x > 0, else slope x;   dy = dx where x > 0, else slope dx
     """
     gate = jnp.where(x > 0, 1, slope).astype(x.dtype)
     return gate * x, None if dx is None else gate * dx
+
+
+def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
+    """Softmax over the last axis and its tangent.
+
+    Source: Liu et al. 2024, Eq. (5); their Phi is our a.
+
+        a  = exp(s) / sum_m exp(s)
+        da = a * (ds - sum_m a * ds)
+
+    Args:       s, ds: logits and tangent, "... m", one dtype.
+    Returns:    (a, da), "... m", dtype of s; computed in f32 or wider.
+    Guarantees: da is linear in ds; each row of da sums to 0.
+    Edge cases: m = 1 gives a = 1, da = 0; ds = None gives da = None.
+    Raises:     InputError if shapes or dtypes differ.
+    """
+    wide = jnp.promote_types(s.dtype, jnp.float32)
+    a = jax.nn.softmax(s.astype(wide), -1)
+    if ds is None:
+        return a.astype(s.dtype), None
+    expected = f"ds of shape {s.shape} and dtype {s.dtype}"
+    require((s.shape, s.dtype) == (ds.shape, ds.dtype), "softmax", expected, f"{ds.shape}, {ds.dtype}")
+    ds = ds.astype(wide)
+    da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
+    return a.astype(s.dtype), da.astype(s.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array, Tangent], tuple[Array, Tangent]]] = {

@@ -1,4 +1,4 @@
-"""Convolution, frozen batch norm and pooling: what a residual network is made of besides dense layers.
+"""Convolution, frozen batch norm and pooling: the parts of a residual network besides its dense layer.
 
     y = conv(x, W)              dy = conv(dx, W) + patches(x) . dW
     y = g x^ + beta             dy = g dx^ + dg x^ + dbeta,        x^ = (x - mean) / sqrt(var + eps)
@@ -6,7 +6,7 @@
 
 Images are "b y x c", kernels "i j c d" (rows, columns, input and output channels). Source: the linear layer of Liu et
 al. 2024, whose sum over inputs is here one over a window; batch norm as LQF has it (Achille et al. 2021), statistics
-fixed. The product with dW is written over patches, so that a Probe sees what enters.
+fixed. The product with dW is written over patches, so that a Probe sees them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from jax import Array
 
 from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules import probe
-from tangent_jax.rules.dense import scale, shift, total
+from tangent_jax.rules.products import scale, shift, total
 
 PATCHES = "byxijc,ijcd->byxd"
 
@@ -74,12 +74,12 @@ def max_pool(x: Array, dx: Tangent, size: int = 3, stride: int = 2) -> tuple[Arr
 
 
 def mean_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
-    """The mean over all pixels, "b c", and its tangent."""
+    """The mean of "b y x c" over all pixels, "b c", and its tangent."""
     return jnp.mean(x, (1, 2)), None if dx is None else jnp.mean(dx, (1, 2))
 
 
 def patches(x: Array, size: int, stride: int) -> Array:
-    """What each output pixel of a convolution reads, "b y' x' i j c"."""
+    """The window of "b y x c" that each output pixel of a convolution reads, "b y' x' i j c"."""
     return jnp.stack(windows(x, size, stride), 3).reshape(len(x), *reduced(x, stride), size, size, x.shape[-1])
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tangent
-from tangent_jax.rules.dense import scale, shift, total
+from tangent_jax.rules.products import scale, shift, total
 
 
 def standardize(x: Array, dx: Tangent, eps: float) -> tuple[Array, Tangent]:

@@ -24,7 +24,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Layout, layout, record, vector, widened
+from tangent_jax.models.signals import Layout, layout, probe_uses, vector, widened
 from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
@@ -105,7 +105,7 @@ def batch_curvature(
     key: Array | None, count: int,
 ) -> Curvature:  # fmt: skip
     """The factors of one batch; `outputs`: those at which the loss is expanded; example weights "b", 0 where padded."""
-    recorded, root = record(predict, dw, x, at_zero=True), jnp.sqrt(example_weights)[:, None]
+    recorded, root = probe_uses(predict, dw, x, at_zero=True), jnp.sqrt(example_weights)[:, None]
     signals = jax.vmap(recorded.back)(loss.hessian_root(outputs, y, key, count) * root)
     ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}
     kernels, layouts, vectors = {}, [], {}

@@ -17,7 +17,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Layout, layout, record, vector
+from tangent_jax.models.signals import Layout, layout, probe_uses, vector
 
 BATCH, CHUNK = 32, 1 << 25  # examples whose signals are computed at once; numbers of a temporary array
 
@@ -97,9 +97,9 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
 @jax.jit
 def _rows(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
     zeros = predict.zeros()
-    recorded, leaves = record(predict, zeros, x, at_zero=True), trees.leaves(zeros)
-    b, c = recorded.logits.shape
-    basis = jnp.broadcast_to(jnp.eye(c, dtype=recorded.logits.dtype)[:, None], (c, b, c))
+    recorded, leaves = probe_uses(predict, zeros, x, at_zero=True), trees.leaves(zeros)
+    b, c = recorded.outputs.shape
+    basis = jnp.broadcast_to(jnp.eye(c, dtype=recorded.outputs.dtype)[:, None], (c, b, c))
     signals = jax.vmap(recorded.back)(basis)
     parts: dict[str, Part] = {}
     for use, s in zip(recorded.uses, signals, strict=True):
@@ -111,7 +111,7 @@ def _rows(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
         each = jax.vmap(partial(vector, use, ndim=leaves[use.path].ndim))(s).reshape(c, b, -1).swapaxes(0, 1)
         before = parts[use.path].s if use.path in parts else 0
         parts[use.path] = Part(None, each + before, None)
-    return recorded.logits, parts
+    return recorded.outputs, parts
 
 
 def gram(a: Jacobian, b: Jacobian | None = None) -> np.ndarray:

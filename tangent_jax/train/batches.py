@@ -22,8 +22,8 @@ class Batches:
     """The examples of one run: an array or memory map of inputs "n ...", targets "n ...", or their part at `rows`.
 
     Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order,
-    epoch by epoch (None: for those who need none); `batch_size`: examples a step; inputs of more than `resident_bytes`
-    are streamed in chunks, the next read while one is worked on. `device`: the copy on the device that several share.
+    epoch by epoch (None: no order is needed); `batch_size`: examples in a step; inputs of more than `resident_bytes`
+    are streamed in chunks, the next read while this one trains. `device`: the copy on the device that several share.
     """
 
     def __init__(
@@ -59,31 +59,31 @@ class Batches:
         return -(-len(self) // self.batch_size)
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """(order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
+        """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
         assert self.key is not None
         permuted = np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))
         return self.padded(self.rows[permuted])
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
-        """(order, present) of all rows as they stand."""
+        """Returns (order, present), "k b", of all rows in their own order."""
         return self.padded(self.rows)
 
     def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows in batches, and 1 where an entry is real, 0 where padded; at least one batch, which may be empty."""
+        """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
         padding = self.batch_size - len(rows) if not len(rows) else -len(rows) % self.batch_size
         present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
         order = np.pad(np.asarray(rows, np.int32), (0, padding))
         return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
 
     def resident(self) -> tuple[Array, Array]:
-        """(inputs, targets) on the device, copied there once; InputError where they are more than `resident_bytes`."""
+        """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
         fit = self.inputs.nbytes <= self.resident_bytes
         expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
         require(fit, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
         return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
-        """The inputs and targets that the order asks for; a chunk's order counts from its own first row."""
+        """Yields the inputs and targets of `order`, "k b", in chunks; a chunk's order counts from its own first row."""
         if self.inputs.nbytes <= self.resident_bytes:
             for start in range(0, len(order), STEPS):
                 yield (*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
@@ -108,22 +108,22 @@ class Batches:
 
 
 class OnDevice:
-    """Inputs and targets on the device, copied there when they are first asked for."""
+    """Inputs and targets on the device, copied there at their first use."""
 
     def __init__(self) -> None:
-        self.held: tuple[Array, Array] | None = None
+        self.arrays: tuple[Array, Array] | None = None
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
-        """(inputs, targets) on the device."""
-        held = self.held
-        if held is None:
+        """Returns (inputs, targets), "n ...", on the device."""
+        arrays = self.arrays
+        if arrays is None:
             inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
-            held = self.held = placement.replicated((inputs, targets))
-        return held
+            arrays = self.arrays = placement.replicated((inputs, targets))
+        return arrays
 
 
 def as_inputs(function: str, inputs: Any) -> Any:
-    """Inputs as an array of numbers, or as they are where they lie on disk or on the device."""
+    """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
     inputs = inputs if hasattr(inputs, "nbytes") else np.asarray(inputs)
     good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
     require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
@@ -131,7 +131,7 @@ def as_inputs(function: str, inputs: Any) -> Any:
 
 
 def checked_key(key: Any) -> Array | None:
-    """A key of JAX's, or None."""
+    """The key, where it is one of JAX's or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
     good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     require(good, "Batches", "a key such as jax.random.key(0)", repr(key))
@@ -141,13 +141,15 @@ def checked_key(key: Any) -> Array | None:
 class Data(Protocol):
     """Examples that make their own batches, such as Features."""
 
-    def batches(self, key: Array | None = None, *, batch_size: int = 32) -> Batches: ...
+    def batches(self, key: Array | None = None, *, batch_size: int = 32) -> Batches:
+        """The examples in batches, in an order that the key decides."""
+        ...
 
 
 def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
-    """The data as Batches: as they are, or Features' own.
+    """The data as Batches: themselves, or those that Features make.
 
-    Raises: InputError for what is neither.
+    Raises: InputError for other data.
     """
     if isinstance(data, Batches):
         return data
@@ -157,12 +159,12 @@ def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None
 
 
 Source = Batches | Data | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
-"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), gone through once an epoch; or a function
-of the epoch."""
+"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), read once an epoch; or a function of the
+epoch."""
 
 
 def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarray], None]) -> Iterator[Chunk]:
-    """One epoch of the source, every batch padded to the size of the first; `check` sees inputs and targets of each."""
+    """Yields one epoch of the source, every batch "b ..." padded to the size of the first and passed to `check`."""
     if isinstance(source, Batches):
         yield from source.chunks(*source.order(epoch))
         return

@@ -1,10 +1,10 @@
-"""The last finished epoch of a run on disk, by Orbax, in a folder that the run's identity names.
+"""Checkpoints: the last finished epoch of a run on disk, by Orbax, in a folder named by the run's identity.
 
-    RUN/checkpoint.json   the run, the folder of its state and that folder's hash, the history: the commit
+    RUN/checkpoint.json   the run, the folder of its state and that folder's fingerprint, the history: the commit
     RUN/STATE/            Orbax's files
 
-A save writes a new folder, then checkpoint.json, then deletes the old folder: a kill leaves the last save whole. What
-was altered or is missing is refused: nothing is trained on it, and nothing of it is returned.
+A save writes a new folder, then checkpoint.json, then deletes the old folder: a kill leaves the last save whole. An
+altered or incomplete save is refused, and nothing is trained on it.
 """
 
 import dataclasses
@@ -19,7 +19,14 @@ import jax
 
 from tangent_jax._version import __version__
 from tangent_jax.core import Tree, identity, placement, refusal, require
-from tangent_jax.core.files import allocate, expanded, file_digest, folder_digest, write_whole, write_whole_folder
+from tangent_jax.core.files import (
+    allocate,
+    expanded,
+    file_fingerprint,
+    folder_fingerprint,
+    write_whole,
+    write_whole_folder,
+)
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.batches import Batches
@@ -30,9 +37,9 @@ FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
 
 
 def run_identity(batches: Batches, *others: Any) -> str:
-    """A name for all that decides a run: every row that trains and its target, their order, and `others`.
+    """The identity of a run: of every row that trains, its target, their order, and `others`.
 
-    Args:   others: programs (`core.identity.program`), arrays and settings.
+    Args:   others: programs (`core.identities.program`), arrays and settings.
     Raises: InputError where a value among them has no content to read.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.key, batches.batch_size
@@ -44,10 +51,10 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A run's checkpoint.json: `history`, `measured`: of each step its row, and what was measured of it besides.
+    """A run's checkpoint.json: the rows of its history, and the values `measured` at each row.
 
-    `measure`: the name of what measured, None where it says none: then nothing of it is kept. `ledger`: the hash of the
-    ledger at that time, where a run keeps one.
+    `measure`: the name of the measurement; without a name (None) its values are not saved. `ledger`: the fingerprint of
+    the ledger at that time, where a run keeps one.
     """
 
     run: str
@@ -60,7 +67,7 @@ class Checkpoint:
 
 
 class History:
-    """The rows of a run, and what was measured of each: `measure` names it, None for what says no name."""
+    """The rows of a run, and the values measured at each; `measure`: the name of the measurement, None without one."""
 
     def __init__(self, measure: str | None = None) -> None:
         self.rows: list[Row] = []
@@ -70,32 +77,32 @@ class History:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(self, function: str, row: Row, told: Any = None, **measured: float) -> Row:
-        """One more row, with what was measured and what `on_step` told of it.
+    def add(self, function: str, row: Row, returned: Any = None, **measured: float) -> Row:
+        """Adds a row, with the values measured at it and the mapping that `on_step` returned.
 
         Raises: InputError where that is no mapping of names to numbers.
         """
-        told = {} if told is None else told
-        is_named = isinstance(told, Mapping) and all(isinstance(name, str) for name in told)
-        require(is_named, function, "None or {name: number} from on_step", repr(told)[:60])
+        returned = {} if returned is None else returned
+        is_named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
+        require(is_named, function, "None or {name: number} from on_step", repr(returned)[:60])
         self.rows.append(row)
-        self.measured.append(measured | {name: as_number(function, name, value) for name, value in told.items()})
+        self.measured.append(measured | {name: as_number(function, name, value) for name, value in returned.items()})
         return self.merged()[-1]
 
     def merged(self) -> list[Row]:
-        """Each row with what was measured of it."""
+        """Each row with the values measured at it."""
         return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
 
 
 def as_number(function: str, name: str, value: Any) -> float | int:
-    """A measured value as a Python number; InputError for what is none."""
+    """A measured value as a Python number; InputError for a value that is no number."""
     good = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
     require(good, function, f"a number as {name} from on_step", repr(value)[:60])
     return value if isinstance(value, (bool, int, float)) else value.item()
 
 
 def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
-    """The name of what measures a run: an `on_step` has one where it says so by a method `name(dw)`."""
+    """The name of the measurement of a run: `on_step.name(dw)` with `others`, None for an `on_step` without a name."""
     if on_step is None:
         return identity(others)[:32]
     name = getattr(on_step, "name", None)
@@ -103,7 +110,7 @@ def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
 
 
 class Saver:
-    """The last finished epoch of one run on disk; `folder` is the run's own."""
+    """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.run, self.folder = run, expanded("folder", folder).absolute() / run
@@ -115,16 +122,17 @@ class Saver:
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
 
     def advice(self) -> str:
+        """The last sentence of a refusal."""
         return f"Delete {self.folder} to train anew"
 
     def restore(self, state: Tree, history: History) -> Tree:
-        """The state of the last save, its rows put into the history; or the state given where there is none."""
+        """Returns the state of the last save and puts its rows into the history; the given state without a save."""
         import orbax.checkpoint as ocp  # a second to import, and only runs that are saved need it
 
         if self.checkpoint is None:
             return state
-        folder, said = self.folder / self.checkpoint.state, self.checkpoint.state_digest
-        whole = folder.is_dir() and folder_digest(folder) == said
+        folder, stored = self.folder / self.checkpoint.state, self.checkpoint.state_digest
+        whole = folder.is_dir() and folder_fingerprint(folder) == stored
         require(whole, "checkpoints", f"an unaltered {folder}", "one that is missing or altered", self.advice())
         leaves, structure = jax.tree.flatten(state)
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
@@ -140,13 +148,13 @@ class Saver:
         return jax.tree.unflatten(structure, [restored[name] for name in target])
 
     def is_due(self, last: bool) -> bool:
-        """Whether the last save was long enough ago, or this is the run's end."""
+        """True where the last save was `seconds` ago or more, and at the run's end."""
         return last or time.perf_counter() - self.saved >= self.seconds
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
-        """The state is on disk when this returns.
+        """Writes the state and the history; they are on disk when this returns.
 
-        Raises: OSError where it cannot be written; the last save is still there.
+        Raises: OSError where they cannot be written; the last save remains.
         """
         import orbax.checkpoint as ocp
 
@@ -156,28 +164,28 @@ class Saver:
         folder = self.folder / f"{len(history)}-{time.time_ns():x}"
         try:
             with write_whole_folder(folder) as partial:
-                # Orbax's threads print a traceback each on a full disk: the space is asked for before
+                # Orbax's threads print a traceback each on a full disk, so the space is reserved before
                 allocate(partial / "reserved", sum(leaf.nbytes for leaf in named.values()) + SLACK)
                 (partial / "reserved").unlink()
                 with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
                     checkpointer.save(partial / "state", args=ocp.args.StandardSave(named))
-                state_digest = folder_digest(partial)
+                state_fingerprint = folder_fingerprint(partial)
         except OSError:
             raise
         except Exception as error:  # Orbax's and tensorstore's own, as on a full disk
             raise OSError(f"cannot write a checkpoint to {self.folder}: {str(error).splitlines()[0]}") from error
         measured = tuple(history.measured if history.measure else [{} for _ in history.rows])
         rows = tuple(history.rows)
-        self.checkpoint = Checkpoint(self.run, folder.name, state_digest, rows, measured, history.measure, ledger)
+        self.checkpoint = Checkpoint(self.run, folder.name, state_fingerprint, rows, measured, history.measure, ledger)
         write_whole(self.path, sealed(dataclasses.asdict(self.checkpoint)))
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
         self.saved, self.steps = time.perf_counter(), len(history)
 
-    def digest(self) -> str | None:
-        """The hash of checkpoint.json, None before the first save."""
-        return file_digest(self.path) if self.path.exists() else None
+    def fingerprint(self) -> str | None:
+        """The fingerprint of checkpoint.json, None before the first save."""
+        return file_fingerprint(self.path) if self.path.exists() else None
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, identity, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.objective import alone
 from tangent_jax.train.targets import Predict, as_labels, called
@@ -36,7 +36,7 @@ def squared_error(outputs: Array, targets: Array) -> Array:
 
 
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
-    """predict(dw, x) of every input, "n c", in batches of one shape (the last is padded)."""
+    """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded)."""
     inputs = as_inputs("outputs", inputs)
     require(len(inputs), "outputs", "at least one input", "none")
     n, size, parts = len(inputs), min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)), []
@@ -50,8 +50,7 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
-    Raises: InputError for outputs that are not finite, or targets that are no class indices where accuracy is asked
-            for.
+    Raises: InputError for outputs that are not finite, or accuracy of targets that are no class indices.
     """
     batches = as_batches("evaluate", data)
     whole = len(batches.rows) == len(batches.targets) and (np.diff(batches.rows) == 1).all()
@@ -68,7 +67,7 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
 class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
-    It says its own `name`, which all that it measures decides: so a run that is resumed keeps its columns.
+    Its `name` depends on all that decides its values, so that a resumed run keeps its columns.
     """
 
     predict: Predict
@@ -83,7 +82,7 @@ class Measure:
         return {name: evaluate(self.predict, dw, self.data, m) for name, m in self.metrics.items()} if now else {}
 
     def name(self, dw: Tree) -> str:
-        """The digest of predictor, data and metrics."""
+        """The identity of predictor, data and metrics."""
         batches = as_batches("Measure", self.data)
         predict = trees.as_pytree(self.predict)
         x, y = batches.inputs[batches.rows[:2]], batches.targets[batches.rows[:2]]

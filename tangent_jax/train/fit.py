@@ -6,6 +6,7 @@
 callable pytree of the caller's. Source: Liu et al. 2024, its loss and its settings.
 """
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
@@ -32,18 +33,18 @@ OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
-    """Training's state between steps."""
+    """The state of training between steps."""
 
     dw: Tree
     optimizer_state: Any
 
 
 class Fitted(NamedTuple):
-    """A trained dw with its history: per epoch loss, seconds, the metrics asked for, and what `on_step` returned.
+    """Trained tangent weights dw and their history: per epoch loss, seconds, metrics, and the values of `on_step`.
 
-    `seconds` is the training's wall time, compilation included, `on_step` not; `examples_per_second` is
-    the median epoch's; `run`: the identity of all that decided it, where a folder was given; `certificate`: how far
-    at most, in L2, dw is from the optimum, where it was solved for (solver/), whose passes are then its steps.
+    `seconds` is the wall time of training, with compilation and without `on_step`; `examples_per_second` is the median
+    epoch's; `run`: the identity of the run, where a folder was given; `certificate`: of a solver, an upper bound of the
+    L2 distance of dw from the optimum, and the solver's passes are then the steps.
     """
 
     dw: Tree
@@ -55,43 +56,71 @@ class Fitted(NamedTuple):
     certificate: float | None = None
 
 
-def train_step(
-    predict: Predict, state: State, x: Array, y: Array, present: Array, key: Array | None, objective: Objective,
-    optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
-) -> tuple[State, Array]:  # fmt: skip
-    """One step on a batch; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
+class Batch(NamedTuple):
+    """One step's inputs "b ...", targets "b ...", 1 or (padding) 0 "b", and the key of what draws, or None."""
 
-    def value(dw: Tree) -> tuple[Array, Array]:
-        outputs = outputs_of(predict, dw, x, key)
-        return objective.of_outputs(outputs, dw, y, present, key), outputs
-
-    (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
-
-    def value_fn(dw: Tree, progress: Any = None) -> Array:  # of a line search, which hands it all that it does not know
-        return value(dw)[0]
-
-    known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
-    each = [objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in metrics)]
-    sums = jnp.stack([jnp.sum(one * present) for one in each])
-    return State(*apply(optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
+    x: Array
+    y: Array
+    present: Array
+    key: Array | None = None
 
 
-@partial(jax.jit, static_argnames=("metrics", "traced"), donate_argnames="state")
-def train_epoch(
-    predict: Predict, state: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array | None,
-    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (), traced: str = "",
-) -> tuple[State, Array]:  # fmt: skip
-    """One step per row of `order` and `present`, "k b", and key, "k"; returns the state and each step's sums, "k m".
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["predict", "objective", "optimizer"],
+    meta_fields=["metrics", "traced"],
+)
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The computation of a run; its numbers are data to jit.
 
-    `traced`: the digest of the step's program, where a run is named by it: another one is compiled anew.
+    `traced`: the fingerprint of a step's program, where a run is named by it: another one is compiled anew.
     """
 
-    def step(state: State, batch: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
-        rows, here, key = batch
-        x, y = inputs[rows], targets[rows]
-        return train_step(predict, state, x, y, here, key, objective, optimizer, progress, metrics)
+    predict: Predict
+    objective: Objective
+    optimizer: Optimizer
+    metrics: tuple[Metric, ...] = ()
+    traced: str = ""
 
-    return jax.lax.scan(step, state, (order, present, keys))
+    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array]:
+        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
+        x, y, present, key = batch
+
+        def value(dw: Tree) -> tuple[Array, Array]:
+            outputs = outputs_of(self.predict, dw, x, key)
+            return self.objective.of_outputs(outputs, dw, y, present, key), outputs
+
+        def value_fn(dw: Tree, progress: Any = None) -> Array:  # of a line search, which hands on all that it is given
+            return value(dw)[0]
+
+        (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
+        known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
+        values = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
+        sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
+        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
+
+    def start(self, dw: Tree) -> State:
+        """The state before the first step."""
+        return State(dw, self.optimizer.init(dw))
+
+
+Steps = tuple[Any, Any, Any]
+"""(order "k b": rows of the data, present "k b", keys "k" or None) of k steps."""
+
+
+@partial(jax.jit, donate_argnames="state")
+def train_epoch(
+    training: Training, state: State, data: tuple[Array, Array], steps: Steps, progress: Any
+) -> tuple[State, Array]:
+    """The steps of an epoch, or of a chunk of it, on (inputs, targets); the state, and each step's sums, "k m"."""
+    inputs, targets = data
+
+    def step(state: State, of_step: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
+        rows, present, key = of_step
+        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
+
+    return jax.lax.scan(step, state, steps)
 
 
 def fit(
@@ -107,19 +136,19 @@ def fit(
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
 ) -> Fitted:
-    """Trains dw.
+    """Trains the tangent weights dw.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
                 data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x,
-                y), gone through once an epoch, or a function of the epoch that returns one;
-                objective: None: the paper's rescaled square loss; start: dw to begin at, None: a predictor's zero;
+                y), read once an epoch, or a function of the epoch that returns one;
+                objective: None: the paper's rescaled square loss; start: dw at the start, None: the predictor's zero;
                 optimizer: of optax; None: the paper's `adam()`;
                 metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
-                on_step: called after every epoch with its row of the history and dw, which is given up afterwards
-                (copy what you keep); what it returns is added to the row;
-                folder: a run that was killed goes on from its last finished epoch there, told from others by all that
-                decides dw: data, start, settings, and the program of a step. A resumed row has what `on_step` returned
-                only where that says its own name, as `Measure` does.
+                on_step: called after every epoch with its row of the history and dw, whose memory the next epoch takes
+                (copy it to keep it); the mapping that it returns is added to the row;
+                folder: a killed run goes on from its last finished epoch there. All that decides dw names the run:
+                data, start, settings, and the program of a step. A resumed row has the values of `on_step` only if
+                that has a name, as `Measure` has.
     Returns:    Fitted.
     Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
@@ -133,13 +162,14 @@ def fit(
         check_data("fit", predict, dw, source, objective)
     clash = sorted({*metrics} & {*OWN})
     require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
-    state, history, saver, traced = State(dw, optimizer.init(dw)), History(), None, ""
+    training = Training(predict, objective, optimizer, tuple(metrics.values()))
+    state, history, saver = training.start(dw), History(), None
     if folder is not None:
         kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
         require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
         assert isinstance(source, Batches)
-        traced = step_program(predict, state, source, objective, optimizer)
-        run = run_identity(source, traced, jax.tree.leaves((predict, state, objective, optimizer)), epochs)
+        training = dataclasses.replace(training, traced=step_program(training, state, source))
+        run = run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs)
         history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
         saver = Saver(folder, run)
         state = saver.restore(state, history)
@@ -151,9 +181,8 @@ def fit(
             for inputs, targets, order, present in epoch_chunks(source, epoch, check):
                 keys = step_keys(source, epoch, steps, len(order))
                 state, per_step = train_epoch(
-                    predict, state, inputs, targets, order, present, keys, objective, optimizer, epoch / epochs,
-                    tuple(metrics.values()), traced,
-                )  # fmt: skip
+                    training, state, (inputs, targets), (order, present, keys), epoch / epochs
+                )
                 sums += np.asarray(per_step, np.float64).sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(order)
                 if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
@@ -161,8 +190,8 @@ def fit(
             row = epoch_row("fit", epoch, sums, examples, steps)
             row["seconds"] = time.perf_counter() - began
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
-            told = on_step({**row, **measured}, state.dw) if on_step else None
-            row = history.add("fit", row, told, **measured)
+            returned = on_step({**row, **measured}, state.dw) if on_step else None
+            row = history.add("fit", row, returned, **measured)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
@@ -171,9 +200,9 @@ def fit(
 
 
 def as_source(function: str, data: Any, key: Array | None) -> Any:
-    """Batches with a key, or an iterable or function of batches (x, y).
+    """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
-    Raises: InputError for what is no data, or has no key to decide its order.
+    Raises: InputError for other data, or Batches without a key to decide their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
@@ -186,12 +215,12 @@ def as_source(function: str, data: Any, key: Array | None) -> Any:
 
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
-    """Raises InputError for targets of a batch that are none of the loss."""
+    """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
     check_targets("fit", y, output_shape("fit", undrawn(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
-    """A key for each of `count` steps from `first` of an epoch, folded from the data's; None for data without one."""
+    """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key; None for data without one."""
     if not isinstance(data, Batches):
         return None
     assert data.key is not None
@@ -199,16 +228,13 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
 
 
-def step_program(predict: Predict, state: State, data: Batches, objective: Objective, optimizer: Optimizer) -> str:
-    """The digest of what a training computes besides its numbers: the start of the optimiser, and a step."""
+def step_program(training: Training, state: State, data: Batches) -> str:
+    """The fingerprint of a training's computation, its numbers and metrics apart: the optimiser's start, and a step."""
     rows = data.rows[:1].repeat(data.batch_size)
-    x, y, present, key = data.inputs[rows], data.targets[rows], np.ones(len(rows), np.float32), step_keys(data, 0, 0, 1)
-
-    def step(predict: Predict, state: State, *others: Any) -> Any:
-        *_, optimizer = others
-        return optimizer.init(state.dw), train_step(predict, state, *others, progress=0.0)[0]
-
-    return program(step, predict, state, x, y, present, key[0], objective, optimizer)
+    ones: Any = np.ones(len(rows), np.float32)
+    keys = step_keys(data, 0, 0, 1)
+    bare, batch = dataclasses.replace(training, metrics=()), Batch(data.inputs[rows], data.targets[rows], ones, keys[0])
+    return program(lambda t, state, batch: (t.start(state.dw), t.step(state, batch, 0.0)[0]), bare, state, batch)
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
@@ -219,7 +245,7 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
 
 
 def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
-    """The row of an epoch; InputError for a loss that is not finite: from there on nothing is learned."""
+    """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
@@ -227,7 +253,7 @@ def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps:
 
 
 def summary(dw: Tree, history: list[Row]) -> Fitted:
-    """The result of a run whose epochs are done."""
+    """The result of a run at its end."""
     seconds = [row["seconds"] for row in history]
     speed = history[-1]["examples"] / float(np.median(seconds))
     return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)

@@ -1,6 +1,6 @@
 """Many models trained at once: one compiled program, vmap over dw, the anchor shared.
 
-Each model's run is the one that `fit` does alone on its batches: the same order of examples, batches and decay.
+Each model's run equals that of `fit` on its batches alone: the same order of examples, batches and decay.
 """
 
 import time
@@ -16,25 +16,34 @@ from jax import Array
 from tangent_jax.core import Tree, progress_bar, require, trees, whole_number
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
-from tangent_jax.train.evaluate import Metric
-from tangent_jax.train.fit import Fitted, Metrics, State, as_source, epoch_row, step_keys, summary, train_step
+from tangent_jax.train.fit import (
+    Batch,
+    Fitted,
+    Metrics,
+    State,
+    Steps,
+    Training,
+    as_source,
+    epoch_row,
+    step_keys,
+    summary,
+)
 from tangent_jax.train.objective import Objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
 from tangent_jax.train.targets import Predict, started
 
 
-@partial(jax.jit, static_argnames="metrics", donate_argnames="states")
+@partial(jax.jit, donate_argnames="states")
 def train_epoch_many(
-    predict: Predict, states: State, inputs: Array, targets: Array, order: Array, present: Array, keys: Array,
-    objective: Objective, optimizer: Optimizer, progress: Any, metrics: tuple[Metric, ...] = (),
-) -> tuple[State, Array]:  # fmt: skip
-    """One step of every model per row of `order`, `present`, "k s b", and keys, "k s"; states and sums, "k s m"."""
+    training: Training, states: State, data: tuple[Array, Array], steps: Steps, progress: Any
+) -> tuple[State, Array]:
+    """The steps of every model, "k s b" and keys "k s", on (inputs, targets); states and sums, "k s m"."""
+    inputs, targets = data
 
-    def step(state: State, rows: Array, here: Array, key: Array) -> tuple[State, Array]:
-        x, y = inputs[rows], targets[rows]
-        return train_step(predict, state, x, y, here, key, objective, optimizer, progress, metrics)
+    def step(state: State, rows: Array, present: Array, key: Array) -> tuple[State, Array]:
+        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
 
-    return jax.lax.scan(lambda states, batch: jax.vmap(step)(states, *batch), states, (order, present, keys))
+    return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 
 
 def fit_many(
@@ -50,8 +59,8 @@ def fit_many(
 ) -> list[Fitted]:
     """Trains one dw for each entry of `runs`.
 
-    Args:       runs: rows and a key each, of the same inputs, which are held on the device; at_once: how many models
-                are trained together (memory: about five times dw for each); others: as in `fit`.
+    Args:       runs: rows and a key each, of the same inputs, which the device holds; at_once: the number of models
+                trained together (memory: about five times dw for each); others: as in `fit`.
     Returns:    one Fitted per run, in their order; `seconds` is its part of the time its group took.
     Guarantees: each equals `fit` on its batches alone, up to rounding.
     Edge cases: runs with different numbers of steps train in different groups.
@@ -70,20 +79,19 @@ def fit_many(
     do = "Pass rows= of the same features"
     require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
     data, results, metrics = runs[0].resident(), {}, metrics or {}
+    training = Training(predict, objective, optimizer, tuple(metrics.values()))
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
-            states = repeated(State(dw, optimizer.init(dw)), len(together))
+            states = repeated(training.start(dw), len(together))
             histories: list[list[Row]] = [[] for _ in together]
             for epoch in range(epochs):
                 began = time.perf_counter()
                 order = zip(*(run.order(epoch) for run in together), strict=True)
                 orders, present = (np.stack(parts, 1) for parts in order)
                 keys = jnp.stack([step_keys(run, epoch, 0, run.steps) for run in together], 1)
-                states, sums = train_epoch_many(
-                    predict, states, *data, orders, present, keys, objective, optimizer, epoch / epochs,
-                    tuple(metrics.values()),
-                )  # fmt: skip
+                steps = orders, present, keys
+                states, sums = train_epoch_many(training, states, data, steps, epoch / epochs)
                 totals = np.asarray(sums, np.float64).sum(0)
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
@@ -96,7 +104,7 @@ def fit_many(
 
 
 def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
-    """The runs that train together: of one batch size and number of steps, at most `at_once`."""
+    """Yields the runs that train together: of one batch size and number of steps, at most `at_once`."""
     alike: dict[tuple[int, int], list[int]] = {}
     for s, run in enumerate(runs):
         alike.setdefault((run.batch_size, run.steps), []).append(s)

@@ -1,11 +1,10 @@
 """Losses of outputs "b c" and targets "b ...", one number for each example, convex in the outputs.
 
-A loss is a value that says what it is: how it is computed, a root of its Hessian, and whether it is a square:
+A loss is a value with three parts: its computation, a root of its Hessian, and, where it is a square, the square:
 
     loss(f, y) = sum_c p_c / 2 (f_c - t_c)^2 + const          then `quadratic` gives t and p
 
-So a square loss of a user's own has the kernel and the one linear system too; any other has its root from
-`jax.hessian`.
+So a user's own square loss has the kernel and the one linear system too; any other has its root from `jax.hessian`.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ class Loss:
     """
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
-        """The loss of each example, "b", from outputs "b c" and targets "b ..."; an example may read no other's."""
+        """The loss of each example, "b", from outputs "b c" and targets "b ..."; no example may depend on another."""
         raise NotImplementedError
 
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
@@ -51,11 +50,11 @@ class Loss:
         return None
 
     def check(self, function: str, targets: Any, classes: int | None) -> None:
-        """Raises InputError for targets "n ..." that are none of this loss; classes: numbers of an output "c"."""
+        """Raises InputError for targets "n ..." that do not fit this loss; classes: c of an output "c", else None."""
 
 
 def directions(outputs: Array, key: Array | None, count: int) -> Array:
-    """The unit vectors "c b c", or `count` vectors "k b c" of random signs over sqrt(k): sum_k v_k v_k^T is I."""
+    """The unit vectors "c b c", or `count` vectors "k b c" of random signs over sqrt(k); sum_k v_k v_k^T has mean I."""
     b, c = outputs.shape
     if key is None:
         return jnp.broadcast_to(jnp.eye(c, dtype=outputs.dtype)[:, None], (c, b, c))
@@ -63,21 +62,21 @@ def directions(outputs: Array, key: Array | None, count: int) -> Array:
 
 
 class SquareLoss(Loss):
-    """The losses that `quadratic` says whole: sum_c p_c / 2 (f_c - t_c)^2, without a constant."""
+    """A loss that is the square of `quadratic` without a constant: sum_c p_c / 2 (f_c - t_c)^2."""
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
         t, p = self.of(outputs, targets)
         return jnp.sum(0.5 * p * jnp.square(outputs - t), -1)
 
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
-        """The Hessian is diagonal, and the same for all outputs."""
+        """The root of a diagonal Hessian that is the same for all outputs, "k b c"."""
         return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
 
     def of(self, outputs: Array, targets: Array) -> tuple[Array, Array]:
-        """`quadratic`, in the dtype of the outputs."""
-        stated = self.quadratic(targets, outputs.shape[-1])
-        assert stated is not None, type(self)
-        t, p = stated
+        """(t, p) of `quadratic`, "b c" each, in the dtype of the outputs."""
+        square = self.quadratic(targets, outputs.shape[-1])
+        assert square is not None, type(self)
+        t, p = square
         return t.astype(outputs.dtype), p.astype(outputs.dtype)
 
 
@@ -88,7 +87,7 @@ class RescaledSquare(SquareLoss):
 
         (alpha (f_y - kappa)^2 + sum_{c != y} f_c^2) / C
 
-    `alpha`: weight of the true class; `kappa`: its target; the paper's are 1 and 15.
+    `alpha`: coefficient of the true class; `kappa`: its target; the paper's are 1 and 15.
     """
 
     alpha: float | Array = 1.0
@@ -133,7 +132,7 @@ class CrossEntropy(Loss):
         return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
 
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
-        """diag(p) - p p^T = R R^T,  R = diag(sqrt p) - p sqrt(p)^T."""
+        """The root R of diag(p) - p p^T = R R^T, "k b c":  R = diag(sqrt p) - p sqrt(p)^T."""
         p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
 
@@ -170,7 +169,7 @@ def hyper_parameters(name: str) -> list[str]:
 
 
 def make_loss(name: str, **given: float) -> Loss:
-    """The loss of a name in LOSSES, with the paper's hyper-parameters or those given."""
+    """Makes the loss of a name in LOSSES, with the paper's hyper-parameters or those given."""
     require(name in LOSSES, "make_loss", f"a loss in {', '.join(LOSSES)}", name)
     known = hyper_parameters(name)
     for field, value in given.items():

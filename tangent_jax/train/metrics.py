@@ -1,6 +1,6 @@
-"""Measures of predicted probabilities "n c": how far they are from what happened, and how unsure they are.
+"""Measures of predicted probabilities "n c": their errors against the labels, and their entropy.
 
-Of one model's answers on examples that it was not trained on. They are computed on the host, in float64.
+The probabilities are of examples that did not train the model. All is computed on the host, in float64.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     |accuracy - mean confidence|. Source: Guo et al. 2017, Eq. (3).
 
     Args:       p: probabilities, "n c"; labels: class indices, "n".
-    Returns:    a number in 0..1; 0 where, in each bin, as many are right as the confidence says.
-    Raises:     InputError for what is no probabilities, or labels of no class.
+    Returns:    a number in 0..1; 0 where the accuracy of each bin equals its mean confidence.
+    Raises:     InputError for rows that are no probabilities, or labels of no class.
 
     >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # sure and right; less sure and wrong
     >>> round(calibration_error(p, np.array([0, 0])), 3)
@@ -35,8 +35,8 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     """The mean over examples of sum_c (p_c - [c is the label])^2.
 
     Args:       p: probabilities, "n c"; labels: class indices, "n".
-    Returns:    a number in 0..2; 0 where each label was given probability 1.
-    Raises:     InputError for what is no probabilities, or labels of no class.
+    Returns:    a number in 0..2; 0 where each label has probability 1.
+    Raises:     InputError for rows that are no probabilities, or labels of no class.
 
     >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
     0.37
@@ -48,7 +48,8 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
 def entropy(p: np.ndarray) -> np.ndarray:
     """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
 
-    Edge cases: 0 log 0 counts as 0. Raises InputError for what is no probabilities.
+    Edge cases: 0 log 0 counts as 0.
+    Raises:     InputError for rows that are no probabilities.
 
     >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.693, 0.0]
@@ -58,7 +59,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
 
 
 def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """The area under the ROC curve: how often a positive's score is above a negative's; ties count half.
+    """The area under the ROC curve: the share of pairs whose positive scores above the negative; ties count half.
 
     Args:   positives, negatives: their scores, "k" and "m".
 
@@ -79,7 +80,7 @@ def as_probabilities(function: str, p: np.ndarray) -> np.ndarray:
 
 
 def checked(function: str, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, labels) as arrays; InputError for what is no probabilities, or labels of no class."""
+    """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
     p, labels = as_probabilities(function, p), np.asarray(labels)
     whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(p),)
     require(whole, function, f"{len(p)} labels, whole numbers", f"{labels.dtype} of shape {labels.shape}")

@@ -4,7 +4,7 @@
 
 Training, many models at once, the distance bound, private training and audits evaluate this one. Its numbers are data
 to jit: another value compiles nothing. Convex in dw where `predict` is linear in dw. The loss is evaluated one example
-at a time under vmap: whatever its code says, an example cannot see another.
+at a time under vmap, so that no code of a loss can make one example depend on another.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ from tangent_jax.train.targets import Predict, output_shape
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws: to mask, drop,
-    augment.
+    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws random numbers.
 
-    `fit` gives it a new key at every step, folded from that of its data; each example's loss gets a key of its own.
+    With these it may mask, drop or augment. `fit` gives it a new key at every step, folded from that of its data; each
+    example's loss gets a key of its own.
     """
 
     function: Any
@@ -46,7 +46,7 @@ class Keyed:
 class Objective:
     """A loss (outputs "b c", targets "b ...") -> "b", and the strength lambda of lambda/2 |dw|^2.
 
-    `loss` is a Loss or a function: `make_objective` makes one of a name.
+    `loss` is a Loss or a function; `make_objective` also takes the name of a loss.
 
     >>> objective = Objective(lambda outputs, targets: (outputs[:, 0] - targets) ** 2, penalty=2.0)
     >>> float(objective(lambda dw, x: x * dw, jnp.array(3.0), jnp.ones((1, 1)), jnp.array([1])))
@@ -63,12 +63,12 @@ class Objective:
     def __call__(
         self, predict: Predict, dw: Tree, x: Array, y: Array, present: Array | None = None, key: Array | None = None
     ) -> Array:
-        """F(dw) on a batch; `present`, "b", is 0 where an example is padding."""
+        """F(dw) on a batch x, y, "b ..."; `present`, "b", is 0 where an example is padding."""
         outputs, present = outputs_of(predict, dw, x, key), jnp.ones(len(y)) if present is None else present
         return self.of_outputs(outputs, dw, y, present, key)
 
     def of_outputs(self, outputs: Array, dw: Tree, y: Array, present: Array, key: Array | None = None) -> Array:
-        """F(dw) where the outputs of the batch are known."""
+        """F(dw) on a batch with these outputs, "b c"."""
         return jnp.sum(self.losses(outputs, y, key) * present) / present.sum() + self.ridge(dw)
 
     def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
@@ -84,7 +84,7 @@ class Objective:
 
 
 def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys: Array) -> Array:
-    """function(outputs, targets) of each example by itself, "b".
+    """function(outputs "b c", targets "b ...") of each example by itself, "b".
 
     Raises: InputError, at trace time, where it gives another shape than one number for a batch of one.
     """
@@ -99,7 +99,7 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
 
 
 def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array:
-    """predict(dw, x), with the key where it draws."""
+    """predict(dw, x), "b c", with the key where it draws."""
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 
@@ -109,10 +109,10 @@ def undrawn(predict: Predict) -> Predict:
 
 
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
-    """The objective of a loss: by its name (rsl, ce, mse) with hyper-parameters, a Loss, or a function of one's own.
+    """Makes the objective of a loss: its name (rsl, ce, mse) with hyper-parameters, a Loss, or a user's function.
 
-    The penalty is the squared norm of the paper's text (the authors' code has 1e-5 |dw|); alpha = 1 and kappa = 15
-    are the rescaled square loss's there.
+    The penalty is the squared norm of the paper's text (the authors' code has 1e-5 |dw|); the paper's rescaled square
+    loss has alpha = 1 and kappa = 15.
 
     >>> make_objective("rsl", kappa=5.0).penalty
     1e-05
@@ -128,23 +128,23 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 
 def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
-    """The shape of one output; InputError for outputs, targets or a loss that do not belong together."""
+    """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
     shape = output_shape(function, undrawn(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(function, batches.targets[batches.rows], shape, objective)
     return shape
 
 
 def check_targets(function: str, targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
-    """Raises InputError for targets that are none of the loss; shape: of one output."""
+    """Raises InputError for targets "n ..." that do not fit the loss; shape: of one output."""
     objective.loss.check(function, targets, shape[0] if len(shape) == 1 else None)
-    one = [
+    of_one = [
         jax.ShapeDtypeStruct((1, *s), kind) for s, kind in ((shape, jnp.float32), (targets.shape[1:], targets.dtype))
     ]
-    jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *one)
+    jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *of_one)
 
 
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
-    """How far, in L2 over the tree, dw is at most from the optimum of the objective on all of `data`.
+    """An upper bound of the L2 distance, over the tree, of dw from the optimum of the objective on all of `data`.
 
         |dw - dw*| <= |grad F(dw)| / lambda
 
@@ -167,7 +167,7 @@ def summed_gradient(
     objective: Objective,
 ) -> tuple[Tree, Array, Array]:  # fmt: skip
     """The gradient of the weighted sum of losses over the rows of `order`, "k b", without the penalty; that sum; the
-    outputs, "k b c". What weighs 0 is padding and adds nothing, whatever it holds.
+    outputs, "k b c". A row of example weight 0 is padding and adds nothing, whatever its numbers are.
     """
 
     def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:

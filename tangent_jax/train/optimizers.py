@@ -1,7 +1,6 @@
-"""Optimisers as optax has them, whose numbers are data to jit: another learning rate compiles nothing.
+"""Optimisers of optax's interface whose numbers are data to jit: another learning rate compiles nothing.
 
-An optax transformation of the user's serves as well: its numbers are constants of its program, so keep the object
-rather than make it anew for every run.
+Any optax transformation serves as well. Its numbers are constants of its program, so use one object for all runs.
 """
 
 from collections.abc import Sequence
@@ -23,9 +22,9 @@ _MOMENTUM = optax.trace(0.9)
 
 
 def adam(learning_rate: float = 1e-3, decay_at: Sequence[float] = DECAY_AT) -> Optimizer:
-    """The paper's: Adam, its learning rate x0.1 after each given fraction of the epochs (15 and 25 of 30).
+    """The paper's optimiser: Adam, its learning rate x0.1 after each given fraction of the epochs (15 and 25 of 30).
 
-    `update` takes `progress`, the fraction of the epochs that are done, as `fit` gives it; without it nothing decays.
+    `update` takes `progress`, the finished fraction of the epochs, as `fit` gives it; without it nothing decays.
     """
     check_rate("adam", learning_rate)
     update = Partial(_update_adam, learning_rate, tuple(decay_at))
@@ -49,7 +48,10 @@ def _update_adam(
 
 
 def momentum(learning_rate: float = 0.03) -> Optimizer:
-    """v = 0.9 v + gradient, dw = dw - learning_rate v: for private training, where Adam's second moment is noise's."""
+    """The optimiser of private training, v = 0.9 v + gradient, dw = dw - learning_rate v.
+
+    Adam would divide by its second moment, which is here the noise's.
+    """
     check_rate("momentum", learning_rate)
     return optax.GradientTransformationExtraArgs(Partial(_MOMENTUM.init), Partial(_update_momentum, learning_rate))
 
@@ -67,8 +69,8 @@ def projected(optimizer: Optimizer, radius: float) -> Optimizer:
     Source: Liu et al. 2024, "TAFT with Projected Gradient Descent", which has no penalty then.
     Args:       radius: R > 0, L2 over the whole tree.
     Guarantees: |dw| <= R after every step from a start inside; f32's rounding is left a millionth of R.
-    Edge cases: on the sphere Adam, which rescales the gradient, rests elsewhere than at the ball's best point; plain
-                gradient descent rests there.
+    Edge cases: Adam rescales the gradient, so that on the sphere it stops elsewhere than at the ball's best point;
+                plain gradient descent stops there.
     """
     finite_number("projected", "radius", radius, 0.0, 1e12)
     update = Partial(_update_projected, as_data("projected", optimizer), radius)
@@ -84,7 +86,7 @@ def _update_projected(
 
 
 def check_rate(function: str, learning_rate: float | Array) -> None:
-    """Raises InputError for a number that is no learning rate; an array, which jit may trace, is taken as it is."""
+    """Raises InputError for a number that is no learning rate; an array, which jit may trace, is not checked."""
     if not isinstance(learning_rate, Array):
         finite_number(function, "learning_rate", learning_rate, 0.0, 1e6)
 
@@ -92,7 +94,7 @@ def check_rate(function: str, learning_rate: float | Array) -> None:
 def as_data(function: str, optimizer: Any) -> Optimizer:
     """The optimiser as a pytree that jit takes as data; `optax.MultiSteps` too.
 
-    Raises: InputError for what is no optimiser of optax's.
+    Raises: InputError for an object that is no optimiser of optax's.
     """
     whole = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
     got, do = type(optimizer).__name__, "Pass tj.adam(1e-3), or an optimiser of optax"
@@ -101,7 +103,7 @@ def as_data(function: str, optimizer: Any) -> Optimizer:
 
 
 def apply(optimizer: Optimizer, gradient: Tree, state: Any, dw: Tree, **extra: Any) -> tuple[Tree, Any]:
-    """(dw, optimiser state) after one update; `extra` goes to those optimisers that take it."""
+    """Returns (dw, optimiser state) after one update; `extra` goes to those optimisers that take it."""
     if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
         extra = {}
     updates, state = optimizer.update(gradient, state, dw, **extra)

@@ -1,4 +1,4 @@
-"""Targets, outputs and starts as they must be, checked where training, measuring and clipping begin."""
+"""Checks of targets, outputs and starts, before training, measuring and clipping begin."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ Predict = Callable[[Tree, Any], jax.Array]
 
 
 def as_targets(function: str, targets: Any) -> np.ndarray:
-    """Targets "n ..." as an array of numbers, whole numbers as int32: class indices, or what the loss compares with.
+    """Targets "n ..." as an array of numbers, whole numbers as int32.
 
-    Raises: InputError for what is no array of numbers with an entry for each example.
+    Raises: InputError for a value that is no array of numbers with an entry for each example.
     """
     array = np.asarray(targets)
     is_number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
@@ -48,14 +48,14 @@ def as_labels(function: str, targets: Any, classes: int | None = None) -> np.nda
 
 @jax.jit
 def called(predict: Predict, dw: Tree, x: Any) -> Any:
-    """predict(dw, x) as one program, shared by all who ask."""
+    """predict(dw, x), "b ...", as one program that all callers share."""
     return predict(dw, x)
 
 
 def output_shape(function: str, predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
-    """The shape of one output of `predict`, without computing it; `x`: some inputs, "b ...".
+    """The shape of one output of `predict`, which is not computed; `x`: some inputs, "b ...".
 
-    Raises: InputError where it gives no array "b ..." of floats.
+    Raises: InputError where `predict` gives no array "b ..." of floats.
     """
     shape = called.eval_shape(trees.as_pytree(predict), dw, x)
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
@@ -77,7 +77,7 @@ def check_start(function: str, dw: Tree) -> None:
 
 
 def started(function: str, predict: Predict, start: Tree | None) -> Tree:
-    """The start, or of a predictor that knows its own, zero.
+    """Returns the start; without one, the zero of a predictor.
 
     Raises: InputError for a function without a start, or a start that cannot be trained.
     """

@@ -13,6 +13,7 @@ from helpers import assert_rel_close, origin, part, predictor, private_task
 
 from tangent_jax.components.factors import read_factors, write_factors
 from tangent_jax.components.merge import MERGES, host, merge
+from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
@@ -119,7 +120,7 @@ def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
     parts, own = all_of(3)
     assert trees.fingerprint(merged) == trees.fingerprint(merge(parts, own, "curvature", 0.1))
     before = {path.name for path in (tmp_path / "store/factors").iterdir()}
-    store.remove(["shard 1"])
+    remove(store, plan_removal(store, names=["shard 1"]))
     after = {path.name for path in (tmp_path / "store/factors").iterdir()}
     assert len(before) == 3
     assert len(after) == 2
@@ -151,7 +152,7 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
     few = dataclasses.replace(factors(2), blocks={**factors(2).blocks, "not/a/leaf": np.ones((1, 2, 2))})
     with pytest.raises(InputError, match=r"Store.add: expected factors of the component's leaves"):
         store.add("shard 2", part(2), origin(2), few)
-    private = Spent(make_mechanism(3.0, 1e-5), True).to_json()
+    private = Spent(make_mechanism(3.0, 1e-5), 50, True)
     with pytest.raises(InputError, match=r"no factors with a private component"):
         store.add("shard 2", part(2), origin(2, privacy=private), factors(2))
     assert [*store] == ["shard 0", "shard 1"]
@@ -161,7 +162,7 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
         store.compose(how="curvature")
     with pytest.raises(InputError, match="factors of shard 2; got none"):
         store.factors("shard 2")
-    with pytest.raises(InputError, match="weights, or another merge than mean"):
+    with pytest.raises(InputError, match="coefficients, or another merge than mean"):
         store.compose({"shard 0": 1.0}, how="inputs")
     with pytest.raises(InputError, match="penalty > 0"):
         merge(*all_of(2), "curvature", 0.0)

@@ -1,8 +1,10 @@
-"""What a removal leaves behind: no row of a removed image in any file that the library wrote; nothing comes back."""
+"""A removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
 import dataclasses
+import json
 import os
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,20 +13,24 @@ from helpers import origin, part
 from photos import write
 from run_binary import run
 
-from tangent_jax.components.apart import fill, retrain
-from tangent_jax.components.erasure import erase_traces
+from tangent_jax.components.apart import fill
+from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.steps import read_step, write_step
+from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import locked
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
-from tangent_jax.privacy.mechanism import Spent, make_mechanism
+from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 
-PRIVATE = Spent(make_mechanism(3.0, 1e-5), True).to_json()
+PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
+
+
+def drop(store, *names):
+    return remove(store, plan_removal(store, names=names))
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +66,24 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     out = tmp_path / "out"
     fitted = recipe.fit(predict, train, folder=out / "checkpoints")
     made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
-    write_step(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
+    write_component(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
     store = Store(tmp_path / "stores/mine")
-    store.add("all", read_step(out / "dw.safetensors")[0], made)
+    store.add("all", read_component(out / "dw.safetensors")[0], made)
     store.compose()
     other = Store(tmp_path / "stores/full")
     other.add("too", jax.tree.map(lambda leaf: 2 * leaf, fitted.dw), made)
     assert len(files_holding(tmp_path, rows)) == 2
     kept = np.array(train.inputs[[0, 1, 2]])
-    again = retrain(store.provenance("all"), {*gone}, "all", cache)
-    traces = erase_traces(store, {"all": gone})
-    _, receipt = store.remove(["all"], asked=gone, retrained={"all": again}, traces=traces)
+    receipt = remove(store, plan_removal(store, examples=gone), "retrain", cache=cache)
     assert files_holding(tmp_path, rows) == []
     assert (np.asarray(predict.features(data.train.take(np.arange(3)), cache).inputs) == kept).all()
     assert not (out / "dw.safetensors").exists()
     assert not (out / "checkpoints" / fitted.run).exists()
-    assert receipt["deleted"] == traces.deleted
-    words = "\n".join(receipt["deleted"])
+    words = "\n".join(receipt.deleted)
     assert words.count("rows of removed images") == 2
-    assert "the removed step" in words
+    assert "the removed component" in words
     assert "checkpoints" in words
-    left = "\n".join(receipt["not_reached"])
+    left = "\n".join(receipt.not_reached)
     assert "another store, whose too saw removed images" in left
     assert "the data set itself" in left
     assert store.verify() == []
@@ -95,10 +98,10 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     dw = jax.tree.map(np.ones_like, predict.zeros())
     store.add("all", dw, make_provenance(predict, recipe).trained(train, 1.0, (str(tmp_path / "moved"),)))
     shutil.rmtree(tmp_path / "cache")
-    traces = erase_traces(store, {"all": [train.examples[0][0]]})
-    assert traces.deleted == []
-    assert f"{tmp_path / 'moved'}: not there now" in traces.not_reached
-    assert f"{tmp_path / 'cache'}: not there now" in traces.not_reached
+    receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]))
+    assert receipt.deleted == ()
+    assert f"{tmp_path / 'moved'}: not there now" in receipt.not_reached
+    assert f"{tmp_path / 'cache'}: not there now" in receipt.not_reached
 
 
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
@@ -107,13 +110,12 @@ def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_
     shards = {f"shard {s}": np.arange(s, 80, 2) for s in range(2)}
     fill(store, predict, train, recipe, shards, "")
     identifier = train.examples[4][0]
-    again = retrain(store.provenance("shard 0"), {identifier}, "shard 0", cache)
-    store.remove(["shard 0"], asked=[identifier], retrained={"shard 0": again})
-    weights = {name: trees.fingerprint(store[name]) for name in store}
+    remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=cache)
+    fingerprints = {name: trees.fingerprint(store[name]) for name in store}
     fill(store, predict, train, recipe, shards, "")
-    assert {name: trees.fingerprint(store[name]) for name in store} == weights  # nothing was trained again
+    assert {name: trees.fingerprint(store[name]) for name in store} == fingerprints  # nothing was trained again
     assert "1 images were removed from" in capsys.readouterr().err
-    store.remove(["shard 1"])
+    drop(store, "shard 1")
     fill(store, predict, train, recipe, shards, "")
     assert [*store] == ["shard 0"]
     assert all(line["op"] != "discard" for line in store.journal.entries)
@@ -132,7 +134,7 @@ def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
     store = Store(tmp_path)
     for s in range(3):
         store.add(f"shard {s}", part(s), origin(s))
-    store.remove(["shard 1"], asked=["photo 4.jpg"])
+    remove(store, plan_removal(store, examples=["photo 4.jpg"]))
     with pytest.raises(InputError, match=r"not removed from this store; got 1 that were, such as \['photo 4.jpg'\]"):
         Store(tmp_path).add("again", part(7), origin(1))
     store.add("without", part(8), origin(1, examples=origin(1).examples[:1]))
@@ -144,24 +146,26 @@ def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
     store = Store(tmp_path)
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s, privacy=PRIVATE))
-    once = store.spent([*store])["epsilon"]
-    store.remove(["shard 1"], asked=["of no component"])  # never composed: nothing of it left the store
-    assert store.spent([*store])["epsilon"] == once
+    once = store.spent([*store])
+    assert once == PrivacyCost(PRIVATE.compute_epsilon(), 1e-5, True)
+    drop(store, "shard 1")  # never composed: nothing of it left the store
+    assert store.spent([*store]) == once
+    store.add("keeper", part(2), origin(0, privacy=PRIVATE))  # saw the same images, which so may come back
     store.compose()
-    store.remove(["shard 0"], asked=["of no component"])
+    drop(store, "shard 0")
     store.add("again", part(5), origin(0, privacy=PRIVATE))
-    twice = Store(tmp_path).spent(["again"])["epsilon"]
-    assert 1.3 * once < twice < 2 * once
-    store.discard(["again"])
+    twice = Store(tmp_path).spent(["again"])
+    assert 1.3 * once.epsilon < twice.epsilon < 2 * once.epsilon
+    store.discard(["again", "keeper"])
     store.add("other", part(6), origin(3, privacy=PRIVATE))
-    assert Store(tmp_path).spent(["other"])["epsilon"] >= once
+    assert Store(tmp_path).spent(["other"]).epsilon >= twice.epsilon
 
 
 def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_path):
     store = Store(tmp_path)
     store.add("open", part(0), origin(0))
     store.compose()
-    store.remove(["open"], asked=["of no component"])
+    drop(store, "open")
     store.add("private", part(1), origin(1, privacy=PRIVATE))
     assert store.spent(["private"]) is None
 
@@ -251,7 +255,7 @@ def test_removed_weights_go_when_a_store_killed_after_its_commit_is_next_opened(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "sweep", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.remove(["shard 1"])
+            drop(store, "shard 1")
     assert path.exists()
     assert [*Store(tmp_path)] == ["shard 0"]  # opened for reading alone
     assert not path.exists()
@@ -265,39 +269,36 @@ def test_every_read_checks_its_hash(tmp_path):
     whole = path.read_bytes()
     for at in (len(whole) - 5, 30, whole.index(b"photo")):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        for read in (lambda: store["shard 1"], store.compose, lambda: store.remove(["shard 0"])):
+        for read in (lambda: store["shard 1"], store.compose, lambda: drop(store, "shard 0")):
             with pytest.raises(InputError):
                 read()
     path.write_bytes(whole.replace(b"photo 3", b"photo 9"))
     with pytest.raises(InputError, match="unaltered provenance"):
-        store.holding(["photo 3.jpg"])
+        plan_removal(store, examples=["photo 3.jpg"])
 
 
 def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
-    """Version 0.1 composed a non-private dw as epsilon 3, and an edited number of steps lowered epsilon."""
+    """An edited number of steps would lower epsilon."""
     path = tmp_path / "dw.safetensors"
-    write_step(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
-    assert read_step(path)[1]["provenance"]
+    write_component(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
+    assert read_component(path)[1]["provenance"]
     whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'\\"steps\\": 50', b'\\"steps\\": 10'))
+    path.write_bytes(whole.replace(b'\\"steps_paid\\": 50', b'\\"steps_paid\\": 10'))
     with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
-        read_step(path)
+        read_component(path)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(InputError, match="to belong together"):
-        read_step(path)
-
-
-BAD_PRIVACY = {**PRIVATE, "steps": "ten"}
+        read_component(path)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda s: s.add("a", jax.tree.map(lambda x: x * np.nan, part(3)), origin(3)), "finite; got NaN"),
-        (lambda s: s.add("a", {}, origin(3)), "a step with leaves"),
+        (lambda s: s.add("a", {}, origin(3)), "a component with leaves"),
         (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that the provenance names"),
         (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "of shape"),
-        (lambda s: s.add("a", part(0), origin(3)), r"weights that no other component has; got those of \['shard 0'\]"),
+        (lambda s: s.add("a", part(0), origin(3)), r"numbers that no other component has; got that of \['shard 0'\]"),
         (lambda s: s.add(" ", part(3), origin(3)), "a name of letters"),
         (lambda s: s.add("a,b", part(3), origin(3)), "a name of letters"),
         (lambda s: s.add("", part(3), origin(3)), "a name of letters"),
@@ -316,8 +317,7 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     store.release("/elsewhere/export")  # and the writing is killed
-    _, receipt = store.remove(["a"])
-    assert receipt["exported_before"] == ["/elsewhere/export"]
+    assert drop(store, "a").exported_before == ("/elsewhere/export",)
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999])
@@ -333,8 +333,7 @@ def test_a_receipt_whose_sum_is_not_the_survivors_is_told(tmp_path, monkeypatch)
     store = Store(tmp_path)
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
-    receipt, _ = store.remove(["shard 1"])
-    path = tmp_path / f"receipts/{receipt}.json"
+    path = drop(store, "shard 1").path
     assert store.verify_receipt(path) == []
     monkeypatch.setattr("tangent_jax.components.store.sums.compose", lambda store: part(9))
     assert store.verify_receipt(path) == ["the survivors' sum is not the receipt's"]
@@ -399,3 +398,34 @@ def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(p
     assert not (out / "dw.safetensors").exists()
     _, err = run("store", "remove", store, cache, f"--examples={ids}")
     assert "no component saw it" in err
+
+
+@pytest.mark.slow
+def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, tmp_path):
+    """Whose they are is said once, when the components are made; the same for a component that nobody said it of."""
+    cache, data = f"--cache_dir={tmp_path / 'cache'}", f"--dataset=folder:{photographs}"
+    table, stores = tmp_path / "owners.csv", tmp_path / "stores"
+    whose = {f"train/{c}/{i}.png": "bob" if i % 4 else "ann@example.org" for c in "ab" for i in range(40)}
+    table.write_text("file,owner\n" + "".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    sharded = (
+        "--sharding=owner",
+        f"--owners={table}",
+        f"--stores={stores}",
+        "--methods=taft",
+        "--epochs=1",
+        "--shards=2",
+    )
+    run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
+    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-2-*", "*owner-full-*"))
+    for store in (by_owner, together):
+        line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
+        assert json.loads(line)["unknown"] == []
+        left = Store(store[8:])
+        assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
+        assert "trained again on the 60 left" in err or [*left] == ["bob"]
+        receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
+        assert receipt["owner"] == "ann@example.org"
+    _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run")
+    assert "carl: no component saw it" in err
+    _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
+    assert "--names, --examples or --owner, one of them" in err

@@ -18,18 +18,26 @@ import pytest
 from helpers import origin, part, predictor
 from safetensors.numpy import load_file
 
+from tangent_jax.components.apart import Retrained
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
-from tangent_jax.components.steps import read_step
-from tangent_jax.components.store import Retrained, Store
+from tangent_jax.components.receipts import receipt_text
+from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
+from tangent_jax.privacy.mechanism import Mechanism, Spent
 
 
-def filled(root, count=3):
+def filled(root, count=3, **changes):
     store = Store(root)
     for s in range(count):
-        store.add(f"shard {s}", part(s), origin(s))
+        store.add(f"shard {s}", part(s), origin(s, **changes))
     return store
+
+
+def drop(store, *names):
+    return remove(store, plan_removal(store, names=names))
 
 
 def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
@@ -49,21 +57,20 @@ def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
     whole = store.compose()
     assert trees.fingerprint(whole) == trees.fingerprint(compose({f"shard {s}": part(s) for s in range(3)}))
     file = store.path("shard 1")
-    receipt_id, receipt = store.remove(["shard 1"], asked=["photo 4.jpg"])
-    assert receipt["composed_before"] == trees.fingerprint(whole)
-    assert receipt["composed_after"] == trees.fingerprint(never.compose())
+    receipt = remove(store, plan_removal(store, examples=["photo 4.jpg"]))
+    assert receipt.composed_before == trees.fingerprint(whole)
+    assert receipt.composed_after == trees.fingerprint(never.compose())
     assert not file.exists()
     assert len(list((tmp_path / "a/composed").iterdir())) == 1  # the one that held the component is gone
-    path = tmp_path / f"a/receipts/{receipt_id}.json"
-    assert json.loads(path.read_text()) == receipt
+    assert receipt.path.parent == tmp_path / "a/receipts"
+    assert receipt.path.read_text() == receipt_text(receipt)
     assert store.verify() == []
-    assert Store(tmp_path / "a").verify_receipt(path) == []
+    assert Store(tmp_path / "a").verify_receipt(receipt.path) == []
 
 
 def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     store = filled(tmp_path / "store")
-    receipt_id, _ = store.remove(["shard 1"])
-    path = tmp_path / f"store/receipts/{receipt_id}.json"
+    path = drop(store, "shard 1").path
     copy = tmp_path / "copy.json"
     shutil.copy(path, copy)
     assert store.verify_receipt(copy) == []
@@ -71,37 +78,10 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     assert "edited or forged" in store.verify_receipt(copy)[0]
     assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
     store.add("back", part(1), origin(7))
-    assert store.verify_receipt(path) == ["back: holds the removed weights"]
+    assert store.verify_receipt(path) == ["back: is a removed component"]
     copy.write_text("{}")
     with pytest.raises(InputError, match="a receipt of a removal"):
         store.verify_receipt(copy)
-
-
-def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path):
-    store = filled(tmp_path)
-    asked = [origin(1).examples[0][0]]
-    with pytest.raises(InputError, match="retrained without what is removed"):
-        store.remove(["shard 1"], asked=asked, retrained={"shard 1": Retrained(part(7), origin(1), 0.5)})
-    with pytest.raises(InputError, match="retrained without what is removed"):
-        store.remove(["shard 1"], asked=["photo 3.jpg"], retrained={"shard 1": Retrained(part(7), origin(1), 0.5)})
-    left = origin(1, examples=origin(1).examples[1:])
-    _, receipt = store.remove(["shard 1"], asked=asked, retrained={"shard 1": Retrained(part(7), left, 0.5)})
-    want = compose({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
-    assert receipt["composed_after"] == trees.fingerprint(want)
-    assert receipt["distance_bounds"] == {"shard 1": 0.5}
-    assert store.provenance("shard 1").examples == left.examples
-    assert store.verify() == []
-
-
-def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
-    store = filled(tmp_path)
-    copied = origin(9, examples=((origin(1).examples[0][0], "a copy.jpg"),))
-    store.add("shard 9", part(9), copied)
-    identifier = origin(1).examples[0][0]
-    for asked in (identifier, "photo 3.jpg", "a copy.jpg"):
-        affected, unknown = store.holding([asked, "nobody's.jpg"])
-        assert affected == {"shard 1": [identifier], "shard 9": [identifier]}
-        assert unknown == ["nobody's.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +108,6 @@ def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, fie
         (lambda s: s.add("shard 0", part(0), origin(0)), "a new name; got shard 0"),
         (lambda s: s.add("../x", part(0), origin(0)), "a name of letters"),
         (lambda s: s["nobody"], "the name of a component; got nobody"),
-        (lambda s: s.remove([]), "distinct names, at least one"),
-        (lambda s: s.remove(["nobody"]), "the name of a component"),
         (lambda s: s.compose({"nobody": 1.0}), "the name of a component"),
     ],
 )
@@ -142,8 +120,7 @@ def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
 
 def test_the_last_component_can_go(tmp_path):
     store = filled(tmp_path, 1)
-    _, receipt = store.remove(["shard 0"])
-    assert receipt["composed_after"] is None
+    assert drop(store, "shard 0").composed_after is None
     assert [*Store(tmp_path)] == []
     with pytest.raises(InputError, match="components"):
         store.compose()
@@ -152,7 +129,7 @@ def test_the_last_component_can_go(tmp_path):
 def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
     store = filled(tmp_path / "store", 2)
     store.compose()
-    store.remove(["shard 0"])
+    drop(store, "shard 0")
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
     assert len(files) == 6  # component, composition, receipt, journal, HEAD, the store's mark
     rng = random.Random(0)
@@ -178,18 +155,22 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["add", "compose", "remove"])
+@pytest.mark.parametrize("operation", ["add", "compose", "remove", "retrain"])
 def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, monkeypatch, operation):
     """Every fsync, rename, deletion and commit of ours in turn raises what nothing catches, as a kill would."""
     run = {
         "add": lambda s: s.add("shard 2", part(2), origin(2)),
         "compose": lambda s: s.compose(),
-        "remove": lambda s: s.remove(["shard 0"]),
+        "remove": lambda s: drop(s, "shard 0"),
+        "retrain": lambda s: remove(s, plan_removal(s, examples=["photo 1.jpg"]), "retrain"),
     }[operation]
+    survivors = origin(0, examples=(origin(0).examples[0], origin(0).examples[2]))
+    monkeypatch.setattr("tangent_jax.components.removal.retrain", lambda *_: Retrained(part(7), survivors, 0.5))
     filled(tmp_path / "whole", 2).compose()
 
     def state(store):
-        return tuple([*store]), len(store.state.composed), len(store.state.receipts)
+        fingerprints = tuple(trees.fingerprint(store[name]) for name in store)
+        return tuple([*store]), fingerprints, len(store.state.composed), len(store.state.receipts)
 
     before = state(Store(tmp_path / "whole"))
     outcomes = []
@@ -231,6 +212,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from tangent_jax.components.provenance import Provenance
+from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 folder = Path(sys.argv[1])
@@ -245,7 +227,7 @@ for line in sys.stdin:
                 if f"shard {s}" not in store:
                     store.add(f"shard {s}", parts[s], origins[s])
             store.compose()
-            store.remove(["shard 1"], asked=["an example that none saw"])  # so that its own may come back
+            remove(store, plan_removal(store, names=["shard 1"]))  # shard 2 saw the same: they may come back
     print(pid, flush=True)
     os.waitpid(pid, 0)
 """
@@ -257,7 +239,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
     root, rng = tmp_path / "store", random.Random(1)
     for i in range(3):
         np.savez(tmp_path / f"{i}.npz", **trees.leaves(part(i)))
-        (tmp_path / f"{i}.json").write_text(origin(i).to_json())
+        (tmp_path / f"{i}.json").write_text(origin(i, examples=origin(min(i, 1)).examples).to_json())
     command, lines, operations = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path)], 0, set()
     zygote = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-3, text=True, start_new_session=True)
     try:
@@ -293,14 +275,14 @@ def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
     store = filled(tmp_path, 1)
     flat = load_file(store.path("shard 0"))
     assert flat.keys() == trees.leaves(part(0)).keys()
-    dw, metadata = read_step(store.path("shard 0"))
+    dw, metadata = read_component(str(store.path("shard 0")))
     assert Provenance.from_json(metadata["provenance"]) == origin(0)
     leaf = dw["head"]["kernel"]
     assert not leaf.flags.writeable  # a memory map
     assert (leaf == flat["head/kernel"]).all()
     store.path("shard 0").write_bytes(store.path("shard 0").read_bytes()[:-4])
-    with pytest.raises(InputError, match="read_step: expected a whole safetensors file"):
-        read_step(store.path("shard 0"))
+    with pytest.raises(InputError, match="read_component: expected a whole safetensors file"):
+        read_component(store.path("shard 0"))
 
 
 def test_composing_holds_one_component_at_a_time(tmp_path):
@@ -315,7 +297,7 @@ def test_composing_holds_one_component_at_a_time(tmp_path):
     assert reads == ["shard 0", "shard 1", "shard 2"]
     half = jax.tree.map(lambda leaf: leaf * np.float32(0.5), part(2))
     assert trees.fingerprint(store.compose({"shard 2": 0.5})) == trees.fingerprint(half)
-    store.remove(["shard 2"])
+    drop(store, "shard 2")
     assert all("shard 2" not in entry["names"] for entry in store.state.composed.values())
 
 
@@ -358,6 +340,66 @@ def test_an_anchor_is_known_by_every_leaf_outside_its_head():
         assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
 
 
-def test_provenance_survives_json():
+def test_provenance_survives_json_and_version_0_2_named_its_folders_kept():
     assert Provenance.from_json(origin(1).to_json()) == origin(1)
+    fields = json.loads(origin(1).to_json())
+    assert fields.pop("folders") == []
+    old = json.dumps({**fields, "kept": ["cache"]})
+    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("cache",))
     check_same("f", origin(1), origin(2))
+
+
+# What other versions wrote
+
+ACCOUNT_0_2 = {
+    "epsilon": 3.0, "neighbouring": "add-or-remove-one", "clip_norm": 0.5, "noise_multiplier": 9.833, "steps": 50,
+    "delta": 1e-5, "sampling_rate": 1.0, "private": True,
+}  # fmt: skip
+ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
+
+
+def test_an_account_that_version_0_2_wrote_is_read_in_provenance_and_journal(tmp_path):
+    text = json.dumps({**json.loads(origin(0).to_json()), "privacy": ACCOUNT_0_2})
+    assert Provenance.from_json(text) == origin(0, privacy=ACCOUNT)
+    assert Provenance.from_json(origin(0, privacy=ACCOUNT).to_json()) == origin(0, privacy=ACCOUNT)
+    store = filled(tmp_path, 1, privacy=ACCOUNT)
+    line = {"op": "discard", "removed": [], "released": [{"privacy": ACCOUNT_0_2, "examples": ["x"]}]}
+    with store.using(change=True):
+        store.commit(line)
+    assert Store(tmp_path).state.released == [(ACCOUNT, frozenset("x"))]
+    for field in ("steps", "private", "delta"):
+        with pytest.raises(InputError, match=f"the field {'steps_paid' if field == 'steps' else field}"):
+            Spent.from_json({name: value for name, value in ACCOUNT_0_2.items() if name != field})
+    with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
+        Spent.from_json({**dataclasses.asdict(ACCOUNT), "steps_paid": 51})
+
+
+OLD = {"op": "add", "name": "old", "id": "0" * 16, "weights": "1" * 64, "files": "2" * 64}
+
+
+def test_a_store_of_version_0_1_is_refused_in_one_line_and_nothing_of_it_changes(tmp_path):
+    store = Store(tmp_path)
+    store.journal.append(OLD)
+    kept = tmp_path / "components" / OLD["id"] / "provenance.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    for use in (lambda: Store(tmp_path), store.compose, lambda: store.add("new", part(0), origin(0))):
+        with pytest.raises(
+            InputError, match=r"one of version 0\.1 in .*\. Convert it with tangent_jax 0\.2 first"
+        ) as error:
+            use()
+        assert "\n" not in str(error.value)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_store_that_version_0_2_converted_is_read(tmp_path):
+    """Its journal begins with lines of version 0.1."""
+    store = Store(tmp_path)
+    store.journal.append(OLD)
+    entry = {**store.write("components", part(0), origin(0))}
+    store.journal.append({"op": "convert", "components": {"old": entry}})
+    again = Store(tmp_path)
+    assert trees.fingerprint(again["old"]) == trees.fingerprint(part(0))
+    assert again.verify() == []
+    assert drop(again, "old").removed == {"old": trees.fingerprint(part(0))}

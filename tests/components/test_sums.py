@@ -18,14 +18,14 @@ from tangent_jax.models.vit.modules import TangentViT
 def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
     model, w = small(2)
     subset = make_subset(model)
-    components, weights = [tree_normal(1000 * s, subset.part(w)) for s in range(1, 4)], [0.5, -2.0, 1.25]
+    components, coefficients = [tree_normal(1000 * s, subset.part(w)) for s in range(1, 4)], [0.5, -2.0, 1.25]
     roads = {
         "closed_form": lambda dw: TangentViT(model.config).apply({"params": w, "tangent": dw}, images()),
         "autodiff": lambda dw: linearize(model.apply, w)(dw, images()),
     }
     f = roads[road]
-    ensemble = sum(weight * f(dw).tangent for weight, dw in zip(weights, components, strict=True))
-    assert_rel_close(f(weighted_sum(components, weights)).tangent, ensemble)
+    ensemble = sum(c * f(dw).tangent for c, dw in zip(coefficients, components, strict=True))
+    assert_rel_close(f(weighted_sum(components, coefficients)).tangent, ensemble)
 
 
 def test_removal_is_bitwise_what_had_never_been_there():
@@ -45,11 +45,11 @@ def test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_component
     model, w = small(2)
     parts = [tree_normal(1000 * s, make_subset(model).part(w)) for s in range(5)]
     hosted = [jax.tree.map(np.asarray, part) for part in parts]
-    before, weights = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
+    before, coefficients = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
     results = [
-        weighted_sum(parts, weights),
-        weighted_sum(hosted, weights),
-        weighted_sum((part for part in hosted), (weight for weight in weights)),
+        weighted_sum(parts, coefficients),
+        weighted_sum(hosted, coefficients),
+        weighted_sum(iter(hosted), iter(coefficients)),
     ]
     assert len({trees.fingerprint(result) for result in results}) == 1
     assert trees.fingerprint(hosted[0]) == before
@@ -80,19 +80,19 @@ def test_a_greedy_soup_keeps_what_helps():
 def test_a_weighted_composition_reads_only_what_it_weighs():
     parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}
     assert (compose(parts, {"a": 1.0, "b": -3.0})["x"] == -5).all()
-    assert (parts["a"]["x"] == 1).all()  # a first weight of 1 does not sum into the caller's component
+    assert (parts["a"]["x"] == 1).all()  # a first coefficient of 1 does not sum into the caller's component
 
 
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components of one subset and architecture; got component 1"):
         weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
     with pytest.raises(
-        InputError, match=r"weighted_sum: expected as many components as weights .0., at least 1; got 0"
+        InputError, match=r"weighted_sum: expected as many components as coefficients .0., at least 1; got 0"
     ):
         compose({})
 
 
-def test_a_weight_of_one_adds_to_a_copy_never_to_the_callers_component():
+def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
     first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
     assert weighted_sum([first, second], [1.0, 1.0])["x"].tolist() == [3.0] * 3
     assert first["x"].tolist() == [1.0] * 3
@@ -102,6 +102,6 @@ def test_a_weight_of_one_adds_to_a_copy_never_to_the_callers_component():
 def test_only_floats_are_summed(leaf):
     with pytest.raises(InputError, match="floats"):
         weighted_sum([{"x": leaf}], [0.5])
-    for weight in (float("nan"), float("inf")):
-        with pytest.raises(InputError, match="finite weights"):
-            weighted_sum([{"x": np.ones(3)}], [weight])
+    for coefficient in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match="finite coefficients"):
+            weighted_sum([{"x": np.ones(3)}], [coefficient])

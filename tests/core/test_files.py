@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tangent_jax.core import InputError
+from tangent_jax.core import InputError, files
 from tangent_jax.core.files import locked, write_whole, write_whole_folder
 
 
@@ -55,3 +55,11 @@ def test_a_lock_is_held_by_one_writer(tmp_path):
             pass
     with locked(tmp_path / "lock", shared=True), locked(tmp_path / "lock", shared=True, wait=False):
         pass
+
+
+def test_a_system_without_posix_fallocate_writes_the_blocks(tmp_path, monkeypatch):
+    """As macOS is (FOUND, 61)."""
+    monkeypatch.delattr(os, "posix_fallocate")
+    path = tmp_path / "file"
+    files.allocate(path, (1 << 20) + 5)
+    assert path.read_bytes() == bytes((1 << 20) + 5)

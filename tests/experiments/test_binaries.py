@@ -13,8 +13,8 @@ from PIL import Image
 from run_binary import run
 
 from tangent_jax.components.exports import load_export
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
@@ -42,7 +42,7 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     assert stored["accuracy"] == result["accuracy"]
     assert len(stored["history"]) == 3
     assert Image.open(tmp_path / "out/curves.png").size[0] > 600
-    dw, metadata = read_step(tmp_path / "out/dw.safetensors")
+    dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
     assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
 
@@ -157,7 +157,7 @@ def damaged(root, harm):
 
 
 CLEAR = {
-    "text": "decode: expected an image; got train/cat/1.png (UnidentifiedImageError). Mend or remove it, or pass",
+    "text": "decode: expected an image; got train/cat/1.png (UnidentifiedImageError). Mend or remove it, or set",
     "empty class": "open_dataset: expected a training image of every class of photos; got none of eel.",
     "class only in test": "open_dataset: expected a training image of every class of photos; got none of eel.",
     "one class": "open_dataset: expected at least two classes in photos; got 1.",
@@ -223,10 +223,18 @@ def sharded(tmp_path_factory, tiny):
     return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--stores={root}/stores", tiny]
 
 
+def added(root):
+    """The times at which the components of all stores were added."""
+    journals = (root / "stores").glob("*/journal.jsonl")
+    return {path.parent.name: re.findall(r'"op": "add".*?"time": "([^"]*)"', path.read_text()) for path in journals}
+
+
 @pytest.mark.slow
 def test_compose_forget_and_influence_share_what_they_train(sharded):
     root, flags = sharded
-    line, first = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
+    line, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
+    trained = added(root)
+    assert len(trained) == 4  # shards and full data of two methods
     result = json.loads(line)
     assert result["shards"].keys() == {"3"}
     for row in result["shards"].values():
@@ -234,13 +242,12 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
         assert min(row.values()) > 0.05
     assert result["full"].keys() == {"taft", "soup"}
     assert Image.open(root / "compose/compose.png").size[0] > 500
-    again, second = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
+    again, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
     assert json.loads(again) == result
-    assert "taft shards" in first
-    assert "taft shards" not in second  # all of them came from the stores
-    line, err = run("forget", *flags, "--shards=3", "--orders=3", "--shadows=2", f"--out={root}/forget")
+    assert added(root) == trained  # all of them came from the stores
+    line, _ = run("forget", *flags, "--shards=3", "--orders=3", "--shadows=2", f"--out={root}/forget")
     result = json.loads(line)
-    assert "taft shards" not in err
+    assert {name: added(root)[name] for name in trained} == trained
     assert result["curve"]["removed"] == [0, 1, 2]
     assert result["inference_passes"] == {"taft": 1, "sisa": 3}
     assert result["removal"] == {"removed": 1, "bitwise": True, "receipt_verified": True}

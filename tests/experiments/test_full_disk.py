@@ -9,7 +9,7 @@ import pytest
 from helpers import origin, part
 from run_binary import ROOT, run
 
-from tangent_jax.components.steps import write_step
+from tangent_jax.components.files import write_component
 from tangent_jax.components.store import Store
 
 LIMIT = 60_000  # bytes of a file: less than a step, a checkpoint or the cached rows
@@ -55,7 +55,7 @@ def test_the_store(tmp_path):
     big = {"head": {"kernel": part(0)["head"]["kernel"].repeat(600, 0)}}
     (tmp_path / "source").mkdir()
     made = origin(0, subset=("head/kernel",))
-    write_step(tmp_path / "source/dw.safetensors", big, {"provenance": made.to_json()})
+    write_component(tmp_path / "source/dw.safetensors", big, {"provenance": made.to_json()})
     limited("store", "add", f"--store={tmp_path / 'store'}", f"--source={tmp_path / 'source'}")
     assert [*Store(tmp_path / "store")] == []
     assert partial_files(tmp_path) == []

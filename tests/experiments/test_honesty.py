@@ -1,4 +1,4 @@
-"""What every reported figure rests on: the paper's settings, fresh draws, and data that a choice has not seen."""
+"""The ground of every reported figure: the paper's settings, fresh draws, and data that a choice has not seen."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from run_binary import ROOT, run
 
+from tangent_jax.components.files import read_component
 from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
@@ -22,6 +22,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam
 
@@ -35,7 +36,7 @@ def test_the_defaults_are_the_papers():
     want = (1 + (2 - 15) ** 2 + 16) / 3
     for objective in (make_objective(), recipe.objective()):
         assert abs(float(objective.loss(logits, labels)[0]) - want) < 1e-4
-    assert abs(float(rescaled_square(logits, labels)[0]) - want) < 1e-4
+    assert abs(float(RescaledSquare()(logits, labels)[0]) - want) < 1e-4
     optimizer = adam(1.0)
     steps = []
     for epoch in range(30):
@@ -120,7 +121,7 @@ module.Cell.train = train
 
 
 def spied(binary, body, *flags):
-    """What a binary asked to be trained, on test or on held-out images."""
+    """The list of all that a binary asks to be trained, on test or on held-out images."""
     code = SPY.format(binary=binary, body=body)
     command = [sys.executable, "-W", "ignore", "-c", code, *flags]
     return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
@@ -146,7 +147,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
     for binary, flags in (("finetune", ["--subset=head"]), ("private", ["--subset=fc", "--seed=0"])):
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
-        dw, metadata = read_step(out / "dw.safetensors")
+        dw, metadata = read_component(out / "dw.safetensors")
         recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
         predict = recipe.predictor(10)
         test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
@@ -165,7 +166,7 @@ def outputs(store): return np.array(store)
 # each shard answers wrongly but the last one in every order is right: what is left must decide
 def main():
     values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
-    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(labels=labels))
+    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(targets=labels))
     curve, _ = module.dropping(method, list(range(10)), values)
     asked.append(curve)
 module.main = main

@@ -8,8 +8,8 @@ import pytest
 from photos import photographs
 from run_binary import run
 
+from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.steps import read_step
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
@@ -44,7 +44,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert result["passes"] >= 3
     assert min(result["step_norm"], result["seconds"]) > 0
     assert (out / "curves.png").stat().st_size > 1000
-    origin = Provenance.from_json(read_step(out / "dw.safetensors")[1]["provenance"])
+    origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
     assert origin.total_penalty == pytest.approx(48 * 0.1)
     run("store", "add", store, f"--source={out}", "--name=all")
     gone = [identifier for identifier, _ in origin.examples[:5]]

@@ -1,4 +1,4 @@
-"""What an operator may type by mistake: one clear line, exit code 1, and nothing written."""
+"""Mistakes that an operator may type give one clear line, exit code 1, and nothing written."""
 
 import json
 
@@ -126,7 +126,7 @@ def test_test_images_that_change_are_measured_again(tmp_path, cache):
             source = tmp_path / f"photos/train/{other}/{i}.png"
             (tmp_path / f"photos/test/{split}/{i}.png").write_bytes(source.read_bytes())
     second = json.loads(run("finetune", *flags)[0])
-    assert second["run"] != first["run"]
+    assert second["run"] == first["run"]  # the step does not depend on them: it is read, not trained
     assert second["accuracy"] <= 0.5  # every test image is a training image of the other class
 
 

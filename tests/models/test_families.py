@@ -113,7 +113,7 @@ def test_a_loaded_model_runs_in_the_compiled_program_of_the_one_saved(tmp_path):
 
 
 def write_0_2(path, model, w, names):
-    """What version 0.2 wrote: no family, no wrappers, LoRA among the settings."""
+    """A file as version 0.2 wrote it: no family, no wrappers, LoRA among the settings."""
     flat = {name: np.asarray(leaf) for name, leaf in trees.leaves(w).items()}
     meta = {"config": model.settings, "preprocessing": dataclasses.asdict(model.preprocessing)}
     path.write_bytes(encode(model.to_world(flat) if names == "world" else flat, {METADATA: json.dumps(meta)}))

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, normal, pictures, small, tree_normal
+from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
 
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import InputError, trees
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import trunk_keys
+from tangent_jax.models.features import trunk_key
 from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
@@ -105,8 +105,8 @@ def test_convolutions_have_low_rank_factors_too(x64):
 @pytest.mark.parametrize("kind", ["lora", "adapter"])
 def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path, kind):
     plain, made = with_new(kind, blocks=1)
-    images_of = pictures(3)
-    assert trunk_keys(made.model, made.w, images_of, 2) == trunk_keys(plain.model, plain.w, images_of, 2)
+    float32 = np.dtype("float32")
+    assert trunk_key(made.model, made.w, 2, None, float32) == trunk_key(plain.model, plain.w, 2, None, float32)
     predict = tangent(moved(made, kind), 1, kind)
     dw = tree_normal(7, predict.zeros())
     export(tmp_path / "export", predict, dw, {})

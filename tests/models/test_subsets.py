@@ -1,4 +1,4 @@
-"""Which leaves train, where the tail begins, and what a reset redraws."""
+"""The leaves that train, the beginning of the tail, and the leaves that a reset redraws."""
 
 import jax
 import jax.numpy as jnp

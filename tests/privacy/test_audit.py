@@ -130,7 +130,7 @@ def noises(steps, mechanism, objective=CE):
 
 
 def is_sound(z):
-    """Whether recovered noise is N(0, 1), independent between leaves and between steps."""
+    """True where recovered noise is N(0, 1), independent between leaves and between steps."""
     n = z.size
     scale = stats.chi2(n).cdf(np.sum(z**2))
     normal = stats.kstest(z.ravel(), "norm").pvalue
@@ -234,7 +234,7 @@ def test_the_account_is_of_the_rate_that_was_used():
     spent = fit_private(two_layers, Batches(X, Y), mechanism=mechanism, start=START, seed=0).spent
     assert spent.mechanism == mechanism
     accountant = pld.PLDAccountant().compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)), 3)
-    assert abs(mechanism.epsilon - accountant.get_epsilon(1e-5)) < 1e-6
+    assert abs(mechanism.compute_epsilon() - accountant.get_epsilon(1e-5)) < 1e-6
 
 
 def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import digest
+from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -50,8 +50,8 @@ def edit(path, **changes):
     """Edits fields of a sealed record, without its seal."""
     record = json.loads(path.read_text())
     for name, value in changes.items():
-        place = record["spent"] if name in record.get("spent", {}) else record
-        place[name] = value
+        places = [record, *([record["spent"], record["spent"]["mechanism"]] if "spent" in record else [])]
+        next(place for place in places if name in place)[name] = value
     path.write_text(json.dumps(record))
 
 
@@ -59,7 +59,7 @@ def reseal(path):
     """The seal computed anew, as an owner of the disk could."""
     record = json.loads(path.read_text())
     record.pop("sha256")
-    path.write_text(json.dumps({**record, "sha256": digest(json.dumps(record).encode())}) + "\n")
+    path.write_text(json.dumps({**record, "sha256": fingerprint(json.dumps(record).encode())}) + "\n")
 
 
 def checkpoint(folder):
@@ -72,9 +72,9 @@ def state_file(folder):
 
 HARM = {
     "ledger deleted": lambda folder: (folder / "ledger.json").unlink(),
-    "steps lowered": lambda folder: edit(folder / "ledger.json", steps=0),
-    "steps negative": lambda folder: edit(folder / "ledger.json", steps=-5),
-    "steps a word": lambda folder: edit(folder / "ledger.json", steps="ten"),
+    "steps lowered": lambda folder: edit(folder / "ledger.json", steps_paid=0),
+    "steps negative": lambda folder: edit(folder / "ledger.json", steps_paid=-5),
+    "steps a word": lambda folder: edit(folder / "ledger.json", steps_paid="ten"),
     "noise raised": lambda folder: edit(folder / "ledger.json", noise_multiplier=100.0),
     "private claimed": lambda folder: edit(folder / "ledger.json", private=True),
     "ledger torn": lambda folder: (folder / "ledger.json").write_text((folder / "ledger.json").read_text()[:30]),
@@ -104,7 +104,9 @@ def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path,
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"steps": 0}, "5 steps paid; got 0"),
+        ({"steps_paid": 0}, "5 steps paid; got 0"),
+        ({"steps_paid": 6}, r"steps_paid in 0\.\.5"),
+        ({"steps": 6}, "the mechanism of this run in .*; got another"),
         ({"noise_multiplier": 100.0}, "the mechanism of this run in .*; got another"),
         ({"private": False}, "the mechanism of this run"),
     ],
@@ -115,6 +117,16 @@ def test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run(tmp_path
     reseal(tmp_path / "ledger.json")
     with pytest.raises(InputError, match=match):
         train(tmp_path)
+
+
+def test_a_ledger_that_version_0_2_wrote_is_read(tmp_path):
+    """Its `steps` were those paid for, beside the mechanism's other numbers."""
+    spent, path = train(tmp_path).spent, tmp_path / "ledger.json"
+    record = json.loads(path.read_text())
+    account = {**record["spent"]["mechanism"], "steps": 5, "private": True}
+    path.write_text(json.dumps({**record, "spent": account}))
+    reseal(path)
+    assert train(tmp_path).spent == spent
 
 
 @pytest.mark.parametrize("which", ["ledger.json", "checkpoint"])
@@ -151,7 +163,7 @@ def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(t
         folder = tmp_path / f"{after}"
         interrupted(folder, monkeypatch, after=after) if after < 5 else train(folder)
         fitted = train(folder)
-        assert fitted.spent.mechanism.steps == 5
+        assert fitted.spent.steps_paid == 5
         assert fitted.steps == min(4, 5) if after < 5 else 5
 
 
@@ -163,7 +175,7 @@ def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path, monkeypat
 
     with pytest.raises(InputError, match="deleted while it was held"):
         train(tmp_path, on_step=delete)
-    assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"] == 1
+    assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"] == 1
 
 
 def test_one_image_more_or_another_label_is_another_run(tmp_path):
@@ -228,7 +240,7 @@ def test_wrong_uses_are_one_clear_line(call, match):
 def test_a_claim_never_exceeds_its_budget():
     for epsilon in (1e-3, 0.1, 1.0, 3.0, 8.0, 50.0, 100.0):
         for delta in (1e-15, 1e-5, 1e-2):
-            assert make_mechanism(epsilon, delta).epsilon <= epsilon
+            assert make_mechanism(epsilon, delta).compute_epsilon() <= epsilon
 
 
 def test_a_step_that_overflows_stops_the_run_with_one_line():

@@ -1,5 +1,7 @@
 """The attacks measure what they say."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -45,11 +47,13 @@ def linear(dw, x):
 
 def memorised(features):
     """The dw whose logits are 5 at the label and 0 elsewhere, on all of the features."""
-    return {"kernel": (np.linalg.pinv(features.inputs) @ (5 * np.eye(3)[features.labels])).astype(np.float32)}
+    return {"kernel": (np.linalg.pinv(features.inputs) @ (5 * np.eye(3)[features.targets])).astype(np.float32)}
 
 
 def train(data, halves):
-    return [memorised(data._replace(inputs=data.inputs[rows], labels=data.labels[rows])) for rows in halves]
+    return [
+        memorised(dataclasses.replace(data, inputs=data.inputs[rows], targets=data.targets[rows])) for rows in halves
+    ]
 
 
 def test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others():
@@ -81,7 +85,7 @@ def test_shadow_models_are_trained_on_half_of_members_and_others_each_time_anoth
     assert [name[0] for name, _ in data.examples] == 6 * ["m"] + 6 * ["o"]
     at = [int(name[1:]) for name, _ in data.examples[:6]]
     np.testing.assert_array_equal(data.inputs, np.concatenate([members.inputs[at], others.inputs]))
-    np.testing.assert_array_equal(data.labels, np.concatenate([members.labels[at], others.labels]))
+    np.testing.assert_array_equal(data.targets, np.concatenate([members.targets[at], others.targets]))
     assert [len({*rows}) for rows in halves] == [6, 6, 6]
     assert len({tuple(rows) for rows in halves}) == 3
 

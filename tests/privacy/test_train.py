@@ -66,7 +66,7 @@ def test_the_bits_are_jaxs_own_threefry():
 
 
 def scale_accepted(z, scale):
-    """Whether the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
+    """True where the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
     z = np.asarray(z, np.float64).ravel() / scale
     mean, spread = abs(z.mean()) * z.size**0.5, abs(z.var() - 1) * (z.size / 2) ** 0.5
     return mean < 5 and spread < 5 and stats.kstest(z, "norm").pvalue > 1e-4
@@ -152,8 +152,8 @@ def test_training_learns_and_says_what_it_spent():
     mechanism = make_mechanism(3.0, 1e-5, steps=30)
     fitted = fit_private(linear, Batches(*points(2000)), mechanism=mechanism, start=START, seed=0)
     assert evaluate(linear, fitted.dw, Batches(*test)) > 0.9
-    assert fitted.steps == fitted.spent.mechanism.steps == 30
-    assert abs(fitted.spent.mechanism.epsilon - 3) < 1e-9
+    assert fitted.steps == fitted.spent.steps_paid == 30
+    assert abs(fitted.spent.compute_epsilon() - 3) < 1e-9
     assert not fitted.spent.private
     assert train().spent.private
 
@@ -244,7 +244,7 @@ def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_p
     seen, real = [], module._private_step
 
     def step(*arguments, **options):
-        seen.append(json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"])
+        seen.append(json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"])
         if len(seen) == 3:
             raise KeyboardInterrupt  # after the third was paid
         return real(*arguments, **options)
@@ -258,8 +258,8 @@ def test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid(tmp_p
     rest = train(**options)
     assert seen == [1, 2, 3, 4, 5]
     assert rest.history[-1]["largest"] > 0
-    assert (rest.steps, rest.spent.mechanism.steps) == (4, 5)
-    assert rest.spent.mechanism.epsilon <= 3 + 1e-9
+    assert (rest.steps, rest.spent.steps_paid) == (4, 5)
+    assert rest.spent.compute_epsilon() <= 3 + 1e-9
 
 
 def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
@@ -272,7 +272,7 @@ def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
         train(folder=tmp_path)
 
 
-NOTHING = Spent(Mechanism(1.0, 1.0, 0, 1e-5), True)
+NOTHING = Spent(Mechanism(1.0, 1.0, 1_000_000, 1e-5), 0, True)
 
 
 def test_a_ledger_is_held_by_one_run(tmp_path):
@@ -281,7 +281,7 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
             pass
         held.pay(3)
     with open_ledger(tmp_path, "mine", NOTHING) as again:
-        assert again.spent.mechanism.steps == 3
+        assert again.spent.steps_paid == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
         with pytest.raises(InputError, match="one that was edited"), open_ledger(tmp_path, "mine", NOTHING):
@@ -290,7 +290,7 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
 
 def pay_and_say(folder, said):
     with open_ledger(folder, "run", NOTHING) as ledger:
-        for step in range(ledger.spent.mechanism.steps, 100_000):
+        for step in range(ledger.spent.steps_paid, 100_000):
             ledger.pay(step + 1)
             os.write(said, (step + 1).to_bytes(4, "little"))  # the step is taken
 
@@ -309,7 +309,7 @@ def test_a_killed_process_never_took_a_step_that_its_ledger_does_not_hold(tmp_pa
         steps = np.frombuffer(b"".join(iter(lambda out=out: os.read(out, 4096), b"")), "<u4")
         os.close(out)
         taken = int(steps[-1]) if len(steps) else taken
-        paid = json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps"] if taken else 0
+        paid = json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"] if taken else 0
         assert taken <= paid <= taken + 1
     assert taken > 3
 
@@ -318,26 +318,20 @@ def test_a_killed_process_never_took_a_step_that_its_ledger_does_not_hold(tmp_pa
 
 
 def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each():
-    one, three = (Spent(Mechanism(1.0, sigma, 50, 1e-5), True) for sigma in (26.38, 9.833))
+    one, three = (Spent(Mechanism(1.0, sigma, 50, 1e-5), 50, True) for sigma in (26.38, 9.833))
     apart = spent_together([(one, frozenset("ab")), (three, frozenset("cd"))])
-    assert abs(apart["epsilon"] - 3) < 1e-3
-    assert (apart["delta"], apart["neighbouring"], apart["private"]) == (1e-5, "add-or-remove-one", True)
+    assert abs(apart.epsilon - 3) < 1e-3
+    assert (apart.delta, apart.neighbouring, apart.private) == (1e-5, "add-or-remove-one", True)
     shared = spent_together([(one, frozenset("ab")), (three, frozenset("bc"))])
     accountant = pld.PLDAccountant().compose(GaussianDpEvent(26.38), 50).compose(GaussianDpEvent(9.833), 50)
-    assert abs(shared["epsilon"] - accountant.get_epsilon(1e-5)) < 1e-6
-    assert 3.1 < shared["epsilon"] < 4  # less than their sum
+    assert abs(shared.epsilon - accountant.get_epsilon(1e-5)) < 1e-6
+    assert 3.1 < shared.epsilon < 4  # less than their sum
     looser = dataclasses.replace(three, mechanism=dataclasses.replace(three.mechanism, delta=1e-6))
-    assert spent_together([(one, frozenset("a")), (looser, frozenset("b"))])["delta"] == 1e-5
+    assert spent_together([(one, frozenset("a")), (looser, frozenset("b"))]).delta == 1e-5
     seeded = spent_together([(dataclasses.replace(one, private=False), frozenset("a")), (one, frozenset("b"))])
-    assert not seeded["private"]
+    assert not seeded.private
     with pytest.raises(InputError, match="at least one component"):
         spent_together([])
-
-
-def test_what_was_spent_survives_json():
-    spent = Spent(Mechanism(1.0, 9.833, 50, 1e-5), True)
-    assert Spent.from_json(json.loads(json.dumps(spent.to_json()))) == spent
-    assert NOTHING.mechanism.epsilon == 0
 
 
 def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():

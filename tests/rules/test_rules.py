@@ -33,7 +33,7 @@ def class_attention(x, q, scale, bias, wk, bk, wv, bv):
 
 
 def full_attention_row(x, q, scale, bias, wk, bk, wv, bv):
-    """What class_attention must equal: keys and values formed for every token."""
+    """The result that class_attention must equal: keys and values formed for every token."""
     z = x * scale + bias
     k, v = jnp.einsum("bmd,dhe->bmhe", z, wk) + bk, jnp.einsum("bmd,dhe->bmhe", z, wv) + bv
     a = jax.nn.softmax(jnp.einsum("bhe,bmhe->bhm", q, k) / E**0.5)

@@ -1,4 +1,4 @@
-"""What tells runs apart: models, data, functions and what they hold; checkpoints that do not fit are refused."""
+"""Identities tell runs apart by models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
 import functools
 import shutil
@@ -14,7 +14,7 @@ import pytest
 from helpers import predictor
 
 from tangent_jax.core import InputError, identity
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs
 from tangent_jax.train.fit import fit
@@ -48,7 +48,7 @@ def test_values_are_told_apart_by_their_content():
 def test_a_program_is_the_same_in_another_process():
     code = """
 import jax, jax.numpy as jnp, numpy as np, optax
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.train.objective import make_objective
 objective = make_objective("ce", 0.1)
 loss = lambda dw, x, y: objective(lambda dw, x: jax.nn.relu(x @ dw["w"]), dw, x, y)

@@ -1,1 +1,1 @@
-"""The residual network v1.5: sizes, plain, tangent, and how others name and store its weights."""
+"""The residual network v1.5: sizes, the plain and the tangent pass, and its weights as other libraries store them."""

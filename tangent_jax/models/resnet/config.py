@@ -1,4 +1,4 @@
-"""What a residual network is, its weights apart, and the shapes of its leaves."""
+"""The configuration of a residual network, and the shapes of its leaves."""
 
 import dataclasses
 from typing import Literal
@@ -11,9 +11,9 @@ EXPANSION = 4  # of a bottleneck's channels
 
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
-    """What a residual network v1.5 is, its weights apart.
+    """The configuration of a residual network v1.5.
 
-    `blocks`: how many in each layer; `width`: the channels of the first layer, twice as many in every next (inside a
+    `blocks`: the number in each layer; `width`: the channels of the first layer, twice as many in every next (inside a
     bottleneck; four times that outside); `stem`: large, 7 x 7 of stride 2 and a max pool, or small, 3 x 3, for small
     images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky one); `eps`: the batch norms'.
     """
@@ -38,28 +38,28 @@ class ResNetConfig:
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """The number of blocks."""
         return sum(self.blocks)
 
     def layer_of(self, block: int) -> tuple[int, int]:
-        """(layer, place in it) of a block, both from 0."""
+        """(layer, place in it) of a block, both counted from 0."""
         layer = 0
         while block >= self.blocks[layer]:
             block, layer = block - self.blocks[layer], layer + 1
         return layer, block
 
     def name(self, block: int) -> str:
-        """Where a block's leaves are."""
+        """The path of a block's leaves."""
         layer, place = self.layer_of(block)
         return f"layer{layer + 1}/block_{place}"
 
     def stride(self, block: int) -> int:
-        """2 in the first block of every layer but the first."""
+        """The stride of a block: 2 in the first block of every layer but the first, else 1."""
         layer, place = self.layer_of(block)
         return 2 if layer > 0 and place == 0 else 1
 
     def channels(self, block: int) -> tuple[int, int, int]:
-        """The channels that a block reads, has inside, and gives."""
+        """The channels of a block's input, of its inside, and of its output."""
         layer, place = self.layer_of(block)
         factor = EXPANSION if self.bottleneck else 1
         before = self.width if layer == 0 else self.width * 2 ** (layer - 1) * factor
@@ -67,12 +67,12 @@ class ResNetConfig:
         return inside * factor if place else before, inside, inside * factor
 
     def side(self, block: int) -> int:
-        """Pixels along a side of what a block reads; of `depth`, of what the last gives."""
+        """Pixels along a side of a block's input; for `depth`, of the last block's output."""
         halvings = 2 * (self.stem == "large") + sum(self.stride(i) == 2 for i in range(block))
         return -(-self.image_size // 2**halvings)
 
     def has_shortcut(self, block: int) -> bool:
-        """Whether the shortcut is a convolution of its own: where stride or channels change."""
+        """True where the shortcut is a convolution of its own, as stride or channels change."""
         before, _, after = self.channels(block)
         return self.stride(block) > 1 or before != after
 
@@ -81,7 +81,7 @@ class ResNetConfig:
         return (1, 3, 1) if self.bottleneck else (3, 3)
 
     def shapes(self) -> Shapes:
-        """The shape of every leaf; of a norm mean and var are its fixed statistics."""
+        """The shape of every leaf; a norm's mean and var are its fixed statistics."""
         size = 7 if self.stem == "large" else 3
         leaves = {"stem_conv/kernel": (size, size, 3, self.width), **norm("stem_norm", self.width)}
         for i in range(self.depth):
@@ -98,10 +98,12 @@ class ResNetConfig:
         return leaves
 
     def replace(self, **changes: object) -> "ResNetConfig":
+        """The configuration with other fields."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
 
 def norm(path: str, channels: int) -> Shapes:
+    """The shapes of a batch norm's leaves."""
     return {f"{path}/{name}": (channels,) for name in ("scale", "bias", "mean", "var")}
 
 

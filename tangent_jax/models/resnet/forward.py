@@ -2,7 +2,7 @@
 
     stage 0          x = pool(relu(BN(conv x)))
     stages 1..depth  x = relu(shortcut x + BN(conv(relu(BN(conv ... x)))))
-    stage depth+1    logits = W mean x + b
+    stage depth+1    outputs = W mean x + b
 
 Source: He et al. 2016, v1.5: the stride is in a bottleneck's 3 x 3 convolution. The tangents are the closed forms of
 `rules`; where every tangent is None this is the plain network, at plain cost. Batch norm's statistics are fixed leaves
@@ -26,7 +26,7 @@ Statistics = dict[str, tuple[Array, Array]]
 def forward(
     config: ResNetConfig, p: Tree, x: Array, start: int = 0, stop: int | None = None, seen: Statistics | None = None
 ) -> Dual:
-    """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: logits, "b c").
+    """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
     `seen`: None, or a dict that receives the batch's own mean and variance for each norm, which are then used.
     A model without a head gives mean features, "b d".
@@ -64,7 +64,7 @@ def convolved(
     config: ResNetConfig, p: Tree, kernel: str, norm: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None,
     prefix: str = "",
 ) -> Pair:  # fmt: skip
-    """BN(conv x)."""
+    """BN(conv x), "b y x c", and its tangent."""
     x, dx = conv(x, dx, p[kernel]["kernel"], stride)
     leaf = p[norm]
     if seen is not None:

@@ -1,4 +1,4 @@
-"""The residual network as the rest of the library knows a model: see models/protocol.py."""
+"""The residual network as a model of the protocol (models/protocol.py)."""
 
 import dataclasses
 from typing import Any
@@ -74,7 +74,7 @@ class ResNet:
         return names.to_timm(flat)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """timm's names undone."""
+        """Leaves by path of tensors under timm's names."""
         return names.to_ours(tensors, "these tensors")
 
     # What only a residual network can
@@ -88,6 +88,6 @@ class ResNet:
         return self.replace(image_size=image_size), w
 
     def in_training(self, w: Tree, x: Array) -> tuple[Array, Statistics]:
-        """Logits by the batch's own statistics, as pre-training needs them; and those: {norm: (mean, var)}."""
+        """Outputs "b c" by the batch's own statistics, as pre-training needs them, and these: {norm: (mean, var)}."""
         seen: Statistics = {}
         return forward(self.config, trees.pair(w, {}), x, seen=seen).primal, seen

@@ -1,4 +1,4 @@
-"""How others name a residual network's tensors, and our path for each.
+"""Names of a residual network's tensors in other libraries, and our path for each.
 
 timm, torchvision   layer1.0.conv1.weight, layer1.0.bn1.running_mean, layer1.0.downsample.0.weight, fc.weight
 Hugging Face        resnet.encoder.stages.0.layers.0.layer.0.convolution.weight, ...shortcut.normalization...
@@ -16,7 +16,7 @@ Flat = dict[str, np.ndarray]
 KINDS = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
 """Of a batch norm, by torch's names."""
 
-HUGGING_FACE = [  # made timm's first
+HUGGING_FACE = [  # each becomes timm's
     (r"resnet\.", ""),
     (r"embedder\.embedder\.convolution", "conv1"),
     (r"embedder\.embedder\.normalization", "bn1"),
@@ -28,7 +28,7 @@ HUGGING_FACE = [  # made timm's first
     (r"classifier\.1", "fc"),
 ]
 FIRST_BLOCK = r"layer1\.0\.|(resnet\.)?encoder\.stages\.0\.layers\.0\."
-"""How the names of a residual network's first block begin."""
+"""The beginnings of the names of a residual network's first block."""
 SPECIAL = {
     "shortcut_conv": "downsample.0",
     "shortcut_norm": "downsample.1",
@@ -38,14 +38,14 @@ SPECIAL = {
 
 
 def timm_name(name: str) -> str:
-    """A name of Hugging Face's as timm has it; timm's as it is."""
+    """timm's name for a name of Hugging Face's; timm's own stay."""
     for pattern, theirs in HUGGING_FACE if "embedder" in name or "encoder" in name or "classifier" in name else []:
         name = re.sub(pattern, theirs, name)
     return name
 
 
 def path_of(name: str) -> str | None:
-    """Our path of a tensor that timm names; None where it has none."""
+    """Our path of a tensor by timm's name; None for a tensor that is no residual network's."""
     *module, kind = name.split(".")
     inside = ".".join(module)
     block = re.fullmatch(r"layer(\d+)\.(\d+)\.(.+)", inside)
@@ -67,7 +67,7 @@ def path_of(name: str) -> str | None:
 
 
 def name_of(path: str) -> str:
-    """`path_of` undone."""
+    """timm's name of a tensor by our path."""
     *module, kind = path.split("/")
     if module == ["head"]:
         return {"kernel": "fc.weight", "bias": "fc.bias"}[kind]

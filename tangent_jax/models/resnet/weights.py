@@ -18,7 +18,7 @@ from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """What is read of a config.json: Hugging Face's fields."""
+    """The fields of config.json that are read, Hugging Face's."""
 
     downsample_in_bottleneck: bool = False
     downsample_in_first_stage: bool = False
@@ -26,7 +26,7 @@ class Beside:
 
 
 def from_torch(file: Tensors) -> Pretrained:
-    """timm's, torchvision's or Hugging Face's names, at 224 pixels."""
+    """Reads tensors under timm's, torchvision's or Hugging Face's names, at 224 pixels."""
     beside: Beside = file.config(Beside)
     known = not (beside.downsample_in_bottleneck or beside.downsample_in_first_stage)
     do = "Use weights of version 1.5, whose strides are in 3 x 3 convolutions from the second layer on"
@@ -38,15 +38,15 @@ def from_torch(file: Tensors) -> Pretrained:
 
 
 def infer(flat: Flat, path: str) -> ResNetConfig:
-    """The architecture that the tensors have."""
+    """Infers the architecture from the tensors."""
     stem = flat.get("stem_conv/kernel")
     require(stem is not None, "load", "the tensor of stem_conv/kernel", f"none in {path}")
     assert stem is not None
     counts: dict[int, set[int]] = {}
     for name in flat:
-        found = re.match(r"layer(\d+)/block_(\d+)/", name)
-        if found:
-            counts.setdefault(int(found[1]), set()).add(int(found[2]))
+        match = re.match(r"layer(\d+)/block_(\d+)/", name)
+        if match:
+            counts.setdefault(int(match[1]), set()).add(int(match[2]))
     good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
     require(good, "load", "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
     return ResNetConfig(

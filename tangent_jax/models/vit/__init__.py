@@ -1,1 +1,1 @@
-"""The Vision Transformer: sizes, plain, tangent, and how others name and store its weights."""
+"""The Vision Transformer: sizes, the plain and the tangent pass, and its weights as other libraries store them."""

@@ -1,4 +1,4 @@
-"""What a Vision Transformer is, its weights apart: one record, one table of sizes."""
+"""The configuration of a Vision Transformer, and the named sizes."""
 
 import dataclasses
 from typing import Literal
@@ -8,12 +8,12 @@ from tangent_jax.rules import ACTIVATIONS
 
 MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096, "image_size": 4096}
 MOST |= {"classes": 1 << 20}
-"""Of each size: more is a mistake, and would be asked of the memory before anything says so."""
+"""The largest value of each size: a larger one is a mistake, and would fill the memory before any other check."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
-    """What a Vision Transformer is, its weights apart.
+    """The configuration of a Vision Transformer.
 
     Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
     token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'. Without
@@ -57,10 +57,11 @@ class ViTConfig:
 
     @property
     def tokens(self) -> int:
-        """Patches and the class token."""
+        """The number of tokens: patches and the class token."""
         return self.grid**2 + 1
 
     def replace(self, **changes: object) -> "ViTConfig":
+        """The configuration with other fields."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
 

@@ -2,12 +2,12 @@
 
     stage 0          x = [class token, patches] + positions        (pre-norm for CLIP towers)
     stages 1..depth  x = x + g1 MHSA(LN1 x);  x = x + g2 MLP(LN2 x)            (g1, g2: LayerScale)
-    stage depth+1    logits = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
+    stage depth+1    outputs = W LN(pool x) + b,   pool = class token, or mean of the patch tokens
 
 Source: Dosovitskiy et al. 2021, options as timm names them, adapters of Houlsby et al. 2019; the tangents are closed
 forms of `rules`. Where every tangent is None this is the plain network, at plain cost. No dropout, no training mode.
 With class-token pooling the last block reads one query row only, and so computes only that row
-(rules/class_attention.py); what it needs of the other tokens is their standardised x^, the input of that stage.
+(rules/class_query.py); of the other tokens it needs the standardised x^, which are the input of that stage.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ IN, OUT = "...d,dhe->...he", "...he,hed->...d"
 
 
 def forward(config: ViTConfig, p: Tree, x: Array, start: int = 0, stop: int | None = None) -> Dual:
-    """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: logits, "b c").
+    """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
     A model without a head gives normalised features, "b d".
     """
@@ -53,7 +53,7 @@ def forward(config: ViTConfig, p: Tree, x: Array, start: int = 0, stop: int | No
 
 
 def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
-    """Class token and patches plus positions: the input of stage 1."""
+    """Class token and patches plus positions: the input of stage 1, "b n d", from images "b y x 3"."""
     x, dx = dense(patches(config, images), None, p["patch_embedding"], "...yxc,yxcd->...d")
     token, dtoken = p["class_token"]
     row = (len(x), 1, config.width)
@@ -70,7 +70,7 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
 
 
 def run_block(config: ViTConfig, p: Tree, i: int, x: Array, dx: Tangent) -> Pair:
-    """From the input of block i's stage to that of the next."""
+    """From the input of block i's stage, "b ...", to that of the next."""
     if i == config.class_token_at:
         x, dx = replace_class_token(config, i, x, dx, p["new_class_token"])
     if reads_one_query(config, i):
@@ -92,7 +92,7 @@ def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 
 def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
-    """The class token's row of one block's output, "b d", from what `one_query_input` made."""
+    """The class token's row of one block's output, "b d", from the value of `one_query_input`."""
     z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
     q, dq = dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN)
@@ -109,7 +109,7 @@ def mlp(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 
 def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
-    """x + g a(y): of a block's j-th part the adapter a, y + up(act(down y)), and LayerScale g, where it has them."""
+    """x + g a(y), "... d": of the j-th part of a block the adapter a, y + up(act(down y)), and LayerScale g, if any."""
     if f"adapter{j}" in p:
         adapter = p[f"adapter{j}"]
         inner = ACTIVATIONS[config.activation](*dense(y, dy, adapter["down"]))
@@ -131,7 +131,7 @@ def patches(config: ViTConfig, images: Array) -> Array:
 
 
 def reads_one_query(config: ViTConfig, block: int) -> bool:
-    """Whether only the class token's row of this block's output is ever read: the last, under token pooling."""
+    """True where only the class token's row of a block's output is ever read: in the last, under token pooling."""
     return config.pool == "token" and block == config.depth - 1
 
 
@@ -149,7 +149,7 @@ def input_shape(config: ViTConfig, stage: int) -> tuple[int, ...]:
 
 
 def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
-    """From tokens "b n d" what a block of one query reads, "b 1+n d", and its tangent.
+    """The input of a block of one query, "b 1+n d", and its tangent, from tokens "b n d".
 
     Row 0 is the class token as it is, for the residual and the query; then all tokens, standardised.
     """
@@ -159,7 +159,7 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
 
 
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
-    """CLS=T: the class token in the input of `block` becomes the new one, which carries a tangent of its own."""
+    """CLS=T: the class token in the input of `block`, "b n d", becomes the new one, which has its own tangent."""
     row, width = token.primal[None, None], x.shape[-1]
     drow = None if token.tangent is None else probe.broadcast(token.tangent, (len(x), 1, width))
     if reads_one_query(config, block):

@@ -1,4 +1,4 @@
-"""The Vision Transformer as the rest of the library knows a model: see models/protocol.py."""
+"""The Vision Transformer as a model of the protocol (models/protocol.py)."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ class VisionTransformer:
     @property
     def settings(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self.config)
-        if not self.config.adapter_width:  # as versions wrote it that knew none
+        if not self.config.adapter_width:  # as versions without adapters wrote it
             del fields["adapter_width"], fields["adapter_from"]
         return fields
 
@@ -75,7 +75,7 @@ class VisionTransformer:
         return names.to_timm(flat, self.config.pool)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """timm's names undone."""
+        """Leaves by path of tensors under timm's names."""
         shapes = self.shapes()
         flat = names.translate(tensors, names.TIMM, "these tensors")
         for path, value in flat.items():

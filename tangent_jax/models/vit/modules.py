@@ -23,7 +23,7 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, start: int = 0, stop: int | None = None) -> Array:
-        """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: logits, "b c")."""
+        """From the input of stage `start` (0: normalised images, "b y x 3") to `stop`'s (None: outputs, "b c")."""
         if self.is_initializing():
             key, all_shapes = self.make_rng("params"), shapes(self.config).items()
             w = trees.nest({path: initial(path, trees.leaf_key(key, path), shape) for path, shape in all_shapes})
@@ -39,7 +39,7 @@ class TangentViT(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, start: int = 0) -> Dual:
-        """Logits and their tangent, both "b c", from the input of stage `start`; no leaf below it may be trained."""
+        """Outputs and their tangent, both "b c", from the input of stage `start`; no leaf below it may be trained."""
         w, dw = self.variables["params"], self.variables.get("tangent", {})
         trees.check_part("TangentViT", w, dw)
         return forward(self.config, trees.pair(w, dw), x, start)

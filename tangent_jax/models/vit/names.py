@@ -1,7 +1,7 @@
-"""How others name a Vision Transformer's tensors, and our path for each.
+"""Names of a Vision Transformer's tensors in other libraries, and our path for each.
 
 One table a layout: (pattern, our path, transform). A transform turns torch's (out, in) round to our
-(in, out); a fused qkv is split in three; heads are unfolded later, by the shapes of the architecture.
+(in, out); a fused qkv becomes three; heads are unfolded later, by the shapes of the architecture.
 """
 
 import re
@@ -16,14 +16,17 @@ Flat = dict[str, np.ndarray]
 
 
 def T(x: np.ndarray) -> np.ndarray:
+    """(out, ...) -> (..., out)."""
     return np.moveaxis(x, 0, -1)
 
 
 def conv(x: np.ndarray) -> np.ndarray:
-    return x.transpose(2, 3, 1, 0)  # (d, 3, p, p) -> (p, p, 3, d)
+    """(d, 3, p, p) -> (p, p, 3, d)."""
+    return x.transpose(2, 3, 1, 0)
 
 
 def same(x: np.ndarray) -> np.ndarray:
+    """x itself."""
     return x
 
 
@@ -31,10 +34,12 @@ Rule = tuple[str, str, Callable[[np.ndarray], np.ndarray]]
 
 
 def torch_layer(name: str, path: str) -> list[Rule]:
+    """The rules of a dense layer's weight and bias."""
     return [(rf"{name}\.weight", f"{path}/kernel", T), (rf"{name}\.bias", f"{path}/bias", same)]
 
 
 def torch_norm(name: str, path: str) -> list[Rule]:
+    """The rules of a norm's weight and bias."""
     return [(rf"{name}\.weight", f"{path}/scale", same), (rf"{name}\.bias", f"{path}/bias", same)]
 
 
@@ -101,7 +106,7 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
     for name, value in tensors.items():
         if DROPPED.match(name):
             continue
-        if re.match(r"block_\d+/adapter[12]/", name):  # timm has none: they keep our path
+        if re.match(r"block_\d+/adapter[12]/", name):  # timm has no adapters: they have our path
             flat[name] = np.asarray(value)
             continue
         for pattern, template, transform in rules:
@@ -118,8 +123,8 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
     if any(name.startswith("pre_logits") for name in tensors):
         flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
     for ours in [ours for ours in flat if "/qkv/" in ours]:
-        splits = flat[ours].ndim and flat[ours].shape[-1] % 3 == 0
-        parts = np.split(flat[ours], 3, -1) if splits else [flat[ours]]
+        divides = flat[ours].ndim and flat[ours].shape[-1] % 3 == 0
+        parts = np.split(flat[ours], 3, -1) if divides else [flat[ours]]
         require(len(parts) == 3, "load", "a fused qkv of three equal parts", f"{ours} {flat[ours].shape} in {path}")
         flat.update(
             {ours.replace("qkv", part): value for part, value in zip(("query", "key", "value"), parts, strict=True)}
@@ -129,10 +134,10 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
 
 
 def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token") -> Flat:
-    """Our paths under timm's names, in torch's layout; `translate(..., TIMM)` undone.
+    """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)`.
 
     A fused qkv of which only a part is given has zeros in the rest: right for a tangent, where absent means frozen.
-    Leaves that timm does not know keep our path.
+    Leaves that timm has not keep our path.
     """
     joined: Flat = {}
     for ours, value in flat.items():

@@ -24,7 +24,7 @@ OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", 
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """What is read of a config.json: Hugging Face's fields, and timm's."""
+    """The fields of config.json that are read, Hugging Face's and timm's."""
 
     layer_norm_eps: float = 1e-12
     hidden_act: str = "gelu"
@@ -33,7 +33,7 @@ class Beside:
 
 
 def from_timm(file: Tensors) -> Pretrained:
-    """timm's names."""
+    """Reads tensors under timm's names."""
     flat = translate(file.tensors, TIMM, file.path)
     fields: dict[str, Any] = {"pool": "avg"} if "fc_norm.weight" in file.tensors else {}
     if "pre_norm/scale" in flat:
@@ -44,7 +44,7 @@ def from_timm(file: Tensors) -> Pretrained:
 
 
 def from_hugging_face(file: Tensors) -> Pretrained:
-    """Hugging Face's names, with what config.json says."""
+    """Reads tensors under Hugging Face's names, with the fields of config.json."""
     flat = translate(file.tensors, HUGGING_FACE, file.path)
     config: Beside = file.config(Beside)
     act = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(config.hidden_act, config.hidden_act)
@@ -55,7 +55,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
 
 
 def from_google(file: Tensors) -> Pretrained:
-    """Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
+    """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
     tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
     flat = translate(tensors, NPZ, file.path)
     position = flat.get("position_embedding")
@@ -66,7 +66,7 @@ def from_google(file: Tensors) -> Pretrained:
 
 
 def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
-    """The architecture that the tensors have; `known` are fields that the file says itself."""
+    """Infers the architecture from the tensors; `known` are fields that the file states."""
     needed = ("patch_embedding/kernel", "position_embedding", "block_0/mlp_in/kernel", "class_token")
     for name in needed:
         require(name in flat, "load", f"the tensor of {name}", f"none in {path}", "Pass a Vision Transformer's weights")
@@ -98,21 +98,22 @@ def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
 
 
 def built(flat: Flat, path: str, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
+    """The model of a configuration, with these leaves."""
     reshaped = ("/attention/", "class_token", "position_embedding")
     return assemble(VisionTransformer(config, preprocessing), flat, path, OPTIONAL_BIASES, reshaped)
 
 
 def words_of(file: Tensors) -> str:
-    """What a file calls its architecture, itself and its metadata, in small letters."""
+    """The names of a file's architecture and of the file, and its metadata, in small letters."""
     words = " ".join(map(str, file.metadata.values()))
     return f"{file.config(Beside).architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
 
 
 def guess_preprocessing(flat: Flat, file: Tensors) -> Preprocessing:
-    """What the JSON beside the weights says; else by pre-training: CLIP, MAE and DINO, or AugReg (0.5, 0.5)."""
-    said = file.preprocessing()
-    if said is not None:
-        return said
+    """The preprocessing in the JSON beside the weights; else by pre-training: CLIP, MAE and DINO, or AugReg (0.5)."""
+    stated = file.preprocessing()
+    if stated is not None:
+        return stated
     if "pre_norm/scale" in flat:
         return Preprocessing(*CLIP)
     return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", words_of(file)) else INCEPTION))

@@ -6,7 +6,7 @@ linear in the normalised tokens z = g x^ + beta, so their kernels move to the on
     u = W_k q / sqrt(e)            per head, d
     a = softmax(x^ (g u))          m;  beta . u and the key bias shift all scores alike and drop out
     r = x^^T a                     d
-    m = g r + beta                 d;  the weights a sum to 1
+    m = g r + beta                 d;  a sums to 1
     o = W_v^T m + b_v              e
 
 Exact, with O(n h d + d^2) work instead of O(n d^2). The tangent is the product rule on each line.
@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from jax import Array
 
 from tangent_jax.core import Dual, Tangent
-from tangent_jax.rules.dense import contract, dense, scale, shift, total
-from tangent_jax.rules.softmax import softmax
+from tangent_jax.rules.activations import softmax
+from tangent_jax.rules.products import contract, dense, scale, shift, total
 
 Leaf = Mapping[str, Dual]
 
@@ -27,7 +27,7 @@ Leaf = Mapping[str, Dual]
 def class_attention(
     x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf
 ) -> tuple[Array, Tangent]:
-    """What one query reads from all tokens through a layer norm, and its tangent.
+    """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
                 q, dq: the query, "b h e";

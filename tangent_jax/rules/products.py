@@ -1,4 +1,4 @@
-"""Products and sums: what a dense layer is made of.
+"""Products and sums, the parts of a dense layer.
 
 y  = x W + b
 dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias)
@@ -14,7 +14,7 @@ from tangent_jax.rules import probe
 
 
 def total(*terms: Tangent) -> Tangent:
-    """The sum of tangents; structural zeros (None) add nothing, and only zeros sum to None."""
+    """The sum of tangents of one shape; structural zeros (None) add nothing, and only zeros sum to None."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], start=present[0]) if present else None
 
@@ -35,12 +35,12 @@ def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[A
 
 
 def shift(d: Tangent, y: Array) -> Tangent:
-    """The tangent that a bias, token or position adds to y."""
+    """The tangent, of y's shape, that the tangent d of a bias, token or position adds to y."""
     return None if d is None else probe.broadcast(d, y.shape)
 
 
 def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
-    """Elementwise product with a parameter, and its tangent: LayerScale, the gain of a norm.
+    """Elementwise product of x, "... d", with a parameter, "d", and its tangent: LayerScale, the gain of a norm.
 
     y = g x,   dy = g dx + dg x
     """
@@ -56,9 +56,9 @@ def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df-
         y  = x W + b
         dy = dx W + x dW + db
 
-    Args:       x, dx: input and tangent; leaf: {"kernel": (W, dW), "bias": (b, db)};
+    Args:       x, dx: input and tangent, "... d"; leaf: {"kernel": (W, dW), "d f", "bias": (b, db), "f"};
                 spec: which axes of W are summed (heads have two).
-    Returns:    (y, dy).
+    Returns:    (y, dy), "... f".
     Guarantees: dy is linear in (dx, dW, db) together.
     Edge cases: dx, dW and db all None give dy = None: a frozen prefix costs nothing.
     """

@@ -3,8 +3,8 @@
 from jax import Array
 
 from tangent_jax.core import Tangent
-from tangent_jax.rules.dense import contract
-from tangent_jax.rules.softmax import softmax
+from tangent_jax.rules.activations import softmax
+from tangent_jax.rules.products import contract
 
 
 def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:

@@ -1,8 +1,8 @@
-"""Digests of all that decides a result: numbers by their bytes, functions by the program that they trace to.
+"""Identities: fingerprints of all that decides a result, of arrays by their bytes and of functions by their programs.
 
-A function is the jaxpr of what is computed: loss, gradient and update at the shapes of the run. What changes the result
-changes the digest (code that is called, attributes, a backward rule, a constant); what does not (a comment, a name, the
-place of a file) does not. The version of JAX counts; the kind of device does not.
+The program of a function is the jaxpr that it traces to: loss, gradient and update at the shapes of the run. A change
+of the result changes the identity (code that is called, attributes, a backward rule, a constant). A comment, a name or
+the place of a file changes nothing. The version of JAX counts; the kind of device does not.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from tangent_jax.core.trees import array_bytes, leaves
 PIECE = 1 << 24  # bytes of an array hashed at a time: a memory map is read piece by piece
 CALLBACKS = ("pure_callback", "io_callback")
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
-"""Parameters of a primitive that say where it was written."""
+"""Parameters of a primitive that hold its place in the source."""
 
 
 def identity(*values: Any) -> str:
@@ -32,40 +32,41 @@ def identity(*values: Any) -> str:
     Guarantees: equal for equal content, in any process; differs when any bit of an array or any setting differs.
     Raises:     InputError for a value that has no content to read, such as a function: that is `program`'s.
     """
-    return digested(pieces(values))
+    return fingerprint(pieces(values))
 
 
 def program(f: Callable, *arguments: Any) -> str:
-    """The digest of the jaxpr that f traces to for arguments of these shapes, with the bytes of its constants.
+    """The fingerprint of the jaxpr that f traces to for arguments of these shapes, with the bytes of its constants.
 
     Args:       arguments: pytrees of arrays, whose values do not count, only dtypes and shapes.
     Guarantees: the same in every process of one version of JAX; differs with whatever f computes.
     Raises:     InputError for a callback to the host, whose result no program holds.
     """
-    return digested(of_closed(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
+    return fingerprint(of_closed(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
 
 
 def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any]]:
-    """(the digest of f(w, *arguments) as `program` gives it, the leaves of w that it reads, by path).
+    """Returns (the program of f(w, *arguments), the leaves of w that it reads, by path).
 
-    What f computes and does not return counts for nothing, nor does a leaf that only such parts read.
+    A part of f whose value is not returned does not count, nor does a leaf that only such parts read.
     """
     closed = jax.make_jaxpr(f)(w, *arguments)
     live, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     flat = leaves(w)
     read = {path: leaf for (path, leaf), is_used in zip(flat.items(), used, strict=False) if is_used}
-    return digested(of_closed(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
+    return fingerprint(of_closed(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
 
 
-def digested(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:
-    digest = hashlib.blake2b(start, digest_size=32)
+def fingerprint(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:
+    """BLAKE2b (hex, 256 bits) of `start` and all parts, as one text."""
+    state = hashlib.blake2b(start, digest_size=32)
     for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+        state.update(part)
+    return state.hexdigest()
 
 
 def pieces(value: Any) -> Iterator[bytes | memoryview]:
-    """The bytes that tell a value from others."""
+    """Yields the bytes of a value's type and content."""
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         yield f"{kind.__name__} {value!r};".encode(errors="backslashreplace")
@@ -97,7 +98,7 @@ def parts(value: Any) -> list[Any]:
 
 
 def of_array(value: Any) -> Iterator[bytes | memoryview]:
-    """Dtype, shape and bytes, a piece at a time."""
+    """Yields dtype, shape and bytes of an array, a piece at a time."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     yield f"array {value.dtype} {value.shape};".encode()
@@ -110,14 +111,14 @@ def of_array(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def of_closed(closed: Any) -> Iterator[bytes | memoryview]:
-    """A jaxpr with its constants."""
+    """Yields the bytes of a jaxpr with its constants."""
     for constant in closed.consts:
         yield from of_array(np.asarray(constant) if np.ndim(constant) == 0 else constant)
     yield from of_jaxpr(closed.jaxpr)
 
 
 def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
-    """A jaxpr, its variables numbered as they appear."""
+    """Yields the bytes of a jaxpr, its variables numbered as they appear."""
     numbers: dict[Any, int] = {}
 
     def spelled(variables: Any) -> Iterator[bytes | memoryview]:
@@ -142,7 +143,7 @@ def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
 
 
 def of_parameter(value: Any) -> Iterator[bytes | memoryview]:
-    """A parameter of a primitive. A rule of derivatives counts where it is traced: in the gradient."""
+    """Yields the bytes of a primitive's parameter. A rule of derivatives counts where it is traced: in the gradient."""
     if isinstance(value, ClosedJaxpr):
         yield from of_closed(value)
     elif isinstance(value, Jaxpr):

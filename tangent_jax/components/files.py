@@ -1,0 +1,61 @@
+"""The one format of tangent weights that leave training: a safetensors file whose metadata bind what comes with it.
+
+    metadata   "provenance" and others, and "binding": the SHA-256 over the fingerprint of dw and all of them
+
+Neither the numbers nor the metadata can be altered alone.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core.files import fingerprint, write_whole
+from tangent_jax.core.tensors import encode, read_header, read_tensors
+
+
+def binding(tree_fingerprint: str, metadata: Mapping[str, str]) -> str:
+    """The fingerprint that ties the numbers of a component, by their own fingerprint, to its metadata."""
+    others = {name: text for name, text in metadata.items() if name != "binding"}
+    return fingerprint(f"{tree_fingerprint} {json.dumps(others, sort_keys=True)}".encode())
+
+
+def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a component's file; `tree_fingerprint`: the fingerprint of dw."""
+    flat = {path: np.asarray(leaf) for path, leaf in trees.leaves(dw).items()}
+    return encode(flat, {**metadata, "binding": binding(tree_fingerprint, metadata)})
+
+
+def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
+    """Writes tangent weights and their metadata to a file, whole or not at all."""
+    write_whole(Path(path), encode_component(dw, trees.fingerprint(dw), metadata))
+
+
+def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
+    """(dw, metadata) of a file of tangent weights; the leaves are read-only memory maps.
+
+    Args:   check: computes the binding again; not needed where the whole file's fingerprint was computed.
+    Raises: InputError for a file that is missing, cut short, no component, or whose numbers or metadata were altered.
+    """
+    path = Path(path)
+    flat, metadata = read_tensors("read_component", path)
+    try:
+        dw = trees.nest(flat)
+    except (TypeError, AttributeError) as error:
+        raise refusal("read_component", "leaves by path", f"names that cannot be one tree in {path}") from error
+    if check:
+        good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
+        expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
+        require(good, "read_component", expected, "one of them altered", do)
+    return dw, metadata
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a component's file, without its numbers, unchecked."""
+    try:
+        return read_header("read_component", path)[1]
+    except OSError as error:
+        raise refusal("read_component", "a component", f"{path} ({error.strerror or error})") from error

@@ -1,0 +1,76 @@
+"""The cost of noise, and the noise that a budget needs, of Poisson samples: exact enough, and in bounded time."""
+
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian, pld, rdp
+
+from tangent_jax.core import InputError
+from tangent_jax.privacy import accounting
+from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.mechanism import Mechanism, Spent, spent_together
+
+
+def account(accountant, *runs):
+    """The epsilon that dp-accounting's own accountant states at delta 1e-6."""
+    for noise_multiplier, rate, steps in runs:
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier)), steps)
+    return accountant.get_epsilon(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "epsilon"),
+    [(0.5, 3, 1.0), (1e-2, 1000, 3.0), (1e-2, 100_000, 1e-3), (1e-4, 100_000, 1.0), (1e-4, 10_000_000, 0.1),
+     (1e-5, 1000, 3.0), (1e-6, 10_000_000, 100.0)],
+)  # fmt: skip
+def test_a_budget_is_met_closely_and_in_few_trials_at_any_rate(monkeypatch, rate, steps, epsilon):
+    trials, real = [], composed_epsilon
+
+    def counted(parts, delta, coarser=1):
+        trials.append(coarser)
+        return real(parts, delta, coarser)
+
+    monkeypatch.setattr(accounting, "composed_epsilon", counted)
+    accounting.sampled_epsilon.cache_clear()
+    noise_multiplier_of.cache_clear()
+    sigma = noise_multiplier_of(epsilon, 1e-6, steps, sampling_rate=rate)
+    assert 0.999 * epsilon <= epsilon_of(sigma, steps, 1e-6, sampling_rate=rate) <= epsilon
+    assert trials.count(1) <= 5
+    assert len(trials) <= 12
+    assert epsilon_of(0.99 * sigma, steps, 1e-6, sampling_rate=rate) > epsilon
+    assert epsilon <= 1.01 * account(rdp.RdpAccountant(), (sigma, rate, steps))  # another account, never tighter
+
+
+@pytest.mark.parametrize("run", [(1.3, 1e-2, 5000), (2.0, 0.5, 30), (0.6, 1e-3, 10_000)])
+def test_the_account_is_dp_accountings_own_where_its_grid_is_fine_enough(run):
+    sigma, rate, steps = run
+    want = account(pld.PLDAccountant(), run)
+    assert abs(epsilon_of(sigma, steps, 1e-6, sampling_rate=rate) / want - 1) < 1e-4
+
+
+def test_many_steps_of_much_noise_are_one_gaussian_and_are_not_rounded_away():
+    """By the central limit theorem; on a grid of 1e-4, dp-accounting's own, they would cost three times as much."""
+    run = (100.0, 1e-3, 100_000)
+    limit = get_epsilon_gaussian(run[0] / run[1] / run[2] ** 0.5, 1e-6)
+    assert abs(composed_epsilon([run], 1e-6) / limit - 1) < 0.02
+    assert account(pld.PLDAccountant(), run) > 2.5 * limit
+
+
+def test_steps_composed_in_stages_are_the_steps_composed_at_once(monkeypatch):
+    run = (2.0, 1e-2, 2345)
+    at_once = composed_epsilon([run], 1e-6)
+    monkeypatch.setattr(accounting, "STAGE", 1000)
+    assert abs(composed_epsilon([run], 1e-6) / at_once - 1) < 1e-6
+
+
+def test_what_several_runs_cost_together_is_dp_accountings_own():
+    sampled, whole = Mechanism(1.0, 1.5, 1000, 1e-6, 1e-2), Mechanism(1.0, 20.0, 50, 1e-6)
+    seen = frozenset("a")
+    together = spent_together([(Spent(sampled, 800, True), seen), (Spent(whole, 50, True), seen)])
+    assert abs(together.epsilon / account(pld.PLDAccountant(), (1.5, 1e-2, 800), (20.0, 1.0, 50)) - 1) < 1e-4
+    nothing = Spent(sampled, 0, True)
+    assert spent_together([(nothing, seen), (nothing, seen)]).epsilon == nothing.compute_epsilon() == 0
+    assert Spent(sampled, 800, True).compute_epsilon() < sampled.compute_epsilon()
+
+
+def test_a_delta_that_rounding_exceeds_is_refused():
+    with pytest.raises(InputError, match="a delta that noise can reach; got one lost in rounding"):
+        noise_multiplier_of(3.0, 1e-15, 10, sampling_rate=0.1)

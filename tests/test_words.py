@@ -1,0 +1,152 @@
+"""One word, one meaning: docstrings, names and modules hold to the table of words in docs/design.md."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import tangent_jax
+
+ROOT = Path(tangent_jax.__file__).parents[1]
+NOT_YET = (
+    "tangent_jax/components/factors.py",
+    "tangent_jax/components/merge.py",
+    "tangent_jax/solver",
+    "experiments/bench_solve.py",
+)
+"""Files whose words are still to be mended: they are exempt from all tests but those of `tj.__all__` and of modules."""
+QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")
+
+
+def below(path, places):
+    """True where a file is one of the places, or lies below one; all relative to the root."""
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+FILES = {
+    name: ast.parse(path.read_text())
+    for folder in ("tangent_jax", "experiments")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if not below(name := path.relative_to(ROOT).as_posix(), NOT_YET)
+}
+MODULES = {
+    name: importlib.import_module(name)
+    for name in ("tangent_jax", *(m.name for m in pkgutil.walk_packages(tangent_jax.__path__, "tangent_jax.")))
+}
+
+
+def table():
+    """The rows of the table of words, each a list of its cells."""
+    section = (ROOT / "docs/design.md").read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
+    assert rows[0] == ["word", "means", "so never for", "as a name"]
+    return rows[2:]
+
+
+def places():
+    """For each name of the table's last column, the files and folders in which it may stand."""
+    allowed = {}
+    for *_, cell in table():
+        for clause in filter(None, cell.split(";")):
+            names, _, where = clause.partition(":")
+            folders = [name if name.startswith("experiments") else f"tangent_jax/{name}" for name in quoted(where)]
+            assert folders or where.strip() == "nowhere", clause
+            allowed |= dict.fromkeys(quoted(names), folders)
+    return allowed
+
+
+def quoted(text):
+    return re.findall("`(.+?)`", text)
+
+
+def bound(tree):
+    """Every name that a file binds: parameters, fields, variables, attributes, functions and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            yield (node.id if isinstance(node, ast.Name) else node.attr), node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name, node.lineno
+
+
+def test_each_word_of_the_table_has_one_row():
+    words = [word.strip() for word, *_ in table() for word in word.split(",")]
+    assert len(words) >= 40
+    assert len({*words}) == len(words)
+    assert all(len(row) == 4 and row[1] for row in table())
+
+
+def test_no_docstring_begins_with_a_question_word():
+    documented = 0
+    for name, tree in FILES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                words = re.findall(r"\w+", ast.get_docstring(node) or "")
+                documented += bool(words)
+                assert not words or words[0] not in QUESTIONS, f"{name}: {ast.get_docstring(node).splitlines()[0]}"
+    assert documented > 500
+
+
+def test_a_name_of_the_table_stands_only_where_the_table_allows_it():
+    allowed, used = places(), set()
+    assert {"weights", "labels", "epsilon", "found", "digest"} <= {*allowed}
+    for name, tree in FILES.items():
+        for word, line in bound(tree):
+            if word in allowed:
+                assert below(name, allowed[word]), f"{name}:{line} binds {word}: see the table in docs/design.md"
+                used |= {(word, place) for place in allowed[word] if below(name, [place])}
+    for word, folders in allowed.items():
+        for place in folders:
+            assert (ROOT / place).exists(), place
+            assert (word, place) in used or below(place, NOT_YET), f"nothing in {place} is named {word}"
+
+
+def public(body):
+    """The public functions and classes among statements."""
+    return [n for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")]
+
+
+def inherited(kind, method):
+    """The docstring of a method in a base of the class, or in a protocol of the library whose members it all has."""
+    if inspect.getdoc(getattr(kind, method)):
+        return True
+    values = [value for module in MODULES.values() for value in vars(module).values()]
+    for protocol in (value for value in values if getattr(value, "_is_protocol", False)):
+        members = [name for name in vars(protocol) if not name.startswith("_")]
+        if method in members and all(hasattr(kind, name) for name in members):
+            return inspect.getdoc(getattr(protocol, method))
+    return False
+
+
+def test_every_public_function_class_and_method_has_a_docstring():
+    count = 0
+    for name, tree in FILES.items():
+        module = MODULES.get(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        for node in public(tree.body) if module else ():
+            assert ast.get_docstring(node), f"{name}: {node.name}"
+            for method in public(node.body) if isinstance(node, ast.ClassDef) else ():
+                documented = ast.get_docstring(method) or inherited(getattr(module, node.name), method.name)
+                assert documented, f"{name}: {node.name}.{method.name}"
+                count += 1
+            count += 1
+    assert count > 300
+    assert all(module.__doc__ for module in MODULES.values())
+
+
+def test_a_public_name_is_one_object_and_an_object_has_one_public_name():
+    names = tangent_jax.__all__
+    assert len(names) > 80
+    assert len({*names}) == len(names)
+    assert len({id(getattr(tangent_jax, name)) for name in names}) == len(names)
+
+
+def test_no_name_hides_a_module():
+    """`import tangent_jax.models.load as load` gives the module, for every module of the library (FOUND, 65)."""
+    for name, module in MODULES.items():
+        parent, _, last = name.rpartition(".")
+        assert not parent or getattr(MODULES[parent], last) is module, name
+        assert sys.modules[name] is module
