@@ -3,6 +3,7 @@
 Both are run once for their compilation first. The last line of stdout: {"adam": {"accuracy", "seconds": without what
 was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
 "certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch"}.
+The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:
-    """The time of the factors, of four random signals an image, as `solve` makes them."""
+    """Returns the seconds of the factors, of one random signal an image, as `solve` makes them."""
     began = time.perf_counter()
     jax.block_until_ready(tj.curvature(predict, train, recipe.objective(), key=jax.random.key(0)))
     return time.perf_counter() - began

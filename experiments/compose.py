@@ -20,7 +20,7 @@ from experiments.shared import command, plots, setup
 from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method
-from tangent_jax.components.merge import MERGES
+from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.core import Tree, identity, trees
 from tangent_jax.solver.posterior import fitted_beta
 
@@ -144,8 +144,10 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         method = copy.copy(method).hold_out()
         store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
     tried = {}
+    with tj.show_progress(f"{count} shards, {how}"):
+        merger = Merger(left(store), tj.Factors(store), how)
     for penalty in penalties:
-        logits = tj.outputs(method.predict, tj.merge(left(store), tj.Factors(store), how, penalty), on.inputs)
+        logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = fitted_beta(logits, None, on.targets)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
     return min(tried, key=lambda p: (tried[p], -p))

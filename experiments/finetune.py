@@ -5,6 +5,7 @@ In --out: result.json, curves.png, checkpoints, and dw.safetensors, the tangent 
 
 import dataclasses
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -59,10 +60,19 @@ def main() -> None:
         "solver": recipe.solver,
         "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
         "seconds": round(fitted.seconds, 3),
-        **({"certificate": fitted.certificate, "passes": fitted.steps} if recipe.solver == "optimum" else {}),
+        **(optimum_of(recipe, fitted) if recipe.solver == "optimum" else {}),
         "run": fitted.run,
     }
     command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+
+
+def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
+    """Returns {"certificate", "converged", "passes"} of a solution; says on stderr that it has not converged."""
+    converged = fitted.certificate is not None and fitted.certificate <= recipe.certificate
+    if not converged and recipe.penalty > 0:
+        asked = f"the certificate is {fitted.certificate:.3g}, not {recipe.certificate:g}"
+        print(f"not converged after {fitted.steps} passes: {asked}. Raise --passes or --penalty", file=sys.stderr)
+    return {"certificate": fitted.certificate, "converged": converged, "passes": fitted.steps}
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def by_example() -> None:
     accuracy = float(np.mean(logits.argmax(-1) == test.targets))
     print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
     result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
-    result |= {"leave_one_out_accuracy": solution.accuracy_left_out(), "loo_max_error": resolved(solution)}
+    result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
     result |= scores(solution, rows, cross, test.targets)
     moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
@@ -130,8 +130,8 @@ def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray, kernel: tj.Kernel) -> float:
-    """The rescaled square loss, alpha 1, of logits "n c", with the kernel's targets."""
-    return float(np.mean((logits - kernel.targets.max() * np.eye(logits.shape[-1])[labels]) ** 2))
+    """The rescaled square loss, alpha 1, of logits "n c", with the kernel's centers."""
+    return float(np.mean((logits - kernel.centers.max() * np.eye(logits.shape[-1])[labels]) ** 2))
 
 
 def resolved(solution: tj.KernelSolution) -> float | None:
@@ -150,14 +150,14 @@ def resolved(solution: tj.KernelSolution) -> float | None:
 
 def flipped(kernel: tj.Kernel, penalty: float) -> float:
     """The AUC of flipped labels against true ones by their leave-one-out margin."""
-    rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.targets.shape
+    rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.centers.shape
     gone = rng.permutation(n)[: round(F.flip * n)]
-    labels = kernel.targets.argmax(1)
+    labels = kernel.targets.copy()
     labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
     require(len(gone), "influence", "--flip that flips an image", F.flip)
-    targets = kernel.targets.max() * np.eye(classes)[labels]
+    centers = kernel.centers.max() * np.eye(classes)[labels]
     with tj.show_progress("with flipped labels"):
-        noisy = dataclasses.replace(kernel, labels=labels, targets=targets).solve(penalty)
+        noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
     return tj.auc(doubt[gone], np.delete(doubt, gone))
 
@@ -187,7 +187,7 @@ def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, label
 
 def draw(result: dict[str, Any], tried: list[dict[str, float]], name: str) -> None:
     """Plots the leave-one-out accuracy by penalty, and the scores."""
-    panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["accuracy"] for row in tried]}}
+    panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["score"] for row in tried]}}
     panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
     plots.curves(command.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")
     bars = {how.replace("_", " "): [(result[f"lds_{how}"], 0.0)] for how in ESTIMATES}

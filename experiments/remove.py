@@ -39,10 +39,11 @@ def main() -> None:
     order, table, attacks, curves = rng.permutation(n), {}, {}, {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
-    curves["cold, of all"] = [row["certificate"] for row in whole.history]
+    curves |= plots.distances(whole.history, "cold, of all")
     for size in sizes:
         row, warm, cold = without(method, whole, order[:size])
-        table[f"{size}"], curves[f"{size} removed"] = row, [r["certificate"] for r in warm.history]
+        table[f"{size}"] = row
+        curves |= plots.distances(warm.history, f"{size} removed")
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if F.attack and size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
@@ -51,7 +52,7 @@ def main() -> None:
     longest = max(map(len, curves.values()))
     lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
     panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}
-    panel |= {"ylabel": "distance from the optimum, at most", "log": "y"}
+    panel |= {"ylabel": "distance from the optimum", "log": "y"}
     plots.curves(command.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
     accuracy = method.accuracy(whole.dw)
     cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}

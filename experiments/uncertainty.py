@@ -40,7 +40,7 @@ def main() -> None:
         chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[: F.other_images])
         sets["other"] = setup.features(method.predict, images.take(chosen), "other inputs")
     p: dict[str, dict[str, np.ndarray]] = {}
-    members = [*ensemble(penalty, kernel.targets.shape[1])]
+    members = [*ensemble(penalty, kernel.centers.shape[1])]
     for name, data in sets.items():
         with tj.show_progress(f"posterior of {name} images"):
             logits, covariance = laplace(data.inputs)

@@ -27,10 +27,18 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
     # a run resumed with other test images has no accuracy of its earlier epochs
     accuracies = {name.replace("_", " "): [row.get(name, float("nan")) for row in rows] for name in names}
-    known = {"certificate": "distance from the optimum, at most", "gradient_norm": "norm of the gradient"}
-    column, ylabel = next(((k, known[k]) for k in known if k in rows[0]), ("loss", "training loss"))
-    losses = {**shared, "lines": {ylabel: [row[column] for row in rows]}, "ylabel": ylabel, "log": "y"}
+    known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
+    column = next(name for name in known if name in rows[0])
+    lines = distances(rows) if "certificate" in rows[0] else {known[column]: [row[column] for row in rows]}
+    losses = {**shared, "lines": lines, "ylabel": next(iter(lines)), "log": "y"}
     curves(path, [losses, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
+
+
+def distances(rows: Sequence[Mapping[str, float]], name: str = "distance from the optimum") -> dict[str, list[float]]:
+    """Two lines of a solver's passes: the estimated distance from the optimum, and the bounds, where there are some."""
+    bounds = [row.get("certificate", float("nan")) for row in rows]
+    estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
+    return {f"{name}, estimated": estimates, f"{name}, at most": bounds}
 
 
 def bars(
@@ -83,7 +91,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
             base = name.removesuffix(", NLFT")  # in its colour, dashed
             style = "-" if base == name else "--"
             colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
-            marker = "o" if style == "-" and len(panel["x"]) < 60 else ""
+            marker = "o" if style == "-" and np.isfinite(y).sum() < 60 else ""
             drawn.plot(panel["x"], y, style, color=colour, marker=marker, ms=3, label=name)
             if spread is not None:
                 low, high = np.subtract(y, spread), np.add(y, spread)

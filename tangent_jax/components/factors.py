@@ -17,7 +17,7 @@ from tangent_jax.solver.curvature import Curvature
 
 def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:
     """(the numbers, the metadata)."""
-    flat = {"weight": np.asarray(factors.weight).reshape(1)}
+    flat = {"weight": np.asarray(factors.count).reshape(1)}
     flat |= {f"input/{path}": np.asarray(a) for path, (a, _) in factors.kernels.items()}
     flat |= {f"signal/{path}": np.asarray(g) for path, (_, g) in factors.kernels.items()}
     flat |= {f"block/{path}": np.asarray(block) for path, block in factors.blocks.items()}
@@ -36,10 +36,10 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
         layouts = {path: Layout._make([*fields[:5], tuple(fields[5])]) for path, fields in said.items()}
         kernels = {path: (flat[f"input/{path}"], flat[f"signal/{path}"]) for path in layouts}
         blocks = {path.removeprefix("block/"): leaf for path, leaf in flat.items() if path.startswith("block/")}
-        weight, anchor = flat["weight"].reshape(()), metadata["anchor"]
+        count, anchor = flat["weight"].reshape(()), metadata["anchor"]
     except (KeyError, ValueError, TypeError) as error:
         raise refusal("Store.factors", "factors of a component", f"another file in {where}") from error
-    return Curvature(kernels, blocks, weight, tuple(sorted(layouts.items())), anchor)
+    return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor)
 
 
 def write_factors(path: Path, factors: Curvature) -> None:
@@ -48,10 +48,10 @@ def write_factors(path: Path, factors: Curvature) -> None:
 
 
 def read_factors(path: Path) -> Curvature:
-    """What `write_factors` wrote; InputError where it was altered, or is another file."""
+    """The factors that `write_factors` wrote; InputError where they were altered, or the file is another."""
     return from_tree(*read_component(path), path)
 
 
 def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
-    """Whether the factors are of these leaves."""
+    """True where the factors are of these leaves."""
     return {*factors.kernels, *factors.blocks} <= {*paths}

@@ -13,15 +13,15 @@ the order of their names: so removal re-sums what is left. Source of `inputs`: J
 Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from tangent_jax.components import sums
-from tangent_jax.core import Tree, finite_number, require, trees
-from tangent_jax.solver.curvature import Curvature
+from tangent_jax.core import Tree, finite_number, progress_bar, require, trees
+from tangent_jax.solver.curvature import Curvature, check_factors
 
 MERGES = ("mean", "inputs", "fisher", "curvature")
 
@@ -36,48 +36,68 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.
     """
     require(how in MERGES, "merge", f"how in {', '.join(MERGES)}", how)
-    if how == "mean":
-        return sums.compose(components)
-    finite_number("merge", "penalty", penalty, 0.0)
-    names = sorted(components)
-    missing = [name for name in names if name not in factors]
-    do = "Keep them when components are made, or merge by mean"
-    require(names and not missing, "merge", "factors of every component", f"none of {missing[:1]}", do)
-    total = host(factors[names[0]])
-    check_factors("merge", components[names[0]], total)
-    for name in names[1:]:
-        total = total + host(factors[name])
-    like, right, result = components[names[0]], {}, {}
-    for name in names:
-        dw, own = components[name], host(factors[name])
-        check_factors("merge", dw, own)
-        for path, leaf in trees.leaves(dw).items():
-            term = TERMS[how](path, total.split(path, np.asarray(leaf, np.float64)), own, total, penalty)
-            right[path] = right[path] + term if path in right else term
-    for path, leaf in trees.leaves(like).items():
-        solved = solve_leaf(how, path, right[path], total, penalty)
-        result[path] = np.asarray(total.join(path, solved, leaf.shape)).astype(leaf.dtype)
-    return jax.tree.unflatten(jax.tree.structure(like), list(result.values()))
+    return sums.compose(components) if how == "mean" else Merger(components, factors, how).at(penalty)
+
+
+class Merger:
+    """The merge of components at any penalty: summed and decomposed once.
+
+    The arguments are those of `merge`, `how` any but mean.
+    """
+
+    def __init__(self, components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str) -> None:
+        require(how in MERGES[1:], "merge", f"how in {', '.join(MERGES[1:])}", how)
+        names = sorted(components)
+        missing = [name for name in names if name not in factors]
+        do = "Keep them when components are made, or merge by mean"
+        require(names and not missing, "merge", "factors of every component", f"none of {missing[:1]}", do)
+        self.like = components[names[0]]
+        paths, total = [*trees.leaves(self.like)], None
+        self.data, self.ridge, diagonals = {}, {}, {}
+        with progress_bar(2 * len(names) + len(paths), "step") as bar:
+            for name in names:
+                own = host(factors[name])
+                check_factors("merge", components[name], own)
+                total = own if total is None else total + own
+                bar.update()
+            assert total is not None
+            self.total = total
+            for name in names:
+                own, leaves = host(factors[name]), trees.leaves(components[name])
+                require([*leaves] == paths, "merge", "components of one subset", f"{name} with other leaves")
+                for path, leaf in leaves.items():
+                    v = total.as_blocks(path, np.asarray(leaf, np.float64))
+                    diagonal = diagonal_of(path, own, v.shape) if how == "fisher" else None
+                    term = TERMS[how](path, v, own, total) if diagonal is None else diagonal * v
+                    add(self.data, path, term)
+                    add(self.ridge, path, own.count * v)
+                    add(diagonals, path, diagonal)
+                bar.update()
+            self.solvers = {}
+            for path in paths:
+                self.solvers[path] = solver_of(how, path, total, diagonals[path])
+                bar.update()
+
+    def at(self, penalty: float) -> Tree:
+        """The merge with a penalty above 0, the ridge of H_s for one example."""
+        finite_number("merge", "penalty", penalty, 0.0)
+        leaves = []
+        for path, leaf in trees.leaves(self.like).items():
+            right, ridge = self.data[path] + penalty * self.ridge[path], penalty * self.total.count
+            solved = self.total.from_blocks(path, self.solvers[path](right, ridge), leaf.shape)
+            leaves.append(np.asarray(solved).astype(leaf.dtype))
+        return jax.tree.unflatten(jax.tree.structure(self.like), leaves)
+
+
+def add(sums_by_path: dict[str, Any], path: str, term: Any) -> None:
+    """Adds a term to the sum of a leaf, the first as it is."""
+    sums_by_path[path] = sums_by_path[path] + term if sums_by_path.get(path) is not None else term
 
 
 def host(factors: Curvature) -> Curvature:
-    """On the host, in f64, and symmetric to the last bit."""
+    """The factors on the host, in f64, and symmetric to the last bit."""
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), factors)
     return jax.tree.map(lambda leaf: (leaf + leaf.swapaxes(-1, -2)) / 2 if leaf.ndim else leaf, wide)
-
-
-def check_factors(function: str, dw: Tree, factors: Curvature) -> None:
-    """Raises InputError for factors that are not of these leaves and shapes."""
-    for path, leaf in trees.leaves(dw).items():
-        size = leaf.size
-        if path in factors.kernels:
-            a, g = factors.kernels[path]
-            size = a.shape[0] * a.shape[-1] * g.shape[-1]
-        elif path in factors.blocks:
-            size = int(np.prod(factors.blocks[path].shape[:2]))
-        require(size == leaf.size, function, f"factors of {path}, {leaf.size} numbers", size)
-    extra = ({*factors.kernels} | {*factors.blocks}) - {*trees.leaves(dw)}
-    require(not extra, function, "factors of the component's leaves", f"one of {sorted(extra)[:1]}")
 
 
 def signal_mean(g: np.ndarray) -> np.ndarray:
@@ -88,54 +108,45 @@ def signal_mean(g: np.ndarray) -> np.ndarray:
 Term = Any  # NumPy arrays, f64
 
 
-def curvature_term(path: str, v: Term, own: Curvature, total: Curvature, penalty: float) -> Term:
-    """H_s dw_s, of one leaf as blocks."""
-    ridge = own.weight * penalty * v
+def curvature_term(path: str, v: Term, own: Curvature, total: Curvature) -> Term:
+    """H_s dw_s without its ridge, of one leaf as blocks."""
     if path in own.kernels:
-        return own.kernels[path][0] @ v @ (total.kernels[path][1] / total.weight) + ridge
-    if path in own.blocks:
-        return np.einsum("hpq,hq->hp", own.blocks[path], v) + ridge
-    return own.weight * v
+        return own.kernels[path][0] @ v @ (total.kernels[path][1] / total.count)
+    return np.einsum("hpq,hq->hp", own.blocks[path], v) if path in own.blocks else 0 * v
 
 
-def inputs_term(path: str, v: Term, own: Curvature, total: Curvature, penalty: float) -> Term:
-    """The same, of inputs alone."""
+def inputs_term(path: str, v: Term, own: Curvature, total: Curvature) -> Term:
+    """H_s dw_s without its ridge, of inputs alone."""
     if path not in own.kernels:
-        return own.weight * v
-    scale = signal_mean(total.kernels[path][1] / total.weight)
-    return own.kernels[path][0] @ v * scale + own.weight * penalty * v
+        return 0 * v
+    return own.kernels[path][0] @ v * signal_mean(total.kernels[path][1] / total.count)
 
 
-def fisher_term(path: str, v: Term, own: Curvature, total: Curvature, penalty: float) -> Term:
-    """diag(H_s) dw_s and diag(H_s), stacked along a new first axis."""
-    weight = np.full(v.shape, own.weight * penalty)
+TERMS = {"curvature": curvature_term, "inputs": inputs_term}
+
+
+def diagonal_of(path: str, own: Curvature, shape: tuple[int, ...]) -> Term:
+    """diag(H_s) without its ridge, of one leaf as blocks."""
     if path in own.kernels:
         a, g = (np.diagonal(factor, axis1=1, axis2=2) for factor in own.kernels[path])
-        weight += a[:, :, None] * g[:, None, :] / own.weight
-    elif path in own.blocks:
-        weight += np.diagonal(own.blocks[path], axis1=1, axis2=2)
-    return np.stack([weight * v, weight])
+        return a[:, :, None] * g[:, None, :] / own.count
+    return np.diagonal(own.blocks[path], axis1=1, axis2=2) if path in own.blocks else np.zeros(shape)
 
 
-TERMS = {"curvature": curvature_term, "inputs": inputs_term, "fisher": fisher_term}
-
-
-def solve_leaf(how: str, path: str, right: np.ndarray, total: Curvature, penalty: float) -> np.ndarray:
-    """(sum_s H_s)^-1 of the summed right-hand side."""
+def solver_of(how: str, path: str, total: Curvature, diagonal: Term) -> Callable[[Term, float], Term]:
+    """(right, ridge) -> (sum_s H_s)^-1 right of one leaf as blocks, decomposed here for every ridge."""
     if how == "fisher":
-        return right[0] / right[1]
-    ridge = total.weight * penalty
+        return lambda right, ridge: right / (diagonal + ridge)
     if path in total.kernels:
         a, g = total.kernels[path]
         la, qa = np.linalg.eigh(a)
         if how == "inputs":
-            turned = qa.swapaxes(1, 2) @ right
-            return qa @ (turned / (np.maximum(la, 0)[:, :, None] * signal_mean(g / total.weight) + ridge))
-        lg, qg = np.linalg.eigh(g / total.weight)
-        turned = qa.swapaxes(1, 2) @ right @ qg
-        turned /= np.maximum(la, 0)[:, :, None] * np.maximum(lg, 0)[:, None, :] + ridge
-        return qa @ turned @ qg.swapaxes(1, 2)
+            values = np.maximum(la, 0)[:, :, None] * signal_mean(g / total.count)
+            return lambda right, ridge: qa @ (qa.swapaxes(1, 2) @ right / (values + ridge))
+        lg, qg = np.linalg.eigh(g / total.count)
+        values = np.maximum(la, 0)[:, :, None] * np.maximum(lg, 0)[:, None, :]
+        return lambda right, ridge: qa @ (qa.swapaxes(1, 2) @ right @ qg / (values + ridge)) @ qg.swapaxes(1, 2)
     if path in total.blocks and how == "curvature":
-        damped = total.blocks[path] + ridge * np.eye(total.blocks[path].shape[-1])
-        return np.linalg.solve(damped, right[:, :, None])[:, :, 0]
-    return right / total.weight
+        block, unit = total.blocks[path], np.eye(total.blocks[path].shape[-1])
+        return lambda right, ridge: np.linalg.solve(block + ridge * unit, right[:, :, None])[:, :, 0]
+    return lambda right, ridge: right / ridge

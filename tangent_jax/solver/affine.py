@@ -37,8 +37,8 @@ def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
     tolerance = 3 * max(float(jnp.finfo(dtype).eps) for dtype in float_dtypes(program)) ** 0.5
     rng, leaves = np.random.default_rng(0), jax.tree.leaves(like)
     for scale in SCALES:
-        step = [scale * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
-        bend, size = map(float, _bend(predict, jax.tree.unflatten(jax.tree.structure(like), step), x))
+        random = [scale * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
+        bend, size = map(float, _bend(predict, jax.tree.unflatten(jax.tree.structure(like), random), x))
         finite, do_finite = np.isfinite(bend), "Look for inputs that are not finite"
         require(finite, function, "finite outputs", "NaN or infinity", do_finite)
         require(bend <= tolerance * size, function, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
@@ -59,10 +59,10 @@ def _bend(predict: Predict, dw: Tree, x: Any) -> tuple[Array, Array]:
 
 
 def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
-    """Whether the loss says that it is a square, and its gradient at random outputs agrees.
+    """True where the loss says that it is a square, which its gradient at random outputs is held to.
 
     Args:   targets: some of the data's, "n ...".
-    Raises: InputError where they differ: one linear system would not be its optimum.
+    Raises: InputError where it is another: one linear system would not give its optimum.
     """
     y = jnp.asarray(targets[:ROWS])
     stated = loss.quadratic(y, classes)

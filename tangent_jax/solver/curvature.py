@@ -59,21 +59,21 @@ class Curvature:
         """Bytes."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
-    def split(self, path: str, leaf: Any) -> Any:
+    def as_blocks(self, path: str, leaf: Any) -> Any:
         """A leaf of dw as blocks: a kernel "h i o", any other "h p"; one that reaches no output as it is."""
         if path in self.kernels:
             return dict(self.layouts)[path].blocks(leaf)
         return leaf.reshape(self.blocks[path].shape[:2]) if path in self.blocks else leaf
 
-    def join(self, path: str, blocks: Any, shape: tuple[int, ...]) -> Any:
-        """`split` undone."""
+    def from_blocks(self, path: str, blocks: Any, shape: tuple[int, ...]) -> Any:
+        """`as_blocks` undone."""
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
 
     def times(self, dw: Tree) -> Tree:
         """H dw, as the factors have it."""
         product = {}
         for path, leaf in trees.leaves(dw).items():
-            v = self.split(path, leaf)
+            v = self.as_blocks(path, leaf)
             if path in self.kernels:
                 a, g = self.kernels[path]
                 v = jnp.einsum("hij,hjo,hop->hip", a, v, g) / self.count
@@ -81,22 +81,22 @@ class Curvature:
                 v = jnp.einsum("hpq,hq->hp", self.blocks[path], v)
             else:  # as a key's bias, which softmax ignores
                 v = jnp.zeros_like(v)
-            product[path] = self.join(path, v, leaf.shape)
+            product[path] = self.from_blocks(path, v, leaf.shape)
         return jax.tree.unflatten(jax.tree.structure(dw), list(product.values()))
 
 
-def check_factors(function: str, dw: Tree, factors: Curvature) -> None:
+def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
     """Raises InputError for factors that are not of these leaves and shapes."""
     leaves = trees.leaves(dw)
-    extra = sorted({*factors.kernels, *factors.blocks} - {*leaves})
-    require(not extra, function, "factors of the step's leaves", f"one of {extra[:1]}")
+    extra = sorted({*curvature.kernels, *curvature.blocks} - {*leaves})
+    require(not extra, function, "factors of the step's leaves", f"those of {extra[:1]}")
     for path, leaf in leaves.items():
         size = leaf.size
-        if path in factors.kernels:
-            a, g = factors.kernels[path]
+        if path in curvature.kernels:
+            a, g = curvature.kernels[path]
             size = a.shape[0] * a.shape[-1] * g.shape[-1]
-        elif path in factors.blocks:
-            size = int(np.prod(factors.blocks[path].shape[:2]))
+        elif path in curvature.blocks:
+            size = int(np.prod(curvature.blocks[path].shape[:2]))
         require(size == leaf.size, function, f"factors of {path}, {leaf.size} numbers", size)
 
 
@@ -145,12 +145,12 @@ class Inverse:
     but for the half, which takes as few passes as the exact inverse of A (x) G / N + damping I does (docs/optimum.md).
     """
 
-    factors: Curvature
+    inverses: Curvature
     damping: Any
 
     def times(self, v: Tree) -> Tree:
         """(H + damping I)^-1 v."""
-        solved, known = trees.leaves(self.factors.times(v)), {*self.factors.kernels, *self.factors.blocks}
+        solved, known = trees.leaves(self.inverses.times(v)), {*self.inverses.kernels, *self.inverses.blocks}
         leaves = [solved[path] if path in known else leaf / self.damping for path, leaf in trees.leaves(v).items()]
         return jax.tree.unflatten(jax.tree.structure(v), leaves)
 

@@ -1,4 +1,4 @@
-"""What each training example does to predictions: exactly, and by the estimates that the field uses.
+"""The influence of each training example on predictions: exact, and by the estimates that the field uses.
 
 With M^-1 of kernel.py, B = k(x, X) M^-1 and a_i the example's coefficients, an example's leaving changes f(x) by
 
@@ -25,7 +25,7 @@ ESTIMATES = ("exact", "first_order", "leverage")
 
 
 def changes(solution: KernelSolution, cross: np.ndarray, how: str = "exact") -> np.ndarray:
-    """How the outputs of other examples change when each training example leaves, "m c n".
+    """The changes of the outputs of other examples when each training example leaves, "m c n".
 
     Args:   cross: the kernel of the others with the training examples, "mc nc"; how: one of ESTIMATES.
     """
@@ -43,22 +43,25 @@ def changes(solution: KernelSolution, cross: np.ndarray, how: str = "exact") -> 
     return -np.einsum("mknc,nc->mkn", b, pull, optimize=True)
 
 
-def margin_directions(labels: np.ndarray, classes: int) -> np.ndarray:
+def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
     """u, "n c", with u . f the output of the label less the mean of the others."""
-    truth = np.eye(classes)[labels]
+    truth = np.eye(classes)[targets]
     return truth - (1 - truth) / (classes - 1)
 
 
-def projected_effects(solution: KernelSolution, rows: Jacobian, labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+def projected_effects(
+    solution: KernelSolution, rows: Jacobian, targets: np.ndarray, size: int, seed: int
+) -> np.ndarray:
     """The change of each other example's linear margin as each training example leaves, by random projection, "m n".
 
-    Args:   rows: J of the others; labels: theirs; size: k, numbers that each gradient is projected to, below n.
+    Args:   rows: J of the others; targets: their class indices; size: k, numbers that each gradient is projected to,
+            below n.
     """
     kernel = solution.kernel
     n, c = solution.a.shape
     whole_number("projected_effects", "size", size, 1, n - 1)
     as_labels("projected_effects", kernel.targets, c)
-    of_train, of_rest = margin_directions(kernel.targets, c), margin_directions(labels, c)
+    of_train, of_rest = margin_directions(kernel.targets, c), margin_directions(targets, c)
     train, rest = kernel.rows.along(of_train), rows.along(of_rest)
     between = gram(rest, train)
     joint = np.block([[gram(train), between.T], [between, gram(rest)]])

@@ -119,10 +119,10 @@ def gram(a: Jacobian, b: Jacobian | None = None) -> np.ndarray:
     other = a if b is None else b
     (n, c), (m, k) = a.shape, other.shape
     result = np.empty((n * c, m * k))
-    step = max(1, CHUNK // (c * m * k))
+    size = max(1, CHUNK // (c * m * k))
     with progress_bar(n, "row") as bar:
-        for start in range(0, n, step):
-            stop = min(start + step, n)
+        for start in range(0, n, size):
+            stop = min(start + size, n)
             columns = m if b is not None else stop
             block = np.zeros((stop - start, c, columns, k))
             for path in a.parts:

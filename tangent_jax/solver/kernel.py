@@ -100,7 +100,7 @@ class KernelSolution:
     inverse: np.ndarray
     residual: float
 
-    def step(self) -> Tree:
+    def dw(self) -> Tree:
         """dw = J^T a, in f64, on the host."""
         return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
 
@@ -148,11 +148,11 @@ class KernelSolution:
         change = cross @ (self.inverse[:, flat] @ moved)
         return self.predict(rows, cross) - change.reshape(rows.shape)
 
-    def refit(self, kept: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
-        """The same by solving again on the examples `kept`: what `without` is held against."""
+    def refit(self, left: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+        """The same by solving again on the examples `left`: what `without` is held against."""
         k = self.kernel
         c = self.a.shape[1]
-        flat = (np.asarray(kept)[:, None] * c + np.arange(c)).ravel()
+        flat = (np.asarray(left)[:, None] * c + np.arange(c)).ravel()
         m = k.k[np.ix_(flat, flat)]
         m[np.diag_indices_from(m)] += (self.total_penalty / k.precision).ravel()[flat]
         right = (k.centers - k.rows.outputs).ravel()[flat]

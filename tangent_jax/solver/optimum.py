@@ -68,13 +68,13 @@ class Solved(NamedTuple):
 
 
 class State(NamedTuple):
-    """Conjugate gradients at a point `base`: dw = base + step; residual r, direction p, rz = <r, (H + Lambda)^-1 r>.
+    """Conjugate gradients at a point `base`: dw = base + offset; residual r, direction p, rz = <r, (H + Lambda)^-1 r>.
 
     `at_point`: 1 where base is new, its gradient not yet known; `tolerance`: of |r|, where the inner solver ends.
     """
 
     base: Tree
-    step: Tree
+    offset: Tree
     r: Tree
     p: Tree
     rz: Array
@@ -147,6 +147,7 @@ class Solver:
         self.outputs: list[Array] = []  # at the point `base`
 
     def run(self, dw: Tree, on_step: OnStep | None) -> Solved:
+        """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
         if self.saver is not None:
@@ -160,8 +161,8 @@ class Solver:
                 began = time.perf_counter()
                 state, row = self.begin(state) if state.at_point else self.advance(state)
                 row["seconds"] = time.perf_counter() - began
-                told = on_step(dict(row), trees.plus(state.base, state.step)) if on_step else None
-                self.history.add("solve", row, told)
+                values = on_step(dict(row), trees.plus(state.base, state.offset)) if on_step else None
+                self.history.add("solve", row, values)
                 if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
                     self.saver.save(state, self.history)
                 bar.update(self.used - bar.n)
@@ -241,12 +242,12 @@ class Solver:
         if not self.problem.is_quadratic:
             t = self.search(state)
             row["passes"] += 1
-        base = jax.tree.map(lambda w, d: w + t * d, state.base, state.step)
-        return state._replace(base=base, step=jax.tree.map(jnp.zeros_like, base), at_point=jnp.ones(())), row
+        base = jax.tree.map(lambda w, d: w + t * d, state.base, state.offset)
+        return state._replace(base=base, offset=jax.tree.map(jnp.zeros_like, base), at_point=jnp.ones(())), row
 
     def search(self, state: State) -> float:
         """How far to go along the Newton step: optax's backtracking, on outputs that are linear along it."""
-        line, start = self.problem.line(self.outputs, state.base, state.step), jnp.zeros(())
+        line, start = self.problem.line(self.outputs, state.base, state.offset), jnp.zeros(())
         value, slope = jax.value_and_grad(line)(start)
         if abs(slope) <= 100 * jnp.finfo(self.problem.dtype).eps * abs(value):
             return 1.0  # so near the optimum that rounding hides any fall: Newton's own step is right
@@ -260,6 +261,7 @@ class Solver:
         return {"passes": self.used + 1, "gradient_norm": norm, **more, **bound}
 
     def solved(self, state: State) -> Solved:
+        """The result of the passes so far."""
         last = self.history.rows[-1]
         return Solved(
             dw=state.base,
@@ -287,7 +289,7 @@ def solve_linear(
         state, norm = _advance(state, problem.product(state.p, outputs), inverse)
         if norm <= target:
             break
-    return state.step
+    return state.offset
 
 
 @jax.jit
@@ -306,5 +308,5 @@ def _advance(state: State, bent: Tree, inverse: Inverse | None) -> tuple[State, 
     r = along(state.r, -alpha, bent)
     z = r if inverse is None else inverse.times(r)
     rz = trees.vdot(r, z)
-    moved = state._replace(step=along(state.step, alpha, state.p), r=r, p=along(z, rz / state.rz, state.p), rz=rz)
+    moved = state._replace(offset=along(state.offset, alpha, state.p), r=r, p=along(z, rz / state.rz, state.p), rz=rz)
     return moved, jnp.sqrt(trees.squared_norm(r))

@@ -47,6 +47,7 @@ class Kept:
     forward: Any
 
     def linearised(self, like: Tree) -> tuple[Array, Callable[[Tree], Array]]:
+        """(f_0 "b c", v -> J v "b c")."""
         return self.outputs, self.forward
 
 
@@ -101,7 +102,7 @@ def moved(linear: Fresh | Kept, v: Tree) -> tuple[Array, Array]:
 
 
 @partial(jax.jit, static_argnames="signals")
-def factors(
+def part_curvature(
     part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> Curvature:
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
@@ -111,11 +112,11 @@ def factors(
 
 
 @partial(jax.jit, static_argnames="signals")
-def keep_with_factors(
+def keep_with_curvature(
     part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> tuple[Kept, Curvature]:
-    """`keep` and `factors` as one program, which computes once what both need."""
-    return keep(part.linear, like), factors(part, like, outputs, objective, key, i, signals)
+    """`keep` and `part_curvature` as one program, which computes once what both need."""
+    return keep(part.linear, like), part_curvature(part, like, outputs, objective, key, i, signals)
 
 
 @partial(jax.jit, donate_argnames="a")
@@ -149,6 +150,6 @@ def pass_batch(predict: Predict, like: Tree, inputs: Any) -> int:
     """A power of two: how many examples a pass works on at once, so that what it keeps of them takes `room()`, or on a
     CPU `CACHED` bytes."""
     budget = CACHED if placement.memory() is None else room()
-    one, two = (kept_bytes(predict, like, inputs, count) for count in (1, 2))
-    most = max(1, budget // max(1, two - one))
+    of_one, of_two = (kept_bytes(predict, like, inputs, count) for count in (1, 2))
+    most = max(1, budget // max(1, of_two - of_one))
     return min(1 << (most.bit_length() - 1), 4096)

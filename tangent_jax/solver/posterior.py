@@ -83,53 +83,53 @@ class SolverPosterior:
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
         require(self.objective.penalty > 0, "posterior", "penalty > 0", float(self.objective.penalty))
-        dw, weights = self.solved.dw, self.example_weights
-        problem = make_problem("posterior", self.predict, self.data, self.objective, weights, dw, keep=True)
-        at, factors = problem.outputs_at(dw), self.solved.curvature
-        factors = problem.curvature(at, jax.random.key(0)) if factors is None else factors
-        inverse, outputs, covariances = invert(factors, problem.total_penalty), [], []
+        dw, v = self.solved.dw, self.example_weights
+        problem = make_problem("posterior", self.predict, self.data, self.objective, v, dw, keep=True)
+        at, known = problem.outputs_at(dw), self.solved.curvature
+        curvature = problem.curvature(at, jax.random.key(0)) if known is None else known
+        inverse, outputs, covariances = invert(curvature, problem.total_penalty), [], []
         with progress_bar(len(inputs) * problem.classes, "solve") as bar:
             for i in range(len(inputs)):
                 f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], dw)
                 rows = [back(unit)[0] for unit in jnp.eye(problem.classes, dtype=f.dtype)]
-                found = np.empty((problem.classes, problem.classes))
+                products = np.empty((problem.classes, problem.classes))
                 for c, row in enumerate(rows):
                     solution = solve_linear(problem, row, at, inverse, self.tolerance, self.passes)
-                    found[c] = [float(trees.vdot(other, solution)) for other in rows]
+                    products[c] = [float(trees.vdot(other, solution)) for other in rows]
                     bar.update()
                 outputs.append(np.asarray(f))
-                covariances.append(self.scale * (found + found.T) / 2)
+                covariances.append(self.scale * (products + products.T) / 2)
         return np.stack(outputs), np.stack(covariances)
 
 
 def probabilities(
-    logits: np.ndarray, covariance: np.ndarray | None, beta: float, samples: int = 0, seed: int = 0
+    outputs: np.ndarray, covariance: np.ndarray | None, beta: float, samples: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """softmax(beta f) averaged over f ~ N(logits, covariance), "m c".
+    """softmax(beta f) averaged over f ~ N(outputs, covariance), "m c".
 
     Args:   covariance: None for none; samples: 0 for the probit approximation, which scales each logit by
             1 / sqrt(1 + pi/8 beta^2 variance); else that many draws.
     """
-    logits = np.asarray(logits, np.float64)
+    outputs = np.asarray(outputs, np.float64)
     if covariance is None:
-        return softmax(beta * logits, -1)
+        return softmax(beta * outputs, -1)
     if samples == 0:
         variance = np.maximum(np.einsum("mcc->mc", covariance), 0)
-        return softmax(beta * logits / np.sqrt(1 + np.pi / 8 * beta**2 * variance), -1)
+        return softmax(beta * outputs / np.sqrt(1 + np.pi / 8 * beta**2 * variance), -1)
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0))[:, None]
-    draws = np.random.default_rng(seed).standard_normal((samples, *logits.shape))
-    return softmax(beta * (logits + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
+    draws = np.random.default_rng(seed).standard_normal((samples, *outputs.shape))
+    return softmax(beta * (outputs + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
 
 
-def fitted_beta(logits: np.ndarray, covariance: np.ndarray | None, labels: np.ndarray) -> tuple[float, float]:
-    """The beta of the least mean -log p of the labels, between 1e-3 and 1e3, and that mean."""
+def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
+    """The beta of the least mean -log p of the targets, class indices, between 1e-3 and 1e3, and that mean."""
 
     def loss(log_beta: float) -> float:
         if covariance is None:
-            return float(-log_softmax(np.exp(log_beta) * logits, -1)[np.arange(len(labels)), labels].mean())
-        p = probabilities(logits, covariance, float(np.exp(log_beta)))
-        return float(-np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-300)).mean())
+            return float(-log_softmax(np.exp(log_beta) * outputs, -1)[np.arange(len(targets)), targets].mean())
+        p = probabilities(outputs, covariance, float(np.exp(log_beta)))
+        return float(-np.log(np.maximum(p[np.arange(len(targets)), targets], 1e-300)).mean())
 
-    found: Any = minimize_scalar(loss, bounds=(np.log(1e-3), np.log(1e3)), method="bounded")
-    return float(np.exp(found.x)), float(found.fun)
+    best: Any = minimize_scalar(loss, bounds=(np.log(1e-3), np.log(1e3)), method="bounded")
+    return float(np.exp(best.x)), float(best.fun)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, require, trees
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver import passes
@@ -37,7 +37,7 @@ class Problem:
 
     `example_weights`: v, "n"; `like`: a step whose structure dw has; `classes`, `dtype`: numbers of an output, and
     theirs; `is_quadratic`: whether the loss's Hessian is the same everywhere; `keeps`: whether what products with J
-    read stays on the device from pass to pass, in `kept`.
+    read stays on the device from pass to pass, in `held`.
     """
 
     predict: Predict
@@ -49,7 +49,7 @@ class Problem:
     dtype: Any
     is_quadratic: bool
     keeps: bool
-    kept: list[Part] = dataclasses.field(default_factory=list, init=False, repr=False)
+    held: list[Part] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     @property
     def total_penalty(self) -> float:
@@ -80,9 +80,9 @@ class Problem:
         """Every batch as its products take it."""
         if not self.keeps:
             return self.fresh()
-        if not self.kept:
-            self.kept.extend(part._replace(linear=passes.keep(part.linear, self.like)) for part in self.fresh())
-        return iter(self.kept)
+        if not self.held:
+            self.held.extend(part._replace(linear=passes.keep(part.linear, self.like)) for part in self.fresh())
+        return iter(self.held)
 
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
@@ -118,15 +118,15 @@ class Problem:
         key: None for the signals of all outputs; else random ones, equally many of each example, where fewer do.
         """
         key = key if self.signals < self.classes else None
-        total, keeping = None, self.keeps and not self.kept and self.is_quadratic
+        total, keeping = None, self.keeps and not self.held and self.is_quadratic
         for i, part in enumerate(self.fresh()):
             f = self.zero() if self.is_quadratic else outputs[i]
             given = part, self.like, f, self.objective, key, i, self.signals
             if keeping:
-                linear, own = passes.keep_with_factors(*given)
-                self.kept.append(part._replace(linear=linear))
+                linear, own = passes.keep_with_curvature(*given)
+                self.held.append(part._replace(linear=linear))
             else:
-                own = passes.factors(*given)
+                own = passes.part_curvature(*given)
             total = own if total is None else passes.added(total, own)
         assert total is not None
         return total
@@ -152,8 +152,8 @@ class Problem:
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if isinstance(self.predict, Predictor):
-            factors = partial(passes.factors, signals=self.signals)
-            programs.append(program(factors, part, dw, f, self.objective, jax.random.key(0), 0))
+            batch = partial(passes.part_curvature, signals=self.signals)
+            programs.append(program(batch, part, dw, f, self.objective, jax.random.key(0), 0))
         numbers = jax.tree.leaves((self.predict, dw, self.objective))
         return [programs, numbers, self.example_weights, self.is_quadratic, self.keeps]
 
@@ -178,8 +178,8 @@ def make_problem(
     v = checked_weights(function, example_weights, len(batches), dtype)
     check_affine(function, predict, like, x)
     is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
-    held = passes.kept_bytes(predict, like, batches.inputs, batches.batch_size) * batches.steps if keep else None
-    keeps = held is not None and held <= passes.room()
+    size = passes.kept_bytes(predict, like, batches.inputs, batches.batch_size) * batches.steps
+    keeps = keep and size <= passes.room()
     return Problem(predict, batches, objective, v, like, classes, dtype, is_quadratic, keeps)
 
 
@@ -226,5 +226,5 @@ def curvature(
     """
     objective, dw = objective or make_objective(), predict.zeros() if dw is None else dw
     problem = make_problem("curvature", predict, data, objective, example_weights, dw)
-    factors = problem.curvature(problem.outputs_at(dw), key)
-    return dataclasses.replace(factors, anchor="".join(fingerprints(predict.w)))
+    total = problem.curvature(problem.outputs_at(dw), key)
+    return dataclasses.replace(total, anchor="".join(fingerprints(predict.w)))

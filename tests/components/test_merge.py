@@ -11,12 +11,13 @@ import pytest
 from dense import flat, jacobian, ridge
 from helpers import assert_rel_close, origin, part, predictor, private_task
 
+from tangent_jax.components import merge as of_merge
 from tangent_jax.components.factors import read_factors, write_factors
-from tangent_jax.components.merge import MERGES, host, merge
+from tangent_jax.components.merge import MERGES, Merger, host, merge
 from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import InputError, show_progress, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
@@ -79,7 +80,7 @@ def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
         left, right = 0, 0
         for name, dw in parts.items():
             a, g = own[name].kernels[path]
-            n, mean = own[name].weight, total.kernels[path][1] / total.weight
+            n, mean = own[name].count, total.kernels[path][1] / total.count
             if how == "inputs":
                 mean = np.trace(mean, axis1=1, axis2=2)[:, None, None] / mean.shape[-1] * np.eye(mean.shape[-1])
             hessians = [
@@ -88,11 +89,39 @@ def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
             if how == "fisher":
                 diagonals = [np.diag(np.kron(a[h], g[h])) / n + n * penalty for h in range(len(a))]
                 hessians = [np.diag(diagonal) for diagonal in diagonals]
-            v = total.split(path, trees.leaves(dw)[path])
+            v = total.as_blocks(path, trees.leaves(dw)[path])
             hessians = np.stack(hessians)
             left, right = left + hessians, right + np.einsum("hij,hj->hi", hessians, v.reshape(len(v), -1))
         expected = np.linalg.solve(left, right[:, :, None])[:, :, 0]
-        np.testing.assert_allclose(total.split(path, merged[path]).reshape(len(a), -1), expected, rtol=1e-9)
+        np.testing.assert_allclose(total.as_blocks(path, merged[path]).reshape(len(a), -1), expected, rtol=1e-9)
+
+
+def test_one_decomposition_serves_every_ridge():
+    """Seven ridges were seven merges (FOUND, 66)."""
+    parts, own = all_of(3)
+    reads = []
+
+    class Read(dict):
+        def __getitem__(self, name):
+            reads.append(name)
+            return super().__getitem__(name)
+
+    for how in MERGES[1:]:
+        reads.clear()
+        merger = Merger(parts, Read(own), how)
+        for penalty in (1e-6, 1e-3, 0.5, 10.0):
+            assert trees.fingerprint(merger.at(penalty)) == trees.fingerprint(merge(parts, own, how, penalty))
+        assert sorted(reads) == sorted([*own, *own])
+    with pytest.raises(InputError, match="penalty > 0"):
+        merger.at(0.0)
+
+
+def test_a_merge_has_a_bar_that_counts_all_of_its_work(monkeypatch):
+    bars, real = [], of_merge.progress_bar
+    monkeypatch.setattr(of_merge, "progress_bar", lambda *given: bars.append(real(*given)) or bars[-1])
+    with show_progress("merge"):
+        merge(*all_of(2), "curvature")
+    assert [(bar.n, bar.total) for bar in bars] == [(4 + len(jax.tree.leaves(part(0))),) * 2]
 
 
 def test_a_kernel_alone_merges_to_the_optimum_of_all_data(x64):
@@ -170,6 +199,15 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
         merge(*all_of(2), "sum")
     with pytest.raises(InputError, match="factors at one anchor"):
         merge({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}, "curvature")
+    with pytest.raises(
+        InputError, match=r"merge: expected factors of the step's leaves; got those of \['not/a/leaf'\]"
+    ):
+        merge({"a": part(0)}, {"a": few}, "curvature")
+    less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
+    blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
+    both = {name: dataclasses.replace(factors(0), blocks=blocks) for name in "ab"}
+    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
+        merge({"a": part(0), "b": less}, both, "inputs")
     wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}
     with pytest.raises(InputError, match=r"factors of .* numbers"):
         merge(wrong, {"a": factors(0)}, "curvature")

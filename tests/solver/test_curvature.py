@@ -97,14 +97,14 @@ def test_factors_add_up_over_examples_and_by_weight(x64):
 
 @pytest.mark.parametrize("damping", [0.3, 1e-6, 1e9])
 def test_the_inverse_undoes_the_damped_factors(x64, damping):
-    """Of gains and biases the damped product, exactly; of a kernel, that of factors with half the damping shared out."""
+    """Of gains and biases the damped product, exactly; of a kernel that of factors which share half the damping."""
     predict, dw, x, y = private_task("blocks", 1)
     found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw, key=jax.random.key(0))
     assert found.size == sum(leaf.nbytes for leaf in jax.tree.leaves(found))
     v, whole = tree_normal(62, dw), {}
     solved = trees.leaves(invert(found, damping).times(v))
     for path, leaf in trees.leaves(v).items():
-        block = np.asarray(found.split(path, leaf))
+        block = np.asarray(found.as_blocks(path, leaf))
         if path in found.kernels:
             a, g = (np.asarray(m) for m in found.kernels[path])
             g = g / found.count
@@ -115,7 +115,7 @@ def test_the_inverse_undoes_the_damped_factors(x64, damping):
             want = np.linalg.solve(shifted(np.asarray(found.blocks[path]), damping), block[:, :, None])[:, :, 0]
         else:
             want = block / damping
-        whole[path] = jnp.asarray(found.join(path, want, leaf.shape))
+        whole[path] = jnp.asarray(found.from_blocks(path, want, leaf.shape))
     for path, want in whole.items():
         assert_rel_close(solved[path], want, 1e-6)
 
@@ -131,10 +131,10 @@ def test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32():
     for a, g in ((0 * one, one), (one, 0 * one), (one, one), (1e8 * one, 1e-8 * one)):
         found = Curvature({"kernel": (a, g)}, {"bias": a}, np.float32(3), (("kernel", KERNEL),))
         for damping in (1e-6, 1.0, 1e6):
-            inverse = invert(found, damping).factors
+            inverse = invert(found, damping).inverses
             for m in jax.tree.leaves(inverse)[:3]:
                 assert np.linalg.eigvalsh(np.asarray(m[0], np.float64)).min() > 0
-    with pytest.raises(InputError, match="^invert: expected factors that are positive and finite"):
+    with pytest.raises(InputError, match=r"^invert: expected factors that are positive and finite"):
         invert(Curvature({}, {"bias": -one}, np.float32(3), ()), 1e-6)
 
 

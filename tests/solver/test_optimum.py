@@ -201,8 +201,8 @@ def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
 def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
     """docs said 0.857 after 5 passes, which --passes=6 gives (FOUND, 48)."""
     predict, _, _, _, data = task("blocks", 0)
-    seen = []
-    free = solve(predict, data, RSL, certificate=1e-12, passes=9, on_step=lambda row, dw: seen.append(flat(dw)) and None)
+    seen, more = [], {"certificate": 1e-12, "passes": 9}
+    free = solve(predict, data, RSL, **more, on_step=lambda row, dw: seen.append(flat(dw)) and None)
     for count in (3, 5):
         solved = solve(predict, data, RSL, certificate=1e-12, passes=count)
         assert solved.passes == len(solved.history) == count
@@ -297,7 +297,7 @@ def test_a_solution_of_another_subset_is_no_start():
     with pytest.raises(InputError, match=r"^solve: expected a step with every trained leaf; got none at"):
         solve(biases, data, RSL, start=solved)
     few = dataclasses.replace(solved.curvature, blocks={"another/leaf": np.eye(3)[None]})
-    with pytest.raises(InputError, match=r"^solve: expected factors of the step's leaves; got one of"):
+    with pytest.raises(InputError, match=r"^solve: expected factors of the step's leaves; got those of"):
         solve(predict, data, RSL, start=solved._replace(curvature=few))
 
 
