@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, require, trees
-from tangent_jax.core.identity import program
+from tangent_jax.core.identities import program
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver import passes

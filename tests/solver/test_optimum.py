@@ -202,7 +202,9 @@ def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
     """docs said 0.857 after 5 passes, which --passes=6 gives (FOUND, 48)."""
     predict, _, _, _, data = task("blocks", 0)
     seen = []
-    free = solve(predict, data, RSL, certificate=1e-12, passes=9, on_step=lambda row, dw: seen.append(flat(dw)) and None)
+    free = solve(
+        predict, data, RSL, certificate=1e-12, passes=9, on_step=lambda row, dw: seen.append(flat(dw)) and None
+    )
     for count in (3, 5):
         solved = solve(predict, data, RSL, certificate=1e-12, passes=count)
         assert solved.passes == len(solved.history) == count
