@@ -181,7 +181,7 @@ class Solver:
         return 1 if self.problem.is_quadratic else 2
 
     def is_done(self, *new: Row) -> bool:
-        """Whether the last pass was a gradient that meets the target, moved no closer, or left no pass to use."""
+        """True where the last pass was a gradient that meets the target, moved no closer, or left no pass to use."""
         rows = [*self.history.rows, *new]
         points = [(row["gradient_norm"], row["loss"]) for row in rows if row["exact"]]
         if not points or not rows[-1]["exact"]:
