@@ -42,6 +42,11 @@ TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanis
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
 REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
 PLANS = "tests/components/test_plans.py"
+PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
+    f"tangent_jax/solver/{name}.py"
+    for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
+)
+MERGING = "tangent_jax/components/merge.py"
 
 
 class Mutation(NamedTuple):
@@ -315,22 +320,43 @@ MUTATIONS = [
       "tests/components/test_sums.py::test_removal_is_bitwise_what_had_never_been_there"),
     M("tangent_jax/components/disk.py", "if OURS.fullmatch(p.name)]", "]", f"{REMOVAL}::test_only_files_of_its_own_are_swept"),
     # the optimum
-    M("tangent_jax/solver/problem.py", "return float(self.objective.penalty) * len(self.batches)", "return float(self.objective.penalty) * float(self.weights.sum())", f"{OPTIMUM}::test_weights_count_examples_and_leave_the_penalty_as_it_was"),
-    M("tangent_jax/solver/problem.py", "total = trees.scaled(self.total_penalty, v)", "total = trees.scaled(0.9 * self.total_penalty, v)", f"{OPTIMUM}::test_weights_count_examples_and_leave_the_penalty_as_it_was"),
-    M("tangent_jax/solver/optimum.py", "p = jax.tree.map(lambda z, p: z + rz / state.rz * p, z, state.p)", "p = z", f"{OPTIMUM}::test_a_square_loss_is_solved_to_the_normal_equations"),
-    M("tangent_jax/solver/optimum.py", 'row["gradient_norm"] / penalty}', 'row["gradient_norm"] / (20 * penalty)}', f"{OPTIMUM}::test_the_certificate_bounds_the_distance_at_every_pass_and_is_the_distance_bound"),
-    M("tangent_jax/solver/optimum.py", "logits = self.problem.gradient(state.base)[2]", "logits = self.problem.gradient(trees.plus(state.base, state.step))[2]", f"{OPTIMUM}::test_a_stopped_run_goes_on_to_the_same_bits"),
-    M("tangent_jax/solver/curvature.py", "return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)", "return jnp.sqrt(p) * v", f"{CURVATURE}::test_random_signals_have_the_mean_of_all_classes"),
-    M("tangent_jax/solver/curvature.py", ' / rows.shape[1]', '', f"{CURVATURE}::test_tokens_share_their_kernels_factors"),
-    M("tangent_jax/solver/curvature.py", 'a = jnp.einsum("b,bthi,bthj->hij", weights, rows, rows)', 'a = jnp.einsum("bthi,bthj->hij", rows, rows)', f"{CURVATURE}::test_factors_add_up_over_examples_and_by_weight"),
-    M("tangent_jax/solver/kernel.py", "            mirror(inverse)\n", "", f"{KERNEL}::test_leaving_out_is_solving_again_without"),
-    M("tangent_jax/solver/kernel.py", "total = penalty * len(self.labels)", "total = penalty", f"{KERNEL}::test_the_solution_is_the_normal_equations_and_the_solvers"),
-    M("tangent_jax/solver/kernel.py", "precision = 2 / classes * alpha * problem.weights[:, None]", "precision = 2 / classes * problem.weights[:, None] + 0 * alpha", f"{KERNEL}::test_the_solution_is_the_normal_equations_and_the_solvers"),
+    M(PROBLEM, "return float(self.objective.penalty) * len(self.batches)", "return float(self.objective.penalty) * float(self.example_weights.sum())", f"{OPTIMUM}::test_example_weights_count_examples_and_leave_the_penalty_as_it_was"),
+    M(PROBLEM, "total = passes.along(self.zero, self.total_penalty, v)", "total = passes.along(self.zero, 0.9 * self.total_penalty, v)", f"{OPTIMUM}::test_example_weights_count_examples_and_leave_the_penalty_as_it_was"),
+    M(PROBLEM, "return [programs, numbers, self.example_weights,", "return [programs, numbers,", f"{OPTIMUM}::test_whatever_decides_a_solution_decides_its_run"),
+    M(PROBLEM, ", 0).astype(self.dtype)", ", 0).astype(np.float32).astype(self.dtype)", f"{OPTIMUM}::test_example_weights_count_in_the_dtype_of_the_outputs"),
+    M(PROBLEM, "held, got = (v == 0) | ((v >= low) & (v <= high)),", "held, got = (v == 0) | (v <= high),", f"{OPTIMUM}::test_what_cannot_be_solved_is_refused_in_one_line[example_weights that are 0 or in 1.18e-38]"),
+    M(PROBLEM, "    require(not missing, function,", "    require(True, function,", f"{OPTIMUM}::test_a_solution_of_another_subset_is_no_start"),
+    M(PROBLEM, "is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)", "is_quadratic = type(objective.loss).__name__ == 'RescaledSquare'", f"{OPTIMUM}::test_regression_is_solved_to_the_normal_equations"),
+    M(SOLVE, "rz / state.rz, state.p)", "0 * rz, state.p)", f"{OPTIMUM}::test_a_square_loss_is_solved_to_the_normal_equations"),
+    M(SOLVE, "bound = {name: norm / penalty}", "bound = {name: norm / (20 * penalty)}", f"{OPTIMUM}::test_only_a_pass_with_an_exact_gradient_has_a_certificate_and_it_bounds_the_distance"),
+    M(SOLVE, 'name = self.problem.total_penalty, "certificate" if more["exact"] else "estimate"', 'name = self.problem.total_penalty, "certificate"', f"{OPTIMUM}::test_only_a_pass_with_an_exact_gradient_has_a_certificate_and_it_bounds_the_distance"),
+    M(SOLVE, "            self.gradient(state.base)\n            self.prepare()\n", "            self.gradient(along(state.base, 1.0, state.offset))\n            self.prepare()\n", f"{OPTIMUM}::test_a_stopped_run_goes_on_to_the_same_bits"),
+    M(SOLVE, "problem.decided(dw), curvature, certificate, passes)", "problem.decided(dw), certificate, passes)", f"{OPTIMUM}::test_whatever_decides_a_solution_decides_its_run"),
+    M(SOLVE, "        if self.is_done(row):\n            return state, row\n", "", f"{OPTIMUM}::test_factors_are_inverted_only_where_a_pass_will_use_them"),
+    M(SOLVE, "left > self.reserve and", "left > 0 and", f"{OPTIMUM}::test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before"),
+    M(PASSES, "jnp.asarray(t, a.dtype) * b", "t * b", f"{OPTIMUM}::test_a_float32_model_is_solved_in_a_process_of_64_bits"),
+    M(AFFINE, "    require(not reads_dw, function,", "    require(True, function,", "tests/solver/test_affine.py::test_what_bends_is_refused[abs]"),
+    M(AFFINE, "    require(not reads_dw, function,", "    require(True, function,", "tests/solver/test_affine.py::test_a_users_closed_form_is_held_to_what_it_claims"),
+    M(AFFINE, "require(bend <= tolerance * size, function,", "require(True, function,", "tests/solver/test_affine.py::test_what_bends_is_refused[round]"),
+    M(AFFINE, "good = off <= 1e-3 * size and smallest >= 0", "good = True", f"{OPTIMUM}::test_what_cannot_be_solved_is_refused_in_one_line[a Lying whose gradient is]"),
+    M(FACTORS, " / rows.shape[1]", "", f"{CURVATURE}::test_tokens_share_their_kernels_factors"),
+    M(FACTORS, "rows = rows * root[:, :, None, None]", "pass", f"{CURVATURE}::test_factors_add_up_over_examples_and_by_weight"),
+    M(FACTORS, "widened(jax.vmap(axes.signals)(s))", "jax.vmap(axes.signals)(s)", f"{CURVATURE}::test_factors_of_a_half_precision_model_are_sums_in_f32"),
+    M(FACTORS, "(damping / 2) ** 0.5", "damping**0.5", f"{CURVATURE}::test_the_inverse_undoes_the_damped_factors"),
+    M(FACTORS, "np.maximum(shift, least)[:, None]", "np.maximum(shift, 0 * least)[:, None]", f"{CURVATURE}::test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32"),
+    M(KERNELS, "            mirror(inverse)\n", "", f"{KERNEL}::test_leaving_out_is_solving_again_without"),
+    M(KERNELS, "total = penalty * len(self.centers)", "total = penalty", f"{KERNEL}::test_the_solution_is_the_normal_equations_and_the_solvers"),
+    M(KERNELS, "weighted = precision * problem.example_weights[:, None]", "weighted = precision", f"{KERNEL}::test_regression_has_a_kernel_and_a_posterior"),
     M("tangent_jax/solver/jacobian.py", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass", f"{KERNEL}::test_the_gram_matrix_is_that_of_the_jacobian[blocks-1-token]"),
     M("tangent_jax/solver/influence.py", 'return -np.einsum("mknc,nc->mkn"', 'return np.einsum("mknc,nc->mkn"', f"{KERNEL}::test_leaving_out_is_solving_again_without"),
-    M("tangent_jax/solver/posterior.py", "self.scale * (whole - noise)", "self.scale * whole", f"{KERNEL}::test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves"),
-    M("tangent_jax/components/merge.py", 'ridge = own.weight * penalty * v', 'ridge = penalty * v', f"{MERGE}::test_a_merge_is_the_weighted_mean_that_its_page_states"),
-    M("tangent_jax/components/merge.py", '    names = sorted(components)\n', '    names = list(components)\n', f"{MERGE}::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit"),
+    M(POSTERIOR, "self.scale * (whole - noise)", "self.scale * whole", f"{KERNEL}::test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves"),
+    M(POSTERIOR, "squared / r.size", "squared / len(r)", f"{KERNEL}::test_tau_is_of_the_best_leave_one_out_likelihood"),
+    M(POSTERIOR, "np.pi / 8", "np.pi / 4", f"{KERNEL}::test_the_probit_is_near_the_mean_of_the_sigmoid"),
+    M(POSTERIOR, "self.data, self.objective, v, dw, keep=True)", "self.data, self.objective, None, dw, keep=True)", f"{KERNEL}::test_regression_has_a_kernel_and_a_posterior"),
+    M(MERGING, "add(self.ridge, path, own.count * v)", "add(self.ridge, path, v)", f"{MERGE}::test_a_merge_is_the_weighted_mean_that_its_page_states"),
+    M(MERGING, "        names = sorted(components)\n", "        names = list(components)\n", f"{MERGE}::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit"),
+    M(MERGING, "                check_factors(\"merge\", components[name], own)\n", "", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
+    M(FACTORS, '    require(not extra, function, "factors of the step', '    require(True, function, "factors of the step', f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M("tangent_jax/components/state.py", 'return entries + [entry["factors"] for entry in entries if entry.get("factors")]', 'return entries', f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M("tangent_jax/components/erasure.py", "if factors.exists():", "if not factors.exists():", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),

@@ -38,7 +38,8 @@ def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
     rng, leaves = np.random.default_rng(0), jax.tree.leaves(like)
     for scale in SCALES:
         random = [scale * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
-        bend, size = map(float, _bend(predict, jax.tree.unflatten(jax.tree.structure(like), random), x))
+        dw = jax.tree.unflatten(jax.tree.structure(like), random)
+        bend, size = map(float, _bend(predict, jax.tree.map(jnp.zeros_like, like), dw, x))
         finite, do_finite = np.isfinite(bend), "Look for inputs that are not finite"
         require(finite, function, "finite outputs", "NaN or infinity", do_finite)
         require(bend <= tolerance * size, function, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
@@ -52,10 +53,10 @@ def float_dtypes(jaxpr: Any) -> set[Any]:
 
 
 @jax.jit
-def _bend(predict: Predict, dw: Tree, x: Any) -> tuple[Array, Array]:
+def _bend(predict: Predict, zero: Tree, dw: Tree, x: Any) -> tuple[Array, Array]:
     """(|f(dw) - f(0) - J dw|, |f(0)| + |J dw|)."""
-    zero, push = jax.jvp(lambda dw: predict(dw, x), (jax.tree.map(jnp.zeros_like, dw),), (dw,))
-    return jnp.linalg.norm(predict(dw, x) - zero - push), jnp.linalg.norm(zero) + jnp.linalg.norm(push)
+    start, change = jax.jvp(lambda dw: predict(dw, x), (zero,), (dw,))
+    return jnp.linalg.norm(predict(dw, x) - start - change), jnp.linalg.norm(start) + jnp.linalg.norm(change)
 
 
 def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
@@ -64,16 +65,22 @@ def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
     Args:   targets: some of the data's, "n ...".
     Raises: InputError where it is another: one linear system would not give its optimum.
     """
-    y = jnp.asarray(targets[:ROWS])
-    stated = loss.quadratic(y, classes)
-    if stated is None:
+    if jax.eval_shape(lambda y: loss.quadratic(y, classes), targets) is None:
         return False
-    t, p = stated
-    with jax.default_matmul_precision("highest"):
-        z = jnp.asarray(np.random.default_rng(0).standard_normal((len(y), classes)))
-        slope = jax.vmap(jax.grad(lambda z, y: loss(z[None], y[None])[0]))(z, y)
-    off = float(jnp.linalg.norm(slope - p * (z - t)))
-    good = off <= 1e-3 * float(jnp.linalg.norm(slope) + jnp.linalg.norm(p * t)) and bool((p >= 0).all())
-    kind = type(loss).__name__
-    require(good, function, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", f"one {off:.2g} off")
+    z = np.random.default_rng(0).standard_normal((len(targets[:ROWS]), classes))
+    off, size, smallest = map(float, _square_gap(loss, z, targets[:ROWS]))
+    kind, got = type(loss).__name__, f"one {off:.2g} off, p from {smallest:.2g}"
+    good = off <= 1e-3 * size and smallest >= 0
+    require(good, function, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", got)
     return True
+
+
+@jax.jit
+def _square_gap(loss: Loss, z: Any, y: Any) -> tuple[Array, Array, Array]:
+    """(|grad loss(z) - p (z - t)|, |grad loss(z)| + |p t|, the smallest p)."""
+    stated = loss.quadratic(y, z.shape[1])
+    assert stated is not None
+    t, p = stated
+    slope = jax.vmap(jax.grad(lambda z, y: loss(z[None], y[None])[0]))(z, y)
+    norm = jnp.linalg.norm
+    return norm(slope - p * (z - t)), norm(slope) + norm(p * t), jnp.min(p)

@@ -34,6 +34,7 @@ from tangent_jax.core import (
 )
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
+from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
@@ -161,7 +162,7 @@ class Solver:
                 began = time.perf_counter()
                 state, row = self.begin(state) if state.at_point else self.advance(state)
                 row["seconds"] = time.perf_counter() - began
-                values = on_step(dict(row), trees.plus(state.base, state.offset)) if on_step else None
+                values = on_step(dict(row), along(state.base, 1.0, state.offset)) if on_step else None
                 self.history.add("solve", row, values)
                 if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
                     self.saver.save(state, self.history)
@@ -193,20 +194,19 @@ class Solver:
     def begin(self, state: State) -> tuple[State, Row]:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
         gradient, value = self.gradient(state.base)
-        norm = float(jnp.sqrt(trees.squared_norm(gradient)))
+        norm = float(norm_of(gradient))
         do = "Look for inputs that are not finite"
         require(np.isfinite(norm), "solve", "a finite gradient", norm, do)
         row = self.row(norm, loss=value, exact=True)
         if self.is_done(row):
             return state, row
         self.prepare()
-        r = jax.tree.map(jnp.negative, gradient)
-        p = jax.tree.map(jnp.array, r) if self.inverse is None else _precondition(self.inverse, r)
+        r, p, rz = _directed(gradient, self.inverse)
         # Newton far from the optimum: an exact inner solution would be of a model that soon changes
         first = next((row["gradient_norm"] for row in self.history.rows if row["exact"]), norm)
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         tolerance, zeros = jnp.asarray(max(0.9 * self.target, forcing)), jax.tree.map(jnp.zeros_like, r)
-        return State(state.base, zeros, r, p, trees.vdot(r, p), tolerance, jnp.zeros(())), row
+        return State(state.base, zeros, r, p, rz, tolerance, jnp.zeros(())), row
 
     def gradient(self, dw: Tree) -> tuple[Tree, float]:
         """The gradient and the value of F at dw; a square loss has its factors before, with all that is kept."""
@@ -242,11 +242,11 @@ class Solver:
         if not self.problem.is_quadratic:
             t = self.search(state)
             row["passes"] += 1
-        base = jax.tree.map(lambda w, d: w + t * d, state.base, state.offset)
-        return state._replace(base=base, offset=jax.tree.map(jnp.zeros_like, base), at_point=jnp.ones(())), row
+        base, zeros = along(state.base, t, state.offset), jax.tree.map(jnp.zeros_like, state.base)
+        return state._replace(base=base, offset=zeros, at_point=jnp.ones(())), row
 
     def search(self, state: State) -> float:
-        """How far to go along the Newton step: optax's backtracking, on outputs that are linear along it."""
+        """The length of the Newton step: optax's backtracking, on outputs that are linear along it."""
         line, start = self.problem.line(self.outputs, state.base, state.offset), jnp.zeros(())
         value, slope = jax.value_and_grad(line)(start)
         if abs(slope) <= 100 * jnp.finfo(self.problem.dtype).eps * abs(value):
@@ -281,9 +281,9 @@ def solve_linear(
     problem: Problem, right: Tree, outputs: list[Array], inverse: Inverse, tolerance: float, passes: int
 ) -> Tree:
     """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
-    zeros, p = jax.tree.map(jnp.zeros_like, right), _precondition(inverse, right)
-    target, none = tolerance * jnp.sqrt(trees.squared_norm(right)), jnp.zeros(())
-    state = State(zeros, zeros, right, p, trees.vdot(right, p), target, none)
+    r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)
+    target, none = tolerance * norm_of(right), jnp.zeros(())
+    state = State(problem.zero, problem.zero, r, p, rz, target, none)
     state = jax.tree.map(jnp.array, state)  # copies: `_advance` gives its state up
     for _ in range(passes):
         state, norm = _advance(state, problem.product(state.p, outputs), inverse)
@@ -293,20 +293,19 @@ def solve_linear(
 
 
 @jax.jit
-def _precondition(inverse: Inverse, r: Tree) -> Tree:
-    return inverse.times(r)
+def _directed(gradient: Tree, inverse: Inverse | None) -> tuple[Tree, Tree, Array]:
+    """The first residual, the first direction, and their product."""
+    r = jax.tree.map(jnp.negative, gradient)
+    p = jax.tree.map(jnp.copy, r) if inverse is None else inverse.times(r)
+    return r, p, trees.vdot(r, p)
 
 
 @partial(jax.jit, donate_argnames="state")
 def _advance(state: State, bent: Tree, inverse: Inverse | None) -> tuple[State, Array]:
     """One step of preconditioned conjugate gradients; `bent`: (H + Lambda) p. Also |r|."""
-
-    def along(x: Tree, t: Array, p: Tree) -> Tree:
-        return jax.tree.map(lambda x, p: x + t.astype(x.dtype) * p, x, p)  # t is wide where JAX is
-
     alpha = state.rz / trees.vdot(state.p, bent)
     r = along(state.r, -alpha, bent)
     z = r if inverse is None else inverse.times(r)
     rz = trees.vdot(r, z)
-    moved = state._replace(offset=along(state.offset, alpha, state.p), r=r, p=along(z, rz / state.rz, state.p), rz=rz)
-    return moved, jnp.sqrt(trees.squared_norm(r))
+    p, offset = along(z, rz / state.rz, state.p), along(state.offset, alpha, state.p)
+    return state._replace(offset=offset, r=r, p=p, rz=rz), norm_of(r)

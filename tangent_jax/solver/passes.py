@@ -32,23 +32,25 @@ class Fresh:
     inputs: Any
     rows: Any
 
-    def linearised(self, like: Tree) -> tuple[Array, Callable[[Tree], Array]]:
-        """(f_0 "b c", v -> J v "b c")."""
+    def at(self, dw: Tree) -> tuple[Array, Callable[[Tree], Array]]:
+        """(f(dw) "b c", v -> J v "b c")."""
         x = self.inputs[self.rows]
-        return jax.linearize(lambda dw: self.predict(dw, x), jax.tree.map(jnp.zeros_like, like))
+        return jax.linearize(lambda dw: self.predict(dw, x), dw)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """f_0, "b c", and v -> J v with the arrays that it reads."""
+    """f(0), "b c", and v -> J v with the arrays that it reads."""
 
     outputs: Array
     forward: Any
 
-    def linearised(self, like: Tree) -> tuple[Array, Callable[[Tree], Array]]:
-        """(f_0 "b c", v -> J v "b c")."""
-        return self.outputs, self.forward
+    def at(self, dw: Tree) -> tuple[Array, Callable[[Tree], Array]]:
+        """(f(dw) "b c", v -> J v "b c")."""
+        is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
+        change = jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(self.outputs), self.forward, dw)
+        return self.outputs + change, self.forward
 
 
 class Part(NamedTuple):
@@ -71,17 +73,18 @@ def take(array: Any, rows: Array) -> Array:
 
 
 @jax.jit
-def keep(linear: Fresh, like: Tree) -> Kept:
-    """The linear model with the arrays that its products read."""
-    return Kept(*linear.linearised(like))
+def keep(linear: Fresh, zero: Tree) -> Kept:
+    """The linear model with the arrays that its products read.
+
+    zero: dw = 0, as data: where zeros are constants of the program, XLA's CPU compiler gave NaN for a ResNet.
+    """
+    return Kept(*linear.at(zero))
 
 
 @partial(jax.jit, donate_argnames="total")
 def add_gradient(total: Tree, part: Part, dw: Tree, objective: Objective) -> tuple[Tree, Array, Array]:
     """(total + the gradient of the batch's losses at dw, those losses' sum, the outputs)."""
-    at_zero, forward = part.linear.linearised(dw)
-    is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
-    outputs = at_zero + jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(at_zero), forward, dw)
+    outputs, forward = part.linear.at(dw)
     losses, slope = jax.value_and_grad(partial(part.loss, objective))(outputs)
     return trees.plus(total, jax.linear_transpose(forward, dw)(slope)[0]), losses, outputs
 
@@ -89,34 +92,39 @@ def add_gradient(total: Tree, part: Part, dw: Tree, objective: Objective) -> tup
 @partial(jax.jit, donate_argnames="total")
 def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Objective) -> Tree:
     """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
-    _, forward = part.linear.linearised(v)
+    _, forward = part.linear.at(v)  # J is the same at any step
     bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (forward(v),))[1]
     return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0])
 
 
 @jax.jit
-def moved(linear: Fresh | Kept, v: Tree) -> tuple[Array, Array]:
-    """(f_0, J v), "b c" each."""
-    at_zero, forward = linear.linearised(v)
-    return at_zero, forward(v)
+def outputs_of(linear: Fresh | Kept, dw: Tree) -> Array:
+    """f(dw), "b c"."""
+    return linear.at(dw)[0]
+
+
+@jax.jit
+def change_of(linear: Fresh | Kept, v: Tree) -> Array:
+    """J v, "b c"."""
+    return linear.at(v)[1](v)
 
 
 @partial(jax.jit, static_argnames="signals")
 def part_curvature(
-    part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
+    part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> Curvature:
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
     predict, x, v = part.linear.predict, part.linear.inputs[part.linear.rows], part.example_weights
     key = None if key is None else jax.random.fold_in(key, i)
-    return batch_curvature(predict, like, x, part.targets, outputs, v, objective.loss, key, signals)
+    return batch_curvature(predict, zero, x, part.targets, outputs, v, objective.loss, key, signals)
 
 
 @partial(jax.jit, static_argnames="signals")
 def keep_with_curvature(
-    part: Part, like: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
+    part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> tuple[Kept, Curvature]:
     """`keep` and `part_curvature` as one program, which computes once what both need."""
-    return keep(part.linear, like), part_curvature(part, like, outputs, objective, key, i, signals)
+    return keep(part.linear, zero), part_curvature(part, zero, outputs, objective, key, i, signals)
 
 
 @partial(jax.jit, donate_argnames="a")
@@ -126,7 +134,19 @@ def added(a: Tree, b: Tree) -> Tree:
 
 
 @jax.jit
-def along(
+def along(dw: Tree, t: Any, v: Tree) -> Tree:
+    """dw + t v, in the dtypes of dw: t is wide where JAX is."""
+    return jax.tree.map(lambda a, b: a + jnp.asarray(t, a.dtype) * b, dw, v)
+
+
+@jax.jit
+def norm_of(tree: Tree) -> Array:
+    """|tree|, in L2 over all leaves."""
+    return jnp.sqrt(trees.squared_norm(tree))
+
+
+@jax.jit
+def value_along(
     outputs: Array, change: Array, part: Part, norms: Array, objective: Objective, penalty: Any, t: Array
 ) -> Array:
     """F where outputs are f + t change, "n c" each, and |dw + t v|^2 = a + 2 t b + t^2 c for norms (a, b, c)."""
@@ -139,17 +159,17 @@ def room() -> int:
     return (placement.memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 4
 
 
-def kept_bytes(predict: Predict, like: Tree, inputs: Any, count: int) -> int:
+def kept_bytes(predict: Predict, zero: Tree, inputs: Any, count: int) -> int:
     """The bytes that `keep` holds of a batch of `count` examples."""
     x = jax.ShapeDtypeStruct((count, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
-    held: Any = keep.eval_shape(Fresh(predict, x, np.arange(count)), like)
+    held: Any = keep.eval_shape(Fresh(predict, x, np.arange(count)), zero)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))
 
 
-def pass_batch(predict: Predict, like: Tree, inputs: Any) -> int:
+def pass_batch(predict: Predict, zero: Tree, inputs: Any) -> int:
     """A power of two: how many examples a pass works on at once, so that what it keeps of them takes `room()`, or on a
     CPU `CACHED` bytes."""
     budget = CACHED if placement.memory() is None else room()
-    of_one, of_two = (kept_bytes(predict, like, inputs, count) for count in (1, 2))
+    of_one, of_two = (kept_bytes(predict, zero, inputs, count) for count in (1, 2))
     most = max(1, budget // max(1, of_two - of_one))
     return min(1 << (most.bit_length() - 1), 4096)

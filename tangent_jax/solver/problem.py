@@ -35,7 +35,7 @@ SIGNALS = 1024  # random cotangents of all examples together, at least, for fact
 class Problem:
     """A convex objective on data.
 
-    `example_weights`: v, "n"; `like`: a step whose structure dw has; `classes`, `dtype`: numbers of an output, and
+    `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: numbers of an output, and
     theirs; `is_quadratic`: whether the loss's Hessian is the same everywhere; `keeps`: whether what products with J
     read stays on the device from pass to pass, in `held`.
     """
@@ -44,7 +44,7 @@ class Problem:
     batches: Batches
     objective: Objective
     example_weights: np.ndarray
-    like: Tree
+    zero: Tree
     classes: int
     dtype: Any
     is_quadratic: bool
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def signals(self) -> int:
-        """How many random cotangents of an example make `SIGNALS` together."""
+        """The number of random cotangents of an example that make `SIGNALS` together."""
         return -(-SIGNALS // len(self.batches))
 
     def fresh(self) -> Iterator[Part]:
@@ -81,36 +81,33 @@ class Problem:
         if not self.keeps:
             return self.fresh()
         if not self.held:
-            self.held.extend(part._replace(linear=passes.keep(part.linear, self.like)) for part in self.fresh())
+            self.held.extend(part._replace(linear=passes.keep(part.linear, self.zero)) for part in self.fresh())
         return iter(self.held)
 
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
-        total, losses, outputs = trees.scaled(self.total_penalty, dw), [], []
+        total, losses, outputs = passes.along(self.zero, self.total_penalty, dw), [], []
         for part in self.parts():
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
-        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.squared_norm(dw)), outputs
+        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(passes.norm_of(dw)) ** 2, outputs
 
     def product(self, v: Tree, outputs: list[Array]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
-        total = trees.scaled(self.total_penalty, v)
+        total = passes.along(self.zero, self.total_penalty, v)
         for part, f in zip(self.parts(), outputs, strict=True):
             total = passes.add_product(total, part, v, f, self.objective)
         return total
-
-    def moved(self, v: Tree) -> list[tuple[Array, Array]]:
-        """(f_0, J v) batch by batch, "b c" each."""
-        return [passes.moved(part.linear, v) for part in self.parts()]
 
     def line(self, outputs: list[Array], dw: Tree, v: Tree) -> Any:
         """t -> F(dw + t v), of outputs at dw; one product with J, here."""
         order, _ = self.batches.in_order()
         part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
-        f, change = (np.concatenate(each) for each in (outputs, [q for _, q in self.moved(v)]))
+        changes = [passes.change_of(part.linear, v) for part in self.parts()]
+        f, change = np.concatenate(outputs), np.concatenate(changes)
         norms = jnp.stack([trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)])
-        return partial(passes.along, f, change, part, norms, self.objective, self.total_penalty)
+        return partial(passes.value_along, f, change, part, norms, self.objective, self.total_penalty)
 
     def curvature(self, outputs: list[Array], key: Array | None = None) -> Curvature:
         """The Kronecker factors at a step of these outputs (a square loss has the same at all, and reads none).
@@ -120,8 +117,8 @@ class Problem:
         key = key if self.signals < self.classes else None
         total, keeping = None, self.keeps and not self.held and self.is_quadratic
         for i, part in enumerate(self.fresh()):
-            f = self.zero() if self.is_quadratic else outputs[i]
-            given = part, self.like, f, self.objective, key, i, self.signals
+            f = self.no_outputs() if self.is_quadratic else outputs[i]
+            given = part, self.zero, f, self.objective, key, i, self.signals
             if keeping:
                 linear, own = passes.keep_with_curvature(*given)
                 self.held.append(part._replace(linear=linear))
@@ -134,10 +131,10 @@ class Problem:
     def outputs_at(self, dw: Tree) -> list[Array]:
         """The outputs at dw batch by batch, "b c", as `curvature` and `product` take them; 0 for a square loss."""
         if self.is_quadratic:
-            return [self.zero()] * self.batches.steps
-        return [at_zero + change for at_zero, change in self.moved(dw)]
+            return [self.no_outputs()] * self.batches.steps
+        return [passes.outputs_of(part.linear, dw) for part in self.parts()]
 
-    def zero(self) -> np.ndarray:
+    def no_outputs(self) -> np.ndarray:
         """The outputs 0 of a batch."""
         return np.zeros((self.batches.batch_size, self.classes), self.dtype)
 
@@ -146,7 +143,7 @@ class Problem:
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
-        f = self.zero()
+        f = self.no_outputs()
         programs = [
             program(passes.add_gradient, dw, part, dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
@@ -171,6 +168,7 @@ def make_problem(
     predict, batches = trees.as_pytree(predict), as_batches(function, data)
     if batches is not data:
         batches = as_batches(function, data, passes.pass_batch(predict, like, batches.inputs))
+    zero = jax.tree.map(jnp.zeros_like, like)
     shape = check_data(function, predict, like, batches, objective)
     require(len(shape) == 1, function, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
     (classes,), x = shape, batches.inputs[batches.rows[:2]]
@@ -180,7 +178,7 @@ def make_problem(
     is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
     size = passes.kept_bytes(predict, like, batches.inputs, batches.batch_size) * batches.steps
     keeps = keep and size <= passes.room()
-    return Problem(predict, batches, objective, v, like, classes, dtype, is_quadratic, keeps)
+    return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
 
 
 def check_leaves(function: str, predict: Predict, dw: Tree) -> None:
