@@ -139,7 +139,7 @@ class Problem:
         return np.zeros((self.batches.batch_size, self.classes), self.dtype)
 
     def decided(self, dw: Tree) -> list[Any]:
-        """What decides a run on this problem besides its examples: the programs of its passes, and their numbers."""
+        """All that decides a run on this problem besides its examples: the programs of its passes, and their numbers."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
