@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def signals(self) -> int:
-        """How many random cotangents of an example make `SIGNALS` together."""
+        """The number of random cotangents of an example that make `SIGNALS` together."""
         return -(-SIGNALS // len(self.batches))
 
     def fresh(self) -> Iterator[Part]:
@@ -131,7 +131,7 @@ class Problem:
         assert total is not None
         return total
 
-    def outputs_at(self, dw: Tree) -> list[Array]:
+    def outputs_at(self, dw: Tree) -> list[Any]:
         """The outputs at dw batch by batch, "b c", as `curvature` and `product` take them; 0 for a square loss."""
         if self.is_quadratic:
             return [self.zero()] * self.batches.steps
@@ -142,7 +142,7 @@ class Problem:
         return np.zeros((self.batches.batch_size, self.classes), self.dtype)
 
     def decided(self, dw: Tree) -> list[Any]:
-        """What decides a run on this problem besides its examples: the programs of its passes, and their numbers."""
+        """The programs of the passes and their numbers: they decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
