@@ -48,11 +48,12 @@ def main() -> None:
     epoch = float(np.median([row["seconds"] for row in fitted.history]))
     taken = None if reached is None else sum(seconds[: reached + 1])
     optimum = {"passes_to_adam": None if reached is None else reached + 1, "seconds_to_adam": taken}
-    optimum |= {"pass_seconds": float(np.median(seconds)), "factor_seconds": factor_seconds}
+    of_pass = float(np.median(seconds))
+    optimum |= {"pass_seconds": of_pass, "factor_seconds": factor_seconds}
     optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
-    command.finish({**result, "pass_over_epoch": optimum["pass_seconds"] / epoch, "trained": predict.subset.size})
+    command.finish({**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
 
 
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:

@@ -246,7 +246,7 @@ class Solver:
         return state._replace(base=base, offset=zeros, at_point=jnp.ones(())), row
 
     def search(self, state: State) -> float:
-        """The length of the Newton step: optax's backtracking, on outputs that are linear along it."""
+        """The length of the Newton step by optax's backtracking, on outputs that are linear along it."""
         line, start = self.problem.line(self.outputs, state.base, state.offset), jnp.zeros(())
         value, slope = jax.value_and_grad(line)(start)
         if abs(slope) <= 100 * jnp.finfo(self.problem.dtype).eps * abs(value):

@@ -128,7 +128,7 @@ class Problem:
         assert total is not None
         return total
 
-    def outputs_at(self, dw: Tree) -> list[Array]:
+    def outputs_at(self, dw: Tree) -> list[Any]:
         """The outputs at dw batch by batch, "b c", as `curvature` and `product` take them; 0 for a square loss."""
         if self.is_quadratic:
             return [self.no_outputs()] * self.batches.steps
@@ -139,7 +139,7 @@ class Problem:
         return np.zeros((self.batches.batch_size, self.classes), self.dtype)
 
     def decided(self, dw: Tree) -> list[Any]:
-        """All that decides a run on this problem besides its examples: the programs of its passes, and their numbers."""
+        """The programs of the passes and their numbers: they decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
