@@ -335,7 +335,7 @@ MUTATIONS = [
     M(SOLVE, "        if self.is_done(row):\n            return state, row\n", "", f"{OPTIMUM}::test_factors_are_inverted_only_where_a_pass_will_use_them"),
     M(SOLVE, "left > self.reserve and", "left > 0 and", f"{OPTIMUM}::test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before"),
     M(PASSES, "jnp.asarray(t, a.dtype) * b", "t * b", f"{OPTIMUM}::test_a_float32_model_is_solved_in_a_process_of_64_bits"),
-    M(AFFINE, "    require(not reads_dw, function,", "    require(True, function,", "tests/solver/test_affine.py::test_what_bends_is_refused[abs]"),
+    M(AFFINE, "    require(not reads_dw, function,", "    require(True, function,", "tests/solver/test_affine.py::test_what_bends_is_refused[hardly]"),
     M(AFFINE, "    require(not reads_dw, function,", "    require(True, function,", "tests/solver/test_affine.py::test_a_users_closed_form_is_held_to_what_it_claims"),
     M(AFFINE, "require(bend <= tolerance * size, function,", "require(True, function,", "tests/solver/test_affine.py::test_what_bends_is_refused[round]"),
     M(AFFINE, "good = off <= 1e-3 * size and smallest >= 0", "good = True", f"{OPTIMUM}::test_what_cannot_be_solved_is_refused_in_one_line[a Lying whose gradient is]"),

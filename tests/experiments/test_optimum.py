@@ -42,6 +42,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert result["certificate"] <= 1e-3
     assert result["accuracy"] > 0.9
     assert result["passes"] >= 3
+    assert result["converged"]
     assert min(result["step_norm"], result["seconds"]) > 0
     assert (out / "curves.png").stat().st_size > 1000
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
@@ -75,6 +76,14 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     merged = result_of("store", "compose", store, "--merge=curvature")
     assert merged["merge"] == "curvature"
     assert result_of("store", "verify", store, f"--receipt={removed['receipt']}")["verified"]
+
+
+def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
+    """It ended with a certificate of 26 where 0.02 was asked for, and said nothing (FOUND, 48)."""
+    line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={tmp_path}")
+    result = json.loads(line.splitlines()[-1])
+    assert (result["converged"], result["passes"]) == (False, 3)
+    assert err.count("not converged after 3 passes: the certificate is ") == 1
 
 
 def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):

@@ -95,6 +95,18 @@ def test_factors_add_up_over_examples_and_by_weight(x64):
         of([0]) + curvature(private_task("bitfit", 1)[0], Batches(x, y), objective)
 
 
+def test_random_signals_have_the_mean_of_all_and_few_examples_have_all(x64):
+    predict, dw, x, y = private_task("blocks", 0)
+    many = Batches(np.repeat(x, 400, 0), np.repeat(y, 400), batch_size=600)
+    exact, random = (curvature(predict, many, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1)))
+    for path, (a, g) in exact.kernels.items():
+        assert_rel_close(random.kernels[path][0], a)
+        error = jnp.linalg.norm(random.kernels[path][1] - g) / jnp.linalg.norm(g)
+        assert 1e-3 < error < 0.1
+    few = Batches(x, y, batch_size=4)
+    assert_rel_close(*(curvature(predict, few, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1))))
+
+
 @pytest.mark.parametrize("damping", [0.3, 1e-6, 1e9])
 def test_the_inverse_undoes_the_damped_factors(x64, damping):
     """Of gains and biases the damped product, exactly; of a kernel that of factors which share half the damping."""
