@@ -14,14 +14,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.trees import array_bytes, leaves
 
 PIECE = 1 << 24  # bytes of an array hashed at a time: a memory map is read piece by piece
-CALLBACKS = ("pure_callback", "io_callback")
+CALLBACKS = ("pure_callback", "io_callback", "buffer_callback")
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
 """Parameters of a primitive that hold its place in the source."""
 
@@ -43,6 +43,16 @@ def program(f: Callable, *arguments: Any) -> str:
     Raises:     InputError for a callback to the host, whose result no program holds.
     """
     return fingerprint(of_closed(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
+
+
+def primitives(f: Callable, *arguments: Any) -> set[str]:
+    """The names of all primitives of the program that f traces to."""
+
+    def of(jaxpr: Any) -> set[str]:
+        inner = [of(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
+        return {equation.primitive.name for equation in jaxpr.eqns}.union(*inner)
+
+    return of(jax.make_jaxpr(f)(*arguments).jaxpr)
 
 
 def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any]]:
@@ -153,6 +163,8 @@ def of_parameter(value: Any) -> Iterator[bytes | memoryview]:
         for part in value:
             yield from of_parameter(part)
         yield b")"
+    elif isinstance(value, (set, frozenset)):
+        yield from of_parameter(sorted(map(repr, value)))
     elif isinstance(value, Mapping):
         yield from of_parameter(sorted(value.items(), key=lambda item: str(item[0])))
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)):

@@ -8,6 +8,7 @@ computed on from there.
 """
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -54,6 +55,7 @@ class Features:
 
     def take(self, rows: np.ndarray) -> "Features":
         """The examples at `rows`, "k", in that order; the inputs are not copied."""
+        rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # a mask too
         examples = tuple(self.examples[i] for i in rows)
         return dataclasses.replace(self, inputs=Rows(self.inputs, rows), targets=self.targets[rows], examples=examples)
 
@@ -110,7 +112,7 @@ def features(
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
-            trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype)
+            trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
             chunks: Chunks | None = None
             others = any(folder.name != here for folder in root.iterdir())
             for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
@@ -144,7 +146,7 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
     if stage == 0:
         return identity(decoded)[:24]
     image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
-    trunk = partial(run_trunk, model=model, stop=stage, dtype=dtype)
+    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)  # traced anew: code may be mended
     shape = jax.eval_shape(trunk, w, image).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
     require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
@@ -170,9 +172,10 @@ def find_rows(
     return None
 
 
-@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype"))
-def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any) -> Array:
-    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0."""
+@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
+def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, traced: str = "") -> Array:
+    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0. `traced`: the key of its
+    program, which another compiles anew."""
     return model.apply(*prepared(model, w, x, dtype), start, stop)
 
 

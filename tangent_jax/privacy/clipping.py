@@ -48,11 +48,19 @@ class ClippedSum:
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
 
 
-def clip_scales(squared_norms: Array, present: Array, clip_norm: float | Array) -> tuple[Array, Array, Array]:
-    """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite)."""
-    finite = jnp.isfinite(squared_norms)
-    norms = jnp.sqrt(jnp.where(finite, squared_norms, 0)) * present
-    scales = jnp.minimum(1, clip_norm / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny))
+def clip_scales(
+    squared_norms: Array, present: Array, clip_norm: float | Array, rounding: float | Array = 0.0
+) -> tuple[Array, Array, Array]:
+    """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite), "b" each.
+
+    Args:   rounding: the most by which a squared norm may have been lowered by rounding, "b": it is clipped as if it
+            had.
+    """
+    finite = jnp.isfinite(squared_norms + rounding)
+    squared = jnp.where(finite, jnp.maximum(squared_norms, 0), 0)
+    norms = jnp.sqrt(squared) * present
+    most = jnp.sqrt(squared + jnp.where(finite, rounding, 0))
+    scales = jnp.minimum(1, clip_norm / jnp.maximum(most, jnp.finfo(norms.dtype).tiny))
     return scales * finite * present, norms, jnp.sum(~finite & (present > 0))
 
 

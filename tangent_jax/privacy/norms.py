@@ -24,6 +24,8 @@ from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 
+ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at most 1 on cancelling tokens
+
 
 def clipped_sum_closed_form(
     predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float | Array
@@ -42,40 +44,48 @@ def clipped_sum_closed_form(
     outputs, uses, back = probe_uses(predict, dw, x, at_zero)
     losses = Objective(loss).losses
     signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present))(outputs))
-    squared = squared_norms(dw, uses, signals, len(y))
-    scales, norms, bad = clip_scales(squared, present, clip_norm)
+    squared, rounding = squared_norms(dw, uses, signals, len(y))
+    scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
     lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)
     # signals of half precision are rounded once more when they are reweighted: never above the clip norm
     scales = scales * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else scales
     return ClippedSum(scaled_sum(dw, uses, signals, scales), norms, bad, clip_norm)
 
 
-def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> Array:
-    """|g_b|^2 over the whole tree, "b"."""
+def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> tuple[Array, Array]:
+    """(|g_b|^2 over the whole tree, the most by which rounding may have lowered it), "b" each."""
     total = jnp.zeros(batch, jnp.result_type(*signals, jnp.float32))
+    rounding = jnp.zeros_like(total)
     for path, leaf in trees.leaves(dw).items():
         of_leaf = [(use, s) for use, s in zip(uses, signals, strict=True) if use.path == path]
         kernels = [(use, s) for use, s in of_leaf if use.spec is not None]
         assert not kernels or len(of_leaf) == 1, path  # a kernel enters once
         if kernels:
-            total += kernel_norm(*of_leaf[0])
+            squared, own = kernel_norm(*of_leaf[0])
+            total, rounding = total + squared, rounding + own
         elif of_leaf:
             direct = sum(vector(use, s, leaf.ndim) for use, s in of_leaf)
             total += jnp.sum(jnp.square(jnp.asarray(direct)), range(1, leaf.ndim + 1))
-    return total
+    return total, rounding
 
 
-def kernel_norm(use: Use, s: Array) -> Array:
-    """|sum_t x_t (x) s_t|^2 of each example, "b": from Gram matrices over the tokens t, or where the kernel is smaller
-    than those, as a convolution's at many pixels, from the sum itself (Bu et al. 2022, "mixed ghost clipping").
+def kernel_norm(use: Use, s: Array) -> tuple[Array, Array]:
+    """(|sum_t x_t (x) s_t|^2 of each example, the most by which rounding may have lowered it), "b" each.
+
+    From Gram matrices over the tokens t, or where the kernel is smaller than those, as a convolution's at many pixels,
+    from the sum itself (Bu et al. 2022, "mixed ghost clipping"). The sum over Gram matrices cancels where the tokens'
+    gradients do: its rounding is of the size of eps (sum_t |x_t| |s_t|)^2, whatever is left.
     """
     axes, x = layout(use), jnp.asarray(use.x)
     rows, flowing = axes.rows(x), axes.signals(s)
     inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
     if inputs * outputs < tokens**2:
-        return jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
+        squared = jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
+        return squared, jnp.zeros_like(squared)
     grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
-    return jnp.sum(grams, (1, 2, 3))
+    largest = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
+    rounding = ROUNDING * jnp.finfo(grams.dtype).eps * jnp.sum(jnp.square(jnp.sum(largest, 1)), -1)
+    return jnp.sum(grams, (1, 2, 3)), rounding if tokens > 1 else jnp.zeros_like(rounding)
 
 
 def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -> Tree:

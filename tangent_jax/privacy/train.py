@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
-from tangent_jax.core.identities import program
+from tangent_jax.core.identities import CALLBACKS, primitives, program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
@@ -33,10 +33,11 @@ from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
-from tangent_jax.train.objective import Objective, check_data, make_objective
+from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.targets import Predict, started
 
+BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
 
 
@@ -163,7 +164,10 @@ def fit_private(
                 that is not finite.
     """
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
-    objective, optimizer = objective or default_objective(), as_data("fit_private", optimizer or momentum())
+    objective, optimizer = (
+        checked_objective("fit_private", objective, default_objective),
+        as_data("fit_private", optimizer or momentum()),
+    )
     batches = as_batches("fit_private", data, 64)
     check_private(predict, dw, batches, mechanism, objective)
     check_optimizer(optimizer, dw)
@@ -221,11 +225,21 @@ def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mecha
     )
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
     check_data("fit_private", predict, dw, batches, objective)
+    check_no_batching(predict, dw, batches, objective)
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
         check_alone("fit_private", predict, dw, x, y, objective)
+
+
+def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> None:
+    """Raises InputError for a predictor or loss that says itself how it is batched: then vmap does not separate
+    examples."""
+    x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
+    used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
+    expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
+    require(not used, "fit_private", expected, ", ".join(sorted(used)), do)
 
 
 def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:

@@ -27,7 +27,7 @@ from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.evaluate import Metric, accuracy
-from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.objective import Objective, checked_objective, make_objective
 
 LARGEST = 20_000  # examples x outputs
 
@@ -169,7 +169,7 @@ def make_kernel(
     Raises:     InputError where examples x outputs are more than `LARGEST`, for losses other than the square ones, and
                 as `solve` does.
     """
-    objective = objective or make_objective()
+    objective = checked_objective("make_kernel", objective, make_objective)
     require(isinstance(predict, Predictor), "make_kernel", "a Predictor", type(predict).__name__, "Use tj.solve")
     problem = make_problem("make_kernel", predict, data, objective, example_weights, predict.zeros())
     got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"

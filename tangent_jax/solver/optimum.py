@@ -38,7 +38,7 @@ from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
-from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.objective import Objective, checked_objective, make_objective
 from tangent_jax.train.targets import Predict, started
 
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
@@ -116,7 +116,7 @@ def solve(
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
     whole_number("solve", "passes", passes, 2)
-    objective = objective or make_objective()
+    objective = checked_objective("solve", objective, make_objective)
     if certificate is not None:
         finite_number("solve", "certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"

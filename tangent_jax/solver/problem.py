@@ -25,7 +25,7 @@ from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.passes import Fresh, Part
 from tangent_jax.train.batches import Batches, Data, as_batches
-from tangent_jax.train.objective import Objective, check_data, make_objective
+from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.targets import Predict, called
 
 SIGNALS = 1024  # random cotangents of all examples together, at least, for factors that only precondition
@@ -222,7 +222,8 @@ def curvature(
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`.
     """
-    objective, dw = objective or make_objective(), predict.zeros() if dw is None else dw
+    objective = checked_objective("curvature", objective, make_objective)
+    dw = predict.zeros() if dw is None else dw
     problem = make_problem("curvature", predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
     return dataclasses.replace(total, anchor="".join(fingerprints(predict.w)))

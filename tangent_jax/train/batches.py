@@ -44,7 +44,12 @@ class Batches:
         self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
         self.rows = np.arange(len(targets)) if rows is None else np.asarray(rows)
         require(len(self.rows) >= 1, "Batches", "at least one row", "none")
-        within = self.rows.dtype.kind in "iu" and self.rows.min() >= 0 and self.rows.max() < len(targets)
+        within = (
+            self.rows.dtype.kind in "iu"
+            and self.rows.ndim == 1
+            and self.rows.min() >= 0
+            and self.rows.max() < len(targets)
+        )
         require(within, "Batches", f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
         self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
         self.device = OnDevice() if device is None else device
@@ -72,7 +77,8 @@ class Batches:
         """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
         padding = self.batch_size - len(rows) if not len(rows) else -len(rows) % self.batch_size
         present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
-        order = np.pad(np.asarray(rows, np.int32), (0, padding))
+        filler = (rows if len(rows) else self.rows)[0]  # one of those asked for: another may hold NaN
+        order = np.pad(np.asarray(rows, np.int32), (0, padding), constant_values=filler)
         return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
 
     def resident(self) -> tuple[Array, Array]:
@@ -179,7 +185,7 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
         require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
         check(x, y)
         padding = size - len(y)
-        x, y = (np.concatenate([a, np.zeros((padding, *a.shape[1:]), a.dtype)]) for a in (x, y))
+        x, y = (np.concatenate([a, a[:1].repeat(padding, 0)]) for a in (x, y))
         order, present = np.arange(size, dtype=np.int32)[None], (np.arange(size) < size - padding).astype(np.float32)
         yield x, y, order, present[None]
     require(size, "fit", "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

@@ -42,8 +42,9 @@ def run_identity(batches: Batches, *others: Any) -> str:
     Args:   others: programs (`core.identities.program`), arrays and settings.
     Raises: InputError where a value among them has no content to read.
     """
-    data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.key, batches.batch_size
-    return identity(data, others, FORMAT, __version__)[:32]
+    data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
+    order = None if batches.key is None else (batches.key, batches.order(0))  # JAX's settings decide it too
+    return identity(data, order, others, FORMAT, __version__)[:32]
 
 
 Row = dict[str, Any]

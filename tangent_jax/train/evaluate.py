@@ -32,6 +32,7 @@ def accuracy(outputs: Array, targets: Array) -> Array:
 
 def squared_error(outputs: Array, targets: Array) -> Array:
     """The squared distance of the outputs "b c" from targets of their shape, "b"."""
+    require(outputs.shape == targets.shape, "squared_error", f"targets of shape {outputs.shape}", targets.shape)
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 

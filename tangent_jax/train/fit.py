@@ -23,7 +23,16 @@ from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
-from tangent_jax.train.objective import Objective, alone, check_data, check_targets, make_objective, outputs_of, undrawn
+from tangent_jax.train.objective import (
+    Objective,
+    alone,
+    check_data,
+    check_targets,
+    checked_objective,
+    make_objective,
+    outputs_of,
+    undrawn,
+)
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.targets import Predict, output_shape, started
 
@@ -156,7 +165,11 @@ def fit(
     """
     whole_number("fit", "epochs", epochs, 1)
     dw, predict = started("fit", predict, start), trees.as_pytree(predict)
-    objective, optimizer, metrics = objective or make_objective(), as_data("fit", optimizer or adam()), metrics or {}
+    objective, optimizer, metrics = (
+        checked_objective("fit", objective, make_objective),
+        as_data("fit", optimizer or adam()),
+        metrics or {},
+    )
     source = as_source("fit", data, key)
     if isinstance(source, Batches):
         check_data("fit", predict, dw, source, objective)
@@ -234,7 +247,9 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     ones: Any = np.ones(len(rows), np.float32)
     keys = step_keys(data, 0, 0, 1)
     bare, batch = dataclasses.replace(training, metrics=()), Batch(data.inputs[rows], data.targets[rows], ones, keys[0])
-    return program(lambda t, state, batch: (t.start(state.dw), t.step(state, batch, 0.0)[0]), bare, state, batch)
+    return program(
+        lambda t, state, batch, at: (t.start(state.dw), t.step(state, batch, at)[0]), bare, state, batch, 0.0
+    )
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:

@@ -28,7 +28,7 @@ from tangent_jax.train.fit import (
     step_keys,
     summary,
 )
-from tangent_jax.train.objective import Objective, check_data, make_objective
+from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
 from tangent_jax.train.targets import Predict, started
 
@@ -69,7 +69,10 @@ def fit_many(
     require(len(runs) >= 1, "fit_many", "at least one run", "none")
     whole_number("fit_many", "epochs", epochs, 1)
     dw, predict = started("fit_many", predict, start), trees.as_pytree(predict)
-    objective, optimizer = objective or make_objective(), as_data("fit_many", optimizer or adam())
+    objective, optimizer = (
+        checked_objective("fit_many", objective, make_objective),
+        as_data("fit_many", optimizer or adam()),
+    )
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
         require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)

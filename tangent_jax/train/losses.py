@@ -98,7 +98,7 @@ class RescaledSquare(SquareLoss):
         return self.kappa * y, 2 / classes * (1 + (self.alpha - 1) * y)
 
     def check(self, function: str, targets: Any, classes: int | None) -> None:
-        as_labels(function, targets, classes)
+        check_labels(function, targets, classes)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
@@ -116,11 +116,12 @@ class MeanSquared(SquareLoss):
         return t, jnp.full_like(t, 2 / classes, dtype=jnp.result_type(float))
 
     def check(self, function: str, targets: Any, classes: int | None) -> None:
-        if targets.ndim == 1:
-            as_labels(function, targets, classes)
+        if targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer) and classes != 1:
+            check_labels(function, targets, classes)
             return
-        got = f"shape {targets.shape}"
-        require(targets.shape[1:] == (classes,), function, f"targets of the outputs' shape (n, {classes})", got)
+        got, do = f"shape {targets.shape}", "Pass targets[:, None]" if targets.ndim == 1 else ""
+        require(classes is not None, function, "outputs of shape (b, c)", "others")
+        require(targets.shape[1:] == (classes,), function, f"targets of the outputs' shape (n, {classes})", got, do)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
@@ -137,7 +138,7 @@ class CrossEntropy(Loss):
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
 
     def check(self, function: str, targets: Any, classes: int | None) -> None:
-        as_labels(function, targets, classes)
+        check_labels(function, targets, classes)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
@@ -149,6 +150,13 @@ class FunctionLoss(Loss):
 
     def __call__(self, outputs: Array, targets: Array, *key: Array) -> Array:
         return self.function(outputs, targets, *key)
+
+
+def check_labels(function: str, targets: Any, classes: int | None) -> None:
+    """Raises InputError for outputs that are no class scores "b c", or targets that are no class indices "n" of
+    them."""
+    require(classes is not None, function, "outputs of shape (b, c)", "others")
+    as_labels(function, targets, classes)
 
 
 def as_loss(loss: Loss | Callable) -> Loss:

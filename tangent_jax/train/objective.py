@@ -74,6 +74,7 @@ class Objective:
     def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
         """The loss of each example, "b", each evaluated alone."""
         if isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed):
+            require(key is not None, "objective", "a loss that does not draw, but in `fit`", "a Keyed loss")
             assert key is not None
             return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
         return alone(self.loss, outputs, targets)
@@ -96,6 +97,14 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
         return value[0]
 
     return jax.vmap(of_one)(outputs, targets, *keys)
+
+
+def checked_objective(function: str, objective: Any, default: Callable[[], Objective]) -> Objective:
+    """The objective, or the default for None; InputError for what is none, such as a loss or its name."""
+    objective = default() if objective is None else objective
+    do = "Pass tj.make_objective(loss)"
+    require(isinstance(objective, Objective), function, "an objective", type(objective).__name__, do)
+    return objective
 
 
 def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array:

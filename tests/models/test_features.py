@@ -158,6 +158,16 @@ def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
     assert len([*tmp_path.iterdir()]) == 3
 
 
+def test_code_that_changes_in_one_process_gets_new_rows(tmp_path, monkeypatch):
+    """JAX compiles a function once; the rows of a model whose code was mended are computed by the new code."""
+    model = Users(MODEL.config)
+    before = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+    plain = VisionTransformer.apply
+    monkeypatch.setattr(Users, "apply", lambda self, *arguments: 3.0 * plain(self, *arguments))
+    after = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+    assert_rel_close(np.asarray(after.inputs), 3.0 * np.asarray(before.inputs))
+
+
 def test_a_shape_that_apply_does_not_give_writes_no_row(tmp_path):
     model = Users(MODEL.config, said=(10,))
     with pytest.raises(InputError, match=r"of shape \(10,\) as the model says; got shape \(5, 12\) from apply"):

@@ -10,9 +10,10 @@ from dp_accounting import GaussianDpEvent, pld
 from helpers import TOLERANCE, assert_rel_close, private_task, products
 
 from tangent_jax.core import InputError, trees
+from tangent_jax.models.signals import Use
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
-from tangent_jax.privacy.clipping import clipped_sum
-from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.clipping import clip_scales, clipped_sum
+from tangent_jax.privacy.norms import clipped_sum_closed_form, kernel_norm
 from tangent_jax.train.losses import as_loss, make_loss
 
 VARIANTS = {
@@ -221,3 +222,19 @@ def test_poisson_sampling_needs_less_and_spends_no_more_than_asked():
     found = noise_multiplier_of(3.0, 1e-5, 200, sampling_rate=0.02)
     assert found < 0.3 * noise_multiplier_of(3.0, 1e-5, 200)
     assert 2.99 < epsilon_of(found, 200, 1e-5, sampling_rate=0.02) <= 3.0
+
+
+def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
+    """Rounding took the Gram sum of such an example below its norm: it moved the sum by up to 627 C."""
+    rng = np.random.default_rng(0)
+    for offset in (1e2, 1e3, 1e4, 1e5):
+        x = (rng.standard_normal((6, 40, 64)) + offset * rng.standard_normal(64)).astype(np.float32)
+        s = rng.standard_normal((6, 40, 32)).astype(np.float32)
+        s -= s.mean(1, keepdims=True)  # sum_t s_t = 0: what all tokens share cancels
+        use = Use("kernel", "btd,df->btf", jnp.asarray(x))
+        exact = np.einsum("btd,btf->bdf", x.astype(np.float64), s.astype(np.float64))
+        squared, rounding = kernel_norm(use, jnp.asarray(s))
+        scales, _, bad = clip_scales(squared, jnp.ones(6), 0.01, rounding)
+        norms = np.sqrt(np.sum(exact**2, (1, 2)))
+        assert int(bad) == 0
+        assert (np.asarray(scales, np.float64) * norms <= 0.01 * (1 + 1e-5)).all(), offset

@@ -442,3 +442,25 @@ def test_an_optimiser_that_wants_the_loss_is_refused():
     plateau = optax.contrib.reduce_on_plateau()
     with pytest.raises(InputError, match="an optimiser of gradients alone"):
         fit_private(linear, Batches(*points()), mechanism=MECHANISM, start=START, optimizer=plateau)
+
+
+def test_a_function_that_says_itself_how_it_is_batched_is_refused():
+    """Under vmap such a function sees the micro-batch: the sum moved by 3.4 C."""
+
+    @jax.custom_batching.custom_vmap
+    def centred(z):
+        return z
+
+    @centred.def_vmap
+    def rule(size, batched, z):
+        return z - z.mean(0), True
+
+    def predict(dw, x):
+        return centred(linear(dw, x))
+
+    def called(dw, x):
+        return jax.pure_callback(lambda z: z, linear(dw, x), linear(dw, x), vmap_method="expand_dims")
+
+    for function, name in ((predict, "custom_vmap_call"), (called, "pure_callback")):
+        with pytest.raises(InputError, match=f"a predictor and a loss that vmap batches; got {name}"):
+            fit_private(function, Batches(*points()), mechanism=MECHANISM, start=START)

@@ -195,6 +195,22 @@ def test_a_coupled_loss_trains_on_no_padding():
     assert_rel_close(padded(8), padded(5))
 
 
+def test_what_is_not_asked_for_is_no_padding_either():
+    """Row 0 holds NaN and is left out; it was the padding, and 0 * NaN is NaN."""
+    x = X.mean(1)
+    x[0] = np.nan
+    data = Batches(x, Y, jax.random.key(0), rows=np.arange(1, 20), batch_size=8)
+    fitted = fit(lambda dw, x: x @ dw, data, start=START, epochs=1)
+    assert np.isfinite(np.asarray(fitted.dw)).all()
+    assert np.isfinite(distance_bound(lambda dw, x: x @ dw, fitted.dw, data, make_objective(penalty=0.1)))
+
+    def unit_length(dw, x):
+        return (x / jnp.linalg.norm(x, axis=-1, keepdims=True)) @ dw
+
+    unit = fit(unit_length, [(x[1:9], Y[1:9]), (x[9:12], Y[9:12])], start=START, epochs=1)
+    assert np.isfinite(np.asarray(unit.dw)).all()
+
+
 def test_regression_trains_on_targets_of_any_shape_with_metrics_that_the_caller_names():
     target = np.random.default_rng(2).standard_normal((70, 7)).astype(np.float32)
     data = batches(targets=target)

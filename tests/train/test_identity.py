@@ -1,6 +1,7 @@
 """Identities tell runs apart by models, data, functions and what they hold; checkpoints that do not fit are refused."""
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from helpers import predictor
 from tangent_jax.core import InputError, identity
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs
+from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.objective import make_objective
@@ -184,6 +185,35 @@ def test_a_global_that_changes_under_a_function_is_another_run_in_the_same_proce
     assert (np.asarray(second.dw) == np.asarray(fresh.dw)).all()
 
 
+def test_an_optimisers_use_of_the_progress_is_in_its_program(tmp_path):
+    def falling(power):
+        def update(gradient, state, dw=None, *, progress=0.0, **_):
+            return jax.tree.map(lambda g: -0.1 * (1 - progress) ** power * g, gradient), state
+
+        return optax.GradientTransformationExtraArgs(lambda dw: optax.EmptyState(), update)
+
+    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "folder": tmp_path}
+    first, second = (fit(predict, data, optimizer=falling(power), **options) for power in (1, 3))
+    assert first.run != second.run
+    assert (np.asarray(first.dw) != np.asarray(second.dw)).any()
+
+
+def test_a_program_over_two_axes_is_the_same_in_another_process():
+    """The repr of a set of axes depends on the hash seed."""
+    code = """
+import jax, numpy as np
+from functools import partial
+from jax.sharding import Mesh, PartitionSpec as P
+from tangent_jax.core.identities import program
+mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), ("alpha", "beta", "gamma"))
+f = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("alpha", "beta"), out_specs=P("alpha", "beta"))
+print(program(f, np.zeros((4, 4), "float32")))
+"""
+    seeds = [{**os.environ, "PYTHONHASHSEED": seed} for seed in "123"]
+    runs = {subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True, env=e) for e in seeds}
+    assert len(runs) == 1
+
+
 def measured(test, row, dw):
     return {"test": float(jnp.sum(test @ dw))}
 
@@ -307,6 +337,16 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), make_objective(lambda z, y: z), start=START),
             r"a loss or metric of shape \(1,\) for one example; got \(1, 3\)",
         ),
+        (lambda: fit(predict, Batches(X, Y, KEY), "mse", start=START), "an objective; got str. Pass tj.make_objective"),
+        (
+            lambda: fit(predict, Batches(X, X[:, 0], KEY), make_objective("mse"), start=START),
+            r"of the outputs' shape \(n, 3\); got shape \(300,\). Pass targets\[:, None\]",
+        ),
+        (
+            lambda: fit(lambda dw, x: (x @ dw)[:, None], Batches(X, Y, KEY), make_objective("ce"), start=START),
+            r"outputs of shape \(b, c\)",
+        ),
+        (lambda: evaluate(predict, START, Batches(X, Y), squared_error), r"squared_error: expected targets of shape"),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
             "metrics of other names than epoch, loss",
