@@ -282,13 +282,14 @@ def solve_linear(
 ) -> Tree:
     """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
     r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)
-    target, none = tolerance * norm_of(right), jnp.zeros(())
-    state = State(problem.zero, problem.zero, r, p, rz, target, none)
+    norm = norm_of(right)
+    target = tolerance * norm
+    state = State(problem.zero, problem.zero, r, p, rz, target, jnp.zeros(()))
     state = jax.tree.map(jnp.array, state)  # copies: `_advance` gives its state up
     for _ in range(passes):
-        state, norm = _advance(state, problem.product(state.p, outputs), inverse)
         if norm <= target:
             break
+        state, norm = _advance(state, problem.product(state.p, outputs), inverse)
     return state.offset
 
 

@@ -165,10 +165,7 @@ def make_problem(
             none of the loss, weights that are no example weights.
     """
     check_leaves(function, predict, like)
-    predict, batches = trees.as_pytree(predict), as_batches(function, data)
-    if batches is not data:
-        batches = as_batches(function, data, passes.pass_batch(predict, like, batches.inputs))
-    zero = jax.tree.map(jnp.zeros_like, like)
+    predict, batches, zero = trees.as_pytree(predict), as_batches(function, data), jax.tree.map(jnp.zeros_like, like)
     shape = check_data(function, predict, like, batches, objective)
     require(len(shape) == 1, function, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
     (classes,), x = shape, batches.inputs[batches.rows[:2]]
@@ -176,8 +173,10 @@ def make_problem(
     v = checked_weights(function, example_weights, len(batches), dtype)
     check_affine(function, predict, like, x)
     is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
-    size = passes.kept_bytes(predict, like, batches.inputs, batches.batch_size) * batches.steps
-    keeps = keep and size <= passes.room()
+    if batches is not data:
+        batches = as_batches(function, data, passes.pass_batch(predict, zero, batches.inputs))
+    each = partial(passes.kept_bytes, predict, zero, batches.inputs)
+    keeps = keep and each(batches.batch_size) * batches.steps <= passes.room()
     return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
 
 
