@@ -16,7 +16,7 @@ from helpers import assert_rel_close, private_task
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import Dual, InputError, trees
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.audit import epsilon_lower_bound
@@ -417,16 +417,19 @@ def test_one_example_that_is_not_finite_does_not_stop_a_private_run():
 
 @dataclasses.dataclass(frozen=True)
 class Coupled(VisionTransformer):
-    """A model whose `dual` lets examples see each other, in one of three ways."""
+    """A model whose `dual` lets examples see each other, in one of four ways; the last only where dw is not 0."""
 
     way: str = "mean"
 
     def dual(self, pairs, x, start=0):
         changed = {"mean": lambda: x - x.mean(0), "roll": lambda: jnp.roll(x, 1, 0), "rank": lambda: jnp.sort(x, 0)}
+        if self.way == "square":
+            y, dy = super().dual(pairs, x, start)
+            return Dual(y, dy * (1 + dy.mean(0)))
         return super().dual(pairs, changed[self.way](), start)
 
 
-@pytest.mark.parametrize("way", ["mean", "roll", "rank"])
+@pytest.mark.parametrize("way", ["mean", "roll", "rank", "square"])
 @pytest.mark.parametrize("output", ["total", "tangent"])
 def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(way, output):
     """A `dual` that takes x - x.mean(0) moved the sum by 4.07 C (FOUND, 47); at dw = 0 all tangents are 0."""

@@ -78,6 +78,7 @@ import jax, jax.numpy as jnp
 
 ALPHA = 1.0
 
+@jax.jit
 def helper(x):
     return 1.0 * x
 
@@ -144,6 +145,9 @@ NO_CHANGES = {
 }
 
 
+SGD = optax.sgd(0.1)  # one object: another would be compiled anew
+
+
 def user_module(change=("", "")):
     """The user's module after an edit, as a new process would import it."""
     module = types.ModuleType("user")
@@ -152,7 +156,7 @@ def user_module(change=("", "")):
 
 
 def trained(predict, folder):
-    options = {"optimizer": optax.sgd(0.1), "epochs": 2}
+    options = {"optimizer": SGD, "epochs": 2}
     data = Batches(X[:64], Y[:64], KEY, batch_size=32)
     return fit(predict, data, make_objective("mse"), start=START, folder=folder, **options)
 

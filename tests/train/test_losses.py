@@ -37,7 +37,7 @@ class Huber(losses.Loss):
 
     def __call__(self, outputs, targets):
         away = jnp.abs(outputs - targets)
-        return jnp.where(away < 1, away**2 / 2, away - 0.5).sum(-1)
+        return 3 * jnp.where(away < 1, away**2 / 2, away - 0.5).sum(-1)
 
 
 @pytest.mark.parametrize(
