@@ -24,7 +24,7 @@ from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 
-ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at most 1 on cancelling tokens
+ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at most 0.03 on tokens that cancel
 
 
 def clipped_sum_closed_form(
@@ -79,13 +79,13 @@ def kernel_norm(use: Use, s: Array) -> tuple[Array, Array]:
     axes, x = layout(use), jnp.asarray(use.x)
     rows, flowing = axes.rows(x), axes.signals(s)
     inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
+    lengths = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
+    largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1) * (tokens > 1)  # (sum_t |x_t| |s_t|)^2, over the heads
     if inputs * outputs < tokens**2:
         squared = jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
-        return squared, jnp.zeros_like(squared)
+        return squared, (ROUNDING * jnp.finfo(squared.dtype).eps) ** 2 * largest
     grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
-    largest = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
-    rounding = ROUNDING * jnp.finfo(grams.dtype).eps * jnp.sum(jnp.square(jnp.sum(largest, 1)), -1)
-    return jnp.sum(grams, (1, 2, 3)), rounding if tokens > 1 else jnp.zeros_like(rounding)
+    return jnp.sum(grams, (1, 2, 3)), ROUNDING * jnp.finfo(grams.dtype).eps * largest
 
 
 def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -> Tree:
