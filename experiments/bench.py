@@ -105,9 +105,8 @@ def many(how: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array,
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
     states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(MODELS // at_once)]
     epoch = inspect.unwrap(train_epoch_many)
-    keys = jax.random.split(jax.random.key(0), order.shape[:2])
     training = Training(predict, tj.make_objective(), tj.adam(1e-5))
-    data = ((x, labels), (order, jnp.ones(order.shape), keys), 0.0)
+    data = ((x, labels), (order, jnp.ones(order.shape), None), 0.0)
     name = f"{MODELS} models' TAFT-1 steps, {how}"
     return compiled_step(
         name,

@@ -1,5 +1,6 @@
-"""Rows of an array or memory map, as an array that reads only the rows that are indexed."""
+"""Rows of an array or memory map: as an array that reads only the rows that are indexed, and run batch by batch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,3 +25,12 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.base[self.rows], dtype)
+
+
+def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> np.ndarray:
+    """run(x) of every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
+    parts = []
+    for start in range(0, len(x), size):
+        batch = np.asarray(x[start : start + size])
+        parts.append(run(np.concatenate([batch, np.zeros((size - len(batch), *x.shape[1:]), batch.dtype)])))
+    return np.concatenate([np.asarray(part) for part in parts])[: len(x)]

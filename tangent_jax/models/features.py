@@ -23,7 +23,7 @@ from jax import Array
 from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
-from tangent_jax.core.rows import Rows
+from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
@@ -179,15 +179,9 @@ def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dty
     return model.apply(*prepared(model, w, x, dtype), start, stop)
 
 
-def in_batches(run: Callable[[Any], Array], x: np.ndarray) -> np.ndarray:
-    """`run` over x, "n ...", in batches of one shape; small ones on a CPU, where they stay in its caches."""
-    size = 8 if jax.default_backend() == "cpu" else CHUNK
-    parts = []
-    for start in range(0, len(x), size):
-        batch = x[start : start + size]
-        padded = np.concatenate([batch, np.zeros((size - len(batch), *x.shape[1:]), x.dtype)])
-        parts.append(run(padded)[: len(batch)])
-    return np.concatenate([np.asarray(part) for part in parts])
+def run_size() -> int:
+    """The rows that a trunk runs at once: few on a CPU, where they stay in its caches."""
+    return 8 if jax.default_backend() == "cpu" else CHUNK
 
 
 Chunks = Iterator[tuple[np.ndarray, list[int]]]
@@ -215,7 +209,7 @@ def from_images(
                 skipped.append(i)
             else:
                 images[i] = image
-        yield (in_batches(trunk, images) if stage else images), skipped
+        yield (in_batches(trunk, images, run_size()) if stage else images), skipped
 
 
 def from_rows(
@@ -225,4 +219,4 @@ def from_rows(
     cached, where = source
     for chunk in chunks:
         x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for i in rows.rows(chunk)]])
-        yield (x if trunk is None else in_batches(trunk, x)), []
+        yield (x if trunk is None else in_batches(trunk, x, run_size())), []

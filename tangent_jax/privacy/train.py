@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -52,12 +52,11 @@ def clip(
     """The clipped sum of one micro-batch: norms in closed form for a model of the protocol, else vmapped gradients."""
     options: Any = {"loss": objective.loss, "clip_norm": mechanism.clip_norm}
     if is_closed_form(predict):
-        assert isinstance(predict, Predictor)
         return clipped_sum_closed_form(predict, dw, x, y, present, **options)
     return clipped_sum(predict, dw, x, y, present, **options)
 
 
-def is_closed_form(predict: Any) -> bool:
+def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
     """True where norms come from the model's `dual`."""
     return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
@@ -164,10 +163,8 @@ def fit_private(
                 that is not finite.
     """
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
-    objective, optimizer = (
-        checked_objective("fit_private", objective, default_objective),
-        as_data("fit_private", optimizer or momentum()),
-    )
+    objective = checked_objective("fit_private", objective, default_objective)
+    optimizer = as_data("fit_private", optimizer or momentum())
     batches = as_batches("fit_private", data, 64)
     check_private(predict, dw, batches, mechanism, objective)
     check_optimizer(optimizer, dw)
@@ -245,8 +242,8 @@ def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: O
 def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
     """Raises InputError where a model's closed form lets an example of a batch see another.
 
-    At a random step, on a whole micro-batch: one example's clipped gradient must be the same beside the others, beside
-    others that are not finite, which any use of them would show, and beside itself many times over.
+    At a random step, on a whole micro-batch: the norm of one example's gradient must be the same beside the others,
+    beside others that are not finite, which any use of them would show, and beside itself many times over.
     """
     x, rng = as_floats(predict, x), np.random.default_rng(0)
     at = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype), dw)

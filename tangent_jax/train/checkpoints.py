@@ -70,10 +70,10 @@ class Checkpoint:
 class History:
     """The rows of a run, and the values measured at each; `measure`: the name of the measurement, None without one."""
 
-    def __init__(self, measure: str | None = None) -> None:
+    def __init__(self) -> None:
         self.rows: list[Row] = []
         self.measured: list[Row] = []
-        self.measure = measure
+        self.measure: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,7 +88,7 @@ class History:
         require(is_named, function, "None or {name: number} from on_step", repr(returned)[:60])
         self.rows.append(row)
         self.measured.append(measured | {name: as_number(function, name, value) for name, value in returned.items()})
-        return self.merged()[-1]
+        return {**row, **self.measured[-1]}
 
     def merged(self) -> list[Row]:
         """Each row with the values measured at it."""

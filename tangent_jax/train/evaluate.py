@@ -5,6 +5,7 @@ A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accurac
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, identity, require, trees, whole_number
 from tangent_jax.core.identities import program
+from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.objective import alone
 from tangent_jax.train.targets import Predict, as_labels, called
@@ -40,12 +42,8 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
     """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded)."""
     inputs = as_inputs("outputs", inputs)
     require(len(inputs), "outputs", "at least one input", "none")
-    n, size, parts = len(inputs), min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)), []
-    for start in range(0, n, size):
-        x = np.asarray(inputs[start : start + size])
-        x = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        parts.append(called(trees.as_pytree(predict), dw, x))
-    return np.concatenate([np.asarray(part) for part in parts])[:n]
+    size = min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs))
+    return in_batches(partial(called, trees.as_pytree(predict), dw), inputs, size)
 
 
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
@@ -54,9 +52,7 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     Raises: InputError for outputs that are not finite, or accuracy of targets that are no class indices.
     """
     batches = as_batches("evaluate", data)
-    whole = len(batches.rows) == len(batches.targets) and (np.diff(batches.rows) == 1).all()
-    inputs, targets = (batches.inputs if whole else batches.inputs[batches.rows]), batches.targets[batches.rows]
-    values = outputs(predict, dw, inputs)
+    values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
     if metric is accuracy:
         as_labels("evaluate", targets, values.shape[-1])
     bad = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))

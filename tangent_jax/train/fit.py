@@ -24,6 +24,7 @@ from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.objective import (
+    Keyed,
     Objective,
     alone,
     check_data,
@@ -109,6 +110,11 @@ class Training:
         sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
         return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
 
+    @property
+    def draws(self) -> bool:
+        """True where a step needs a key."""
+        return isinstance(self.predict, Keyed) or self.objective.draws
+
     def start(self, dw: Tree) -> State:
         """The state before the first step."""
         return State(dw, self.optimizer.init(dw))
@@ -156,8 +162,8 @@ def fit(
                 on_step: called after every epoch with its row of the history and dw, whose memory the next epoch takes
                 (copy it to keep it); the mapping that it returns is added to the row;
                 folder: a killed run goes on from its last finished epoch there. All that decides dw names the run:
-                data, start, settings, and the program of a step. A resumed row has the values of `on_step` only if
-                that has a name, as `Measure` has.
+                data, start, settings, and the program of a step. A resumed row has its metrics and the values of
+                `on_step` only where that is None or has a name, as `Measure` has.
     Returns:    Fitted.
     Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
@@ -165,11 +171,8 @@ def fit(
     """
     whole_number("fit", "epochs", epochs, 1)
     dw, predict = started("fit", predict, start), trees.as_pytree(predict)
-    objective, optimizer, metrics = (
-        checked_objective("fit", objective, make_objective),
-        as_data("fit", optimizer or adam()),
-        metrics or {},
-    )
+    objective = checked_objective("fit", objective, make_objective)
+    optimizer, metrics = as_data("fit", optimizer or adam()), metrics or {}
     source = as_source("fit", data, key)
     if isinstance(source, Batches):
         check_data("fit", predict, dw, source, objective)
@@ -192,7 +195,7 @@ def fit(
         for epoch in range(len(history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
             for inputs, targets, order, present in epoch_chunks(source, epoch, check):
-                keys = step_keys(source, epoch, steps, len(order))
+                keys = step_keys(source, epoch, steps, len(order)) if training.draws else None
                 state, per_step = train_epoch(
                     training, state, (inputs, targets), (order, present, keys), epoch / epochs
                 )
@@ -233,9 +236,12 @@ def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray,
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
-    """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key; None for data without one."""
-    if not isinstance(data, Batches):
-        return None
+    """Keys "k" of `count` steps from `first` of an epoch, folded from the data's key.
+
+    Raises: InputError for data without one.
+    """
+    expected, do = "Batches with a key, where the predictor or the loss draws", "Pass Batches(inputs, targets, key)"
+    require(isinstance(data, Batches), "fit", expected, type(data).__name__, do)
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
     return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
@@ -245,8 +251,8 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     """The fingerprint of a training's computation, its numbers and metrics apart: the optimiser's start, and a step."""
     rows = data.rows[:1].repeat(data.batch_size)
     ones: Any = np.ones(len(rows), np.float32)
-    keys = step_keys(data, 0, 0, 1)
-    bare, batch = dataclasses.replace(training, metrics=()), Batch(data.inputs[rows], data.targets[rows], ones, keys[0])
+    key = step_keys(data, 0, 0, 1)[0] if training.draws else None
+    bare, batch = dataclasses.replace(training, metrics=()), Batch(data.inputs[rows], data.targets[rows], ones, key)
     return program(
         lambda t, state, batch, at: (t.start(state.dw), t.step(state, batch, at)[0]), bare, state, batch, 0.0
     )

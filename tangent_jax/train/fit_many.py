@@ -37,10 +37,10 @@ from tangent_jax.train.targets import Predict, started
 def train_epoch_many(
     training: Training, states: State, data: tuple[Array, Array], steps: Steps, progress: Any
 ) -> tuple[State, Array]:
-    """The steps of every model, "k s b" and keys "k s", on (inputs, targets); states and sums, "k s m"."""
+    """The steps of every model, "k s b" and keys "k s" or None, on (inputs, targets); states and sums, "k s m"."""
     inputs, targets = data
 
-    def step(state: State, rows: Array, present: Array, key: Array) -> tuple[State, Array]:
+    def step(state: State, rows: Array, present: Array, key: Array | None) -> tuple[State, Array]:
         return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
 
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
@@ -69,10 +69,8 @@ def fit_many(
     require(len(runs) >= 1, "fit_many", "at least one run", "none")
     whole_number("fit_many", "epochs", epochs, 1)
     dw, predict = started("fit_many", predict, start), trees.as_pytree(predict)
-    objective, optimizer = (
-        checked_objective("fit_many", objective, make_objective),
-        as_data("fit_many", optimizer or adam()),
-    )
+    objective = checked_objective("fit_many", objective, make_objective)
+    optimizer, metrics = as_data("fit_many", optimizer or adam()), metrics or {}
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
         require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)
@@ -81,7 +79,7 @@ def fit_many(
     shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
     do = "Pass rows= of the same features"
     require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
-    data, results, metrics = runs[0].resident(), {}, metrics or {}
+    data, results = runs[0].resident(), {}
     training = Training(predict, objective, optimizer, tuple(metrics.values()))
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):
@@ -92,8 +90,8 @@ def fit_many(
                 began = time.perf_counter()
                 order = zip(*(run.order(epoch) for run in together), strict=True)
                 orders, present = (np.stack(parts, 1) for parts in order)
-                keys = jnp.stack([step_keys(run, epoch, 0, run.steps) for run in together], 1)
-                steps = orders, present, keys
+                keys = [step_keys(run, epoch, 0, run.steps) for run in together] if training.draws else None
+                steps = orders, present, None if keys is None else jnp.stack(keys, 1)
                 states, sums = train_epoch_many(training, states, data, steps, epoch / epochs)
                 totals = np.asarray(sums, np.float64).sum(0)
                 seconds = (time.perf_counter() - began) / len(together)

@@ -71,9 +71,14 @@ class Objective:
         """F(dw) on a batch with these outputs, "b c"."""
         return jnp.sum(self.losses(outputs, y, key) * present) / present.sum() + self.ridge(dw)
 
+    @property
+    def draws(self) -> bool:
+        """True where the loss draws random numbers."""
+        return isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed)
+
     def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
         """The loss of each example, "b", each evaluated alone."""
-        if isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed):
+        if self.draws:
             require(key is not None, "objective", "a loss that does not draw, but in `fit`", "a Keyed loss")
             assert key is not None
             return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
@@ -165,30 +170,26 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     batches = as_batches("distance_bound", data, 64)
     total, n = jax.grad(objective.ridge)(dw), len(batches)
     for inputs, targets, order, present in batches.chunks(*batches.in_order()):
-        part, _, _ = summed_gradient(trees.as_pytree(predict), dw, inputs, targets, order, present, objective)
+        part = summed_gradient(trees.as_pytree(predict), dw, inputs, targets, order, present, objective)
         total = trees.plus(total, trees.scaled(1 / n, part))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 
 @jax.jit
 def summed_gradient(
-    predict: Predict, dw: Tree, inputs: Array, targets: Array, order: Array, example_weights: Array,
-    objective: Objective,
-) -> tuple[Tree, Array, Array]:  # fmt: skip
-    """The gradient of the weighted sum of losses over the rows of `order`, "k b", without the penalty; that sum; the
-    outputs, "k b c". A row of example weight 0 is padding and adds nothing, whatever its numbers are.
+    predict: Predict, dw: Tree, inputs: Array, targets: Array, order: Array, present: Array, objective: Objective
+) -> Tree:
+    """The gradient of the sum of losses over the rows of `order`, "k b", without the penalty.
+
+    `present`, "k b", is 1, or 0 where a row fills up a batch: its loss is left out.
     """
 
-    def add(total: tuple[Tree, Array], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Array], Array]:
-        rows, v = batch
+    def add(total: Tree, batch: tuple[Array, Array]) -> tuple[Tree, None]:
+        rows, here = batch
 
-        def value(dw: Tree) -> tuple[Array, Array]:
-            outputs = predict(dw, inputs[rows])
-            return jnp.sum(jnp.where(v > 0, objective.losses(outputs, targets[rows]) * v, 0)), outputs
+        def value(dw: Tree) -> Array:
+            return jnp.sum(objective.losses(predict(dw, inputs[rows]), targets[rows]) * here)
 
-        (losses, outputs), gradient = jax.value_and_grad(value, has_aux=True)(dw)
-        return (trees.plus(total[0], gradient), total[1] + losses.astype(total[1].dtype)), outputs
+        return trees.plus(total, jax.grad(value)(dw)), None
 
-    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
-    (gradient, losses), outputs = jax.lax.scan(add, zero, (order, example_weights))
-    return gradient, losses, outputs
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, dw), (order, present))[0]

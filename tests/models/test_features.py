@@ -61,7 +61,7 @@ def test_images_are_kept_as_decoded(tmp_path):
 def count_trunk(monkeypatch):
     calls = []
     run = module.in_batches
-    monkeypatch.setattr(module, "in_batches", lambda f, x: calls.append(len(x)) or run(f, x))
+    monkeypatch.setattr(module, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
     return calls
 
 
