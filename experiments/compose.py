@@ -170,4 +170,4 @@ def greedy(method: Method, store: tj.Store) -> float:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, processes=True)

@@ -76,4 +76,4 @@ def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, processes=True)

@@ -1,9 +1,16 @@
-"""The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout."""
+"""The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout.
 
+A binary that takes `processes` runs as one job of several processes, of which process 0 alone writes: in the others
+--out is a folder that is deleted at the end, and nothing is printed on stdout.
+"""
+
+import atexit
 import json
 import os
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +19,13 @@ import jax
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from tangent_jax.core import check_stop, refusal, request_stop, require
+from tangent_jax.core import check_stop, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
+
+flags.DEFINE_integer("devices", None, "Devices that each process uses; unset: all.", 1)
+flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0 of a job; unset: as the cluster says, or no job.")
+flags.DEFINE_integer("processes", None, "Processes of the job, with --coordinator.", 1)
+flags.DEFINE_integer("process_id", None, "This process, from 0, with --coordinator.", 0)
 
 
 def out_folder() -> Path:
@@ -30,7 +42,8 @@ def finish(result: dict[str, Any], **more: Any) -> None:
     except ValueError as error:
         raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
     write_whole(out_folder() / "result.json", text + "\n")
-    print(line)
+    if placement.is_writer():
+        print(line)
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -47,11 +60,14 @@ def stop(number: int, _: object) -> None:
     signal.signal(number, lambda *_: sys.exit(128 + number))
 
 
-def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
+def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
     """Runs a binary; bad input is one line on stderr and exit code 1, an interruption a line about going on.
 
-    `commands`: the values of the one argument besides the flags; main is called with it.
+    `commands`: the values of the one argument besides the flags; main is called with it. `processes`: whether several
+    processes may run it as one job.
     """
+    for name in ("devices", "coordinator", "processes", "process_id"):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
@@ -60,7 +76,7 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
         try:
             good = len(given) == 1 and given[0] in commands if commands else not given
             require(good, name, expected, " ".join(given) or "none")
-            check_device(name)
+            join(name, processes)
             if "out" in flags.FLAGS:
                 expanded("flags, --out", flags.FLAGS.out)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,16 +85,16 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
-            sys.exit(1)
+            leave(1)
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            sys.exit(1)
+            leave(1)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
             expected = "enough memory" if is_memory else "a computation without error"
             print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
-            sys.exit(1)
+            leave(1)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
@@ -86,9 +102,34 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
     app.run(guarded)
 
 
-def check_device(name: str) -> None:
-    """Raises InputError where JAX_PLATFORMS names a device that does not exist."""
+def join(name: str, processes: bool) -> None:
+    """Joins the job that flags or a cluster name, and takes the devices that are asked for."""
+    F: Any = flags.FLAGS
+    check_device(name, lambda: placement.start(F.coordinator, F.processes, F.process_id))
+    placement.use_devices(F.devices)
+    do = "Start one process, which uses all devices of its host"
+    require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
+    if not placement.is_writer() and "out" in F:
+        scratch = tempfile.TemporaryDirectory()
+        F.out = scratch.name
+        atexit.register(scratch.cleanup)
+
+
+def leave(code: int) -> None:
+    """Ends the process after an error: one of a job at once, as its end would wait for the others'."""
+    if jax.process_count() == 1:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if placement.is_writer():
+        time.sleep(1)  # it coordinates the others, which are leaving too
+    os._exit(code)
+
+
+def check_device(name: str, start: Callable[[], None]) -> None:
+    """Starts JAX; raises InputError where JAX_PLATFORMS names a device that does not exist."""
     try:
+        start()
         jax.devices()
     except (RuntimeError, AssertionError) as error:
         platform = os.environ.get("JAX_PLATFORMS", "")

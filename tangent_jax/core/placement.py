@@ -1,12 +1,23 @@
 """Placement on devices and processes.
 
-examples          over all local devices along the mesh's one axis, "examples", where they divide; the sums follow
-tangent weights   whole on every device
-files             written by process 0
+examples          over all devices along the mesh's one axis, "examples"; the sums over them follow
+weights, dw       whole on every device; where they take more than a quarter of a device's memory, each leaf is divided
+                  along its longest axis that the devices divide
+files             written by process 0, and read by it where a run goes on; the others get what it read
 random keys       drawn by process 0, known to all
+a stop            at the same step in all processes, whichever was asked
+
+Every computation is one logical program on global arrays, which XLA divides (GSPMD): noise, say, is added once. What
+differs between numbers of devices is the order in which sums over examples are formed, and so their last bits.
 """
 
-from typing import Any
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,33 +26,122 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tangent_jax.core import progress
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.core.notation import Tree
 
+T = TypeVar("T")
+START_SECONDS = 300  # that processes of a job wait for one another
+_used: list[int | None] = [None]
+_agreements = iter(range(1 << 62))
 
-def mesh() -> Mesh:
-    """All local devices, along one axis."""
-    return Mesh(np.array(jax.local_devices()), ("examples",))
+
+def use_devices(count: int | None) -> None:
+    """Uses the first `count` devices of every process from now on; None: all, as at the start.
+
+    Raises: InputError for more devices than there are.
+    """
+    there = jax.local_device_count()
+    do = "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N"
+    require(count is None or 1 <= count <= there, "use_devices", f"1 to {there} devices, as are there", count, do)
+    _used[0] = count
 
 
-def over_examples(array: Any, axis: int) -> Array:
-    """The array with `axis` divided over the mesh; whole on every device where the devices do not divide it."""
-    devices = mesh()
+def mesh(local: bool = False) -> Mesh:
+    """The devices that are used, of all processes or of this one, along one axis."""
+    processes = [jax.process_index()] if local else range(jax.process_count())
+    return Mesh(np.concatenate([jax.local_devices(process_index=p)[: _used[0]] for p in processes]), ("examples",))
+
+
+def width(count: int) -> int:
+    """The smallest number of rows, at least `count`, that the devices divide."""
+    return count + -count % mesh().size
+
+
+def divided(array: Any, axis: int, local: bool = False) -> Array:
+    """The array with `axis` divided over the mesh, whole on every device where the devices do not divide it.
+
+    Of an array on disk, or `Rows`, each process reads only the part of its devices.
+    """
+    devices = mesh(local)
     if devices.size == 1:
-        return jnp.asarray(array)
+        return jnp.asarray(np.asarray(array) if not isinstance(array, Array) else array)
     spec = PartitionSpec(*[None] * axis, "examples") if array.shape[axis] % devices.size == 0 else PartitionSpec()
-    return jax.device_put(array, NamedSharding(devices, spec))
+    return _put(array, NamedSharding(devices, spec))
 
 
-def replicated(tree: Tree) -> Tree:
-    """Every leaf whole on every device of the mesh."""
-    tree = jax.tree.map(jnp.asarray, tree)
-    return tree if mesh().size == 1 else jax.device_put(tree, NamedSharding(mesh(), PartitionSpec()))
+def replicated(tree: Tree, local: bool = False) -> Tree:
+    """Every array of the tree whole on every device of the mesh; what is no array stays."""
+    devices = mesh(local)
+    return jax.tree.map(lambda leaf: _on(leaf, devices, PartitionSpec()), tree)
+
+
+def placed(tree: Tree) -> Tree:
+    """The tree replicated; where it takes more than a quarter of a device's memory, each leaf divided."""
+    devices, limit = mesh(), memory()
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if _is_array(leaf))
+    if devices.size == 1 or limit is None or total <= limit // devices.size // 4:
+        return replicated(tree)
+
+    def spec(shape: tuple[int, ...]) -> PartitionSpec:
+        axes = [axis for axis, size in enumerate(shape) if size % devices.size == 0]
+        return PartitionSpec(*[None] * max(axes, key=lambda a: shape[a]), "examples") if axes else PartitionSpec()
+
+    return jax.tree.map(lambda leaf: _on(leaf, devices, spec(np.shape(leaf))), tree)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, Array | np.ndarray)
+
+
+def _on(leaf: Any, devices: Mesh, spec: PartitionSpec) -> Any:
+    if not _is_array(leaf):
+        return leaf
+    return jnp.asarray(leaf) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
+
+
+def _put(array: Any, sharding: NamedSharding) -> Array:
+    """The array under a sharding. In a job of several processes each gives its own part, which is not compared."""
+    is_array = isinstance(array, Array)
+    if is_array and (jax.process_count() == 1 or not array.is_fully_addressable):
+        return jax.device_put(array, sharding)
+    if is_array and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = _put(np.asarray(jax.random.key_data(array)), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+    array = np.asarray(array) if is_array else array
+    parts: dict[Any, np.ndarray] = {}  # read once, though several devices hold it
+
+    def read(index: Any) -> np.ndarray:
+        at = tuple((s.start, s.stop) for s in index)
+        if at not in parts:
+            parts[at] = np.asarray(array[index] if index else array)
+        return parts[at]
+
+    kind = jax.dtypes.canonicalize_dtype(array.dtype)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: read(index).astype(kind, copy=False))
+
+
+def on_host(array: Any) -> np.ndarray:
+    """The whole array on the host, also where other processes hold parts of it."""
+    if isinstance(array, Array) and not (array.is_fully_addressable or array.is_fully_replicated):
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    return np.asarray(array)
 
 
 def memory() -> int | None:
     """The bytes of all devices of the mesh together; None for devices that do not report them, such as a CPU."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats["bytes_limit"] * len(jax.local_devices()) if "bytes_limit" in stats else None
+    stats = mesh(local=True).devices[0].memory_stats() or {}
+    return stats["bytes_limit"] * mesh().size if "bytes_limit" in stats else None
+
+
+def machine_memory() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def resident_bytes() -> int:
+    """The most bytes of inputs that every device holds: a third of its memory; of a CPU's, the machine's divided."""
+    return (memory() or machine_memory()) // mesh().size // 3
 
 
 def is_writer() -> bool:
@@ -49,8 +149,120 @@ def is_writer() -> bool:
     return jax.process_index() == 0
 
 
-def agreed(value: np.ndarray) -> np.ndarray:
-    """Returns process 0's value in every process: a draw from entropy differs between them."""
+def agreed(value: Tree) -> Tree:
+    """Returns process 0's arrays in every process: a draw from entropy, say, differs between them."""
     if jax.process_count() == 1:
         return value
-    return np.asarray(multihost_utils.broadcast_one_to_all(value))
+    return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))
+
+
+def gathered(value: Any) -> np.ndarray:
+    """Every process's array of one shape, "p ..."."""
+    return np.asarray(multihost_utils.process_allgather(np.asarray(value))).reshape(-1, *np.shape(value))
+
+
+def together(function: Callable[[], T]) -> T:
+    """function() in every process; what one of them raises, all raise: none is left waiting for another.
+
+    Raises: InputError, OSError or KeyboardInterrupt, as function() does, with the first failing process's message.
+    """
+    if jax.process_count() == 1:
+        return function()
+    error, value = None, None
+    try:
+        value = function()
+    except (InputError, OSError, KeyboardInterrupt) as raised:
+        error = raised
+    kinds = [None, InputError, OSError, KeyboardInterrupt]
+    kind = next((i for i, k in enumerate(kinds) if k is not None and isinstance(error, k)), 0)
+    message = np.frombuffer(str(error).encode()[:500].ljust(500), np.uint8)
+    codes = gathered(np.array(kind))
+    if not codes.any():
+        return value  # pyright: ignore[reportReturnType]
+    first = int(np.flatnonzero(codes)[0])
+    text = gathered(message)[first].tobytes().decode(errors="replace").strip()
+    raise error or kinds[codes[first]](f"{text} (in process {first})")  # pyright: ignore[reportOptionalCall]
+
+
+def from_writer(function: Callable[[], T]) -> T:
+    """What function() gives in process 0, in all; it is called there alone, and what it raises, all raise."""
+    value: Any = together(lambda: function() if is_writer() else None)
+    if jax.process_count() == 1:
+        return value
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
+    size = int(agreed(np.array(len(content))))
+    return pickle.loads(agreed(content if is_writer() else np.zeros(size, np.uint8)).tobytes())
+
+
+def agree_to_stop() -> None:
+    """Lets all processes stop at this point where one was asked to, by a signal or by a cluster's notice."""
+    if jax.process_count() == 1:
+        return
+    noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
+    if gathered(np.array(progress.is_asked() or noticed)).any():
+        progress.stop()
+
+
+def keeper(folder: Path) -> int:
+    """The lowest process that sees this folder: it alone locks and lays out what is there. All processes call this."""
+    if jax.process_count() == 1:
+        return 0
+    nonce = int(agreed(np.frombuffer(os.urandom(4), np.uint32))[0])
+    names = [folder / f".seen-{nonce:08x}-{p}" for p in range(jax.process_count())]
+
+    def touch() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        names[jax.process_index()].touch()
+
+    together(touch)
+    lowest = together(lambda: next(p for p, name in enumerate(names) if name.exists()))
+    together(lambda: names[jax.process_index()].unlink(missing_ok=True))
+    return lowest
+
+
+def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
+    """Joins this process to its job by `jax.distributed`: the one that the arguments name, else the cluster's, if any.
+
+    Args:   coordinator: HOST:PORT of process 0; processes: how many there are; process_id: 0 to processes - 1.
+    Raises: InputError for arguments that name no job, and in process 0 for a port that is taken. Where a process does
+            not come within START_SECONDS, this one ends with a line on stderr and exit code 1: JAX would abort.
+    """
+    given = [value for value in (coordinator, processes, process_id) if value is not None]
+    do = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
+    require(len(given) in (0, 3), "start", "a job's three numbers together", f"{len(given)} of them", do)
+    if given:
+        _check_job(coordinator, processes, process_id)
+
+    def give_up() -> None:
+        expected = f"{processes or 'all'} processes of the job within {START_SECONDS} s"
+        print(f"start: expected {expected}; got fewer. Start all, with one --coordinator.", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(START_SECONDS, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        jax.distributed.initialize(coordinator, processes, process_id, initialization_timeout=START_SECONDS + 60)
+    except ValueError:
+        require(not given, "start", "a job", "arguments that JAX refuses", do)  # no cluster describes one: alone
+    finally:
+        timer.cancel()
+    progress.stop_together(jax.process_count() > 1)
+
+
+def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
+    """Raises InputError for values that name no job, or where process 0 cannot have the port."""
+    import socket
+
+    host, _, port = coordinator.rpartition(":")
+    good = host and port.isdecimal() and 0 < int(port) < 1 << 16
+    require(good, "start", "--coordinator=HOST:PORT", coordinator)
+    require(processes >= 1, "start", "--processes of at least 1", processes)
+    require(0 <= process_id < processes, "start", f"--process_id of 0 to {processes - 1}", process_id)
+    if process_id == 0:
+        try:
+            with socket.create_server(("", int(port))):
+                pass
+        except OSError as error:
+            got = f"{coordinator} ({error.strerror})"
+            raise refusal("start", "a port that is free", got, "Choose another for all processes") from error

@@ -14,7 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 _TITLE: ContextVar[str | None] = ContextVar("title", default=None)
-_STOP = threading.Event()
+_ASKED, _STOP = threading.Event(), threading.Event()
+_TOGETHER = threading.Event()
 
 
 @contextmanager
@@ -28,12 +29,29 @@ def show_progress(title: str | None) -> Iterator[None]:
 
 
 def request_stop() -> None:
-    """Makes long work end at the next update of its bar."""
+    """Makes long work end at the next update of its bar; of a job of several processes, where all agree to."""
+    _ASKED.set()
+    if not _TOGETHER.is_set():
+        _STOP.set()
+
+
+def stop_together(is_job: bool) -> None:
+    """Makes requests wait, in a job of several processes, until all of them `stop`."""
+    (_TOGETHER.set if is_job else _TOGETHER.clear)()
+
+
+def is_asked() -> bool:
+    """True where this process was asked to stop."""
+    return _ASKED.is_set()
+
+
+def stop() -> None:
+    """Makes long work end at the next update of its bar, in this process."""
     _STOP.set()
 
 
 def is_stopping() -> bool:
-    """True from `request_stop` until the next `check_stop`."""
+    """True from `stop` until the next `check_stop`."""
     return _STOP.is_set()
 
 
@@ -41,6 +59,7 @@ def check_stop() -> None:
     """Raises KeyboardInterrupt, once, where a stop was requested."""
     if _STOP.is_set():
         _STOP.clear()
+        _ASKED.clear()
         raise KeyboardInterrupt
 
 

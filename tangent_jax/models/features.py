@@ -4,13 +4,15 @@
 
 TRUNK is the identity of the trunk's program, the weights that it reads, the preprocessing and the dtypes; IMAGES is the
 fingerprint of every image's content. Rows that another set of images shares are copied; rows of a lower stage are
-computed on from there.
+computed on from there. Of a job of P processes each computes every P-th chunk: into one cache on a common disk, or all
+into the cache of every disk.
 """
 
 import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
+from tangent_jax.core import InputError, Tree, identity, placement, progress_bar, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows, in_batches
@@ -106,27 +108,24 @@ def features(
         kind = stored_dtype if stage else np.dtype(np.uint8)
         return CachedRows(folder, identifiers, model.input_shape(stage), kind)
 
-    with locked(root / here / "lock"):
+    def source(chunks: list[int]) -> Chunks:
+        trunk = partial(trunk_rows, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
+        others = any(folder.name != here for folder in root.iterdir())
+        for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
+            cached = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, chunks)
+            if cached is not None:
+                return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
+        return from_images(model, trunk() if stage else None, examples, chunks, cache.skip_unreadable)
+
+    keeper = placement.keeper(root / here)
+    with locked(root / here / "lock") if keeper == jax.process_index() else nullcontext():
         rows = rows_at(stage, root / here, identifiers)
-        rows.make()
-        missing = rows.missing()
-        if missing:
-            rows.complete.unlink(missing_ok=True)
-            trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
-            chunks: Chunks | None = None
-            others = any(folder.name != here for folder in root.iterdir())
-            for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
-                source = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, missing)
-                if source is not None:
-                    chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
-                    break
-            chunks = chunks or from_images(model, trunk, examples, stage, missing, cache.skip_unreadable)
-            done = rows.count - sum(len(rows.rows(chunk)) for chunk in missing)
-            with progress_bar(rows.count, "image", done) as bar:
-                for chunk, (values, skipped) in zip(missing, chunks, strict=True):
-                    rows.write(chunk, values, skipped)
-                    bar.update(len(values))
-            rows.complete.touch()
+        placement.together(lambda: rows.make() if keeper == jax.process_index() else None)
+        fill(rows, source, keeper)
+    if jax.process_count() > 1:  # what other processes wrote
+        rows = rows_at(stage, root / here, identifiers)
+        do = "Give --cache_dir a disk that shows a file's bytes to all processes at once"
+        placement.together(lambda: require(not rows.missing(), "features", f"all rows in {root / here}", "less", do))
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
@@ -179,16 +178,74 @@ def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dty
     return model.apply(*prepared(model, w, x, dtype), start, stop)
 
 
+def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """The function that runs a trunk on rows "n ...", divided over this process's devices."""
+    w, size = placement.replicated(w, local=True), run_size() * placement.mesh(local=True).size
+    return lambda x: in_batches(lambda x: run_trunk(w, placement.divided(x, 0, local=True), **settings), x, size)
+
+
 def run_size() -> int:
-    """The rows that a trunk runs at once: few on a CPU, where they stay in its caches."""
+    """The rows that a device runs at once: few on a CPU, where they stay in its caches."""
     return 8 if jax.default_backend() == "cpu" else CHUNK
 
 
 Chunks = Iterator[tuple[np.ndarray, list[int]]]
 
 
+def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
+    """Writes the missing chunks, of which each process of a job computes its part.
+
+    On a common disk each process writes what it computed; else every `keeper` writes all, which go round.
+    """
+    missing = rows.missing()
+    chunks, processes, me = -(-rows.count // CHUNK), jax.process_count(), jax.process_index()
+    wanted = np.flatnonzero(placement.gathered(np.isin(np.arange(chunks), missing)).any(0)).tolist()
+    if not wanted:
+        return
+    is_shared = bool(np.all(placement.gathered(np.array(keeper)) == 0))
+    if keeper == me:
+        rows.complete.unlink(missing_ok=True)
+    own = wanted[me::processes]
+    computed = zip(own, source(own) if own else (), strict=True)
+    done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
+    with progress_bar(rows.count, "image", done) as bar:
+        for start in range(0, len(wanted), processes):
+            parts = wanted[start : start + processes]
+            item = placement.together(lambda: next(computed, None))
+            items = [] if item is None else [item]
+            if not is_shared:
+                items = exchanged(rows, parts, item)
+
+            def write(items: Any = items) -> None:
+                for chunk, (values, skipped) in items:
+                    if is_shared or (keeper == me and chunk in missing):
+                        rows.write(chunk, values, skipped)
+
+            placement.together(write)
+            placement.agree_to_stop()
+            bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
+    if keeper == me:
+        rows.complete.touch()
+
+
+def exchanged(rows: CachedRows, parts: list[int], item: Any) -> list[tuple[int, tuple[np.ndarray, list[int]]]]:
+    """The chunks `parts`, one of each process, as all processes get them."""
+    values, mask = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype), np.zeros(CHUNK, bool)
+    if item is not None:
+        _, (computed, skipped) = item
+        values[: len(computed)], mask[skipped] = computed, True
+    everyone = zip(parts, placement.gathered(values), placement.gathered(mask), strict=False)
+    return [(c, (each[: len(rows.rows(c))], np.flatnonzero(bad).tolist())) for c, each, bad in everyone]
+
+
+def in_groups(rows: list[range]) -> Iterator[list[range]]:
+    """The rows of several chunks together, one for each device of this process."""
+    size = placement.mesh(local=True).size
+    yield from (rows[start : start + size] for start in range(0, len(rows), size))
+
+
 def from_images(
-    model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[int], skip: bool
+    model: Model, trunk: Callable[[Any], np.ndarray] | None, examples: Examples, chunks: list[int], skip: bool
 ) -> Chunks:
     """Yields chunks, "k ...", computed from the images, which are decoded ahead in threads."""
     size = model.image_size
@@ -199,24 +256,33 @@ def from_images(
 
     jobs = (partial(decode_row, i) for rows in wanted for i in rows)
     decoded = decode_ahead(jobs, workers=os.cpu_count() or 1, ahead=2 * CHUNK)
-    for rows in wanted:
-        images, skipped = np.zeros((len(rows), size, size, 3), np.uint8), []
-        for i in range(len(rows)):
+    for group in in_groups(wanted):
+        images, skipped = np.zeros((sum(map(len, group)), size, size, 3), np.uint8), set()
+        for i in range(len(images)):
             image = next(decoded)
             if isinstance(image, InputError):
                 if not skip:
                     raise image
-                skipped.append(i)
+                skipped.add(i)
             else:
                 images[i] = image
-        yield (in_batches(trunk, images, run_size()) if stage else images), skipped
+        values, at = images if trunk is None else trunk(images), 0
+        for rows in group:
+            yield values[at : at + len(rows)], [i for i in range(len(rows)) if at + i in skipped]
+            at += len(rows)
 
 
 def from_rows(
-    trunk: Callable[[Any], Array] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows, chunks: list[int]
+    trunk: Callable[[Any], np.ndarray] | None,
+    source: tuple[CachedRows, dict[str, int]],
+    rows: CachedRows,
+    chunks: list[int],
 ) -> Chunks:
     """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
     cached, where = source
-    for chunk in chunks:
-        x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for i in rows.rows(chunk)]])
-        yield (x if trunk is None else in_batches(trunk, x, run_size())), []
+    for group in in_groups([rows.rows(chunk) for chunk in chunks]):
+        x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for part in group for i in part]])
+        values, at = x if trunk is None else trunk(x), 0
+        for part in group:
+            yield values[at : at + len(part)], []
+            at += len(part)

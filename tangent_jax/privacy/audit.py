@@ -23,7 +23,7 @@ from jax import Array
 from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
 
@@ -194,7 +194,7 @@ def _attack(
 
     def at(dw: Tree, gradient: Tree) -> tuple[Array, Array]:
         def summed(present: Array) -> Tree:
-            return clip_all(predict, dw, (inputs, targets, order, present), 1, objective, claimed).value
+            return clip_all(predict, dw, Chunk(inputs, targets, order, present), 1, objective, claimed).value
 
         left = jax.tree.map(lambda g, other: count * g - other, gradient, summed(1 - canary))
         alone = summed(canary)

@@ -9,14 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core import Tree, placement, progress_bar, require, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
-from tangent_jax.train.batches import as_batches
+from tangent_jax.train.batches import Chunk, as_batches
 from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
 from tangent_jax.train.objective import Objective
@@ -53,14 +52,15 @@ def fit_private_many(
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)
     states = repeated(State(dw, optimizers[0].init(dw)), len(runs))
-    chunk = (*batches.resident(), *batches.in_order())
+    leaves, states = placement.placed((leaves, states))
+    chunk = Chunk(*batches.resident(), *batches.in_order()).placed()
     step_many = partial(_step_many, axes=axes, structure=structure)
     with progress_bar(mechanisms[0].steps, "step") as bar:
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([noise_key(seed, step) for seed in seeds])
             states = jax.block_until_ready(step_many(leaves, states, keys, chunk, len(batches), objective))
             bar.update()
-    return [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states.dw) for i in range(len(runs))]
+    return [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"), donate_argnames="states")
@@ -72,7 +72,7 @@ def _step_many(
 
     def step(leaves: list[Array], state: State, key: Array) -> State:
         predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
-        total = clip_all(predict, state.dw, chunk, len(chunk[2]), objective, mechanism)
+        total = clip_all(predict, state.dw, chunk, len(chunk.present), objective, mechanism)
         return private_step(state, total, count, key, objective, mechanism, optimizer)[0]
 
     return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

@@ -6,17 +6,18 @@
 Of the two, the one written last names the other by its hash. So where one is missing, altered, or older than the other,
 they do not fit, and nothing is trained. What this cannot tell: both restored together from a backup (the steps taken in
 between are taken again, each run counting its own), or both written anew by an owner of the disk who computes the
-hashes; and a folder deleted whole is no longer known.
+hashes; and a folder deleted whole is no longer known. In a job of several processes there is one ledger, process 0's,
+and no process goes on to a step before it is paid there.
 """
 
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import placement, require
 from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
@@ -41,15 +42,16 @@ class Ledger:
     A step is paid before it is taken. One that was paid and then lost to a kill stays paid: it is not taken again.
     """
 
-    def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock) -> None:
+    def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock | None) -> None:
         self.path, self.spent, self.saver, self.lock = folder / "ledger.json", spent, saver, lock
+        self.spent: Spent = placement.from_writer(self.read)
 
-    def read(self) -> None:
-        """Takes over what is on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
+    def read(self) -> Spent:
+        """The account on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
             require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
-            return
+            return self.spent
         content: Content = unsealed(Content, "Ledger", self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
@@ -65,20 +67,33 @@ class Ledger:
         require(fits or lost, "Ledger", f"{self.path} and {self.saver.path} of one run", got, DO)
         taken = 0 if checkpoint is None else len(checkpoint.history)
         require(taken <= spent.steps_paid, "Ledger", f"{taken} steps paid", spent.steps_paid, DO)
-        self.spent = spent
+        return spent
 
     def pay(self, steps: int) -> None:
-        """Pays for `steps` in all: that is on disk when this returns."""
-        self.lock.check()
+        """Pays for `steps` in all: that is on disk when this returns, in every process."""
         self.spent = self.spent.paid(steps)
+        placement.from_writer(self.write)
+
+    def write(self) -> None:
+        """Writes the account as it is."""
+        self.check_lock()
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
         write_whole(self.path, sealed(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
         """Writes a checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
-        self.lock.check()
-        self.saver.save(state, history, fingerprint(self.path.read_bytes()))
+        self.saver.save(state, history, placement.from_writer(self.fingerprint))
         self.pay(self.spent.steps_paid)
+
+    def fingerprint(self) -> str:
+        """The fingerprint of ledger.json."""
+        self.check_lock()
+        return fingerprint(self.path.read_bytes())
+
+    def check_lock(self) -> None:
+        """Raises InputError where this process no longer holds the ledger."""
+        assert self.lock is not None
+        self.lock.check()
 
 
 @contextmanager
@@ -89,8 +104,11 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
     Raises: InputError where another process holds it, or it is damaged, another run's, or does not fit its checkpoint.
     """
     root = expanded("fit_private", folder)
-    with locked(root / "ledger.lock", wait=False) as lock:
-        assert lock is not None
-        ledger = Ledger(root, spent, Saver(root, run, seconds), lock)
-        ledger.read()
-        yield ledger
+    with ExitStack() as held:
+        locks: list[Lock] = []
+
+        def hold() -> None:
+            locks.extend(filter(None, [held.enter_context(locked(root / "ledger.lock", wait=False))]))
+
+        placement.from_writer(hold)
+        yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

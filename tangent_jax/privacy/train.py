@@ -12,7 +12,7 @@ the optimiser in units of C, so that learning rate and clip norm are chosen apar
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
@@ -62,14 +62,13 @@ def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
 
 
 def clip_all(
-    predict: Predict, dw: Tree, chunk: tuple[Any, ...], count: Any, objective: Objective, mechanism: Mechanism
+    predict: Predict, dw: Tree, chunk: Chunk, count: Any, objective: Objective, mechanism: Mechanism
 ) -> ClippedSum:
     """The clipped sum over the first `count` micro-batches of a chunk, before any noise."""
-    inputs, targets, order, present = chunk
+    present = chunk.present
 
     def part(i: Any) -> ClippedSum:
-        rows = order[i]
-        return clip(predict, dw, inputs[rows], targets[rows], present[i], objective, mechanism)
+        return clip(predict, dw, *chunk.at(i), present[i], objective, mechanism)
 
     def add(i: Array, total: ClippedSum) -> ClippedSum:
         more = part(i)
@@ -77,11 +76,11 @@ def clip_all(
         norms = total.norms.at[i].set(more.norms)
         return dataclasses.replace(total, value=value, norms=norms, non_finite=total.non_finite + more.non_finite)
 
-    if len(order) == 1:
+    if len(present) == 1:
         return part(0)
     shape = jax.eval_shape(part, 0)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-    zero = dataclasses.replace(zero, norms=jnp.zeros(order.shape, shape.norms.dtype), sensitivity=mechanism.clip_norm)
+    zero = dataclasses.replace(zero, norms=jnp.zeros(present.shape, shape.norms.dtype), sensitivity=mechanism.clip_norm)
     total = jax.lax.fori_loop(0, count, add, zero)
     return dataclasses.replace(total, norms=total.norms.ravel())
 
@@ -182,7 +181,8 @@ def fit_private(
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
-        state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
+        # copies: the caller's dw is not donated
+        state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
         for step in range(spent.steps_paid, mechanism.steps):
@@ -197,6 +197,7 @@ def fit_private(
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
             history.add("fit_private", row, on_step(row, state.dw) if on_step else None)
+            placement.agree_to_stop()
             if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
                 ledger.save(state, history)
             bar.update()
@@ -251,9 +252,8 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
     mechanism, tolerance = Mechanism(1.0, 1.0, 1, 1e-5), 5e-2 if half else 1e-3
 
     def clipped(x: np.ndarray, y: np.ndarray) -> ClippedSum:
-        order = np.arange(len(x), dtype=np.int32)[None]
-        present = np.ones(order.shape, np.float32)
-        return _clip_all(predict, at, (jnp.asarray(x), jnp.asarray(y), order, present), 1, objective, mechanism)
+        chunk = Chunk(jnp.asarray(x)[None], jnp.asarray(y)[None], None, np.ones((1, len(x)), np.float32))
+        return _clip_all(predict, at, chunk, 1, objective, mechanism)
 
     together, n = np.asarray(clipped(x, y).norms), len(x)
     for i in sorted({0, n // 2, n - 1}):
@@ -286,8 +286,7 @@ def step_program(
 ) -> str:
     """The fingerprint of what a private run computes besides its numbers: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
-    order = np.zeros((1, len(rows)), np.int32)
-    chunk = batches.inputs[rows], batches.targets[rows], order, np.ones(order.shape, np.float32)
+    chunk = Chunk(batches.inputs[rows][None], batches.targets[rows][None], None, np.ones((1, len(rows)), np.float32))
 
     def step(predict: Predict, state: State, chunk: Any, key: Array, others: Any) -> Any:
         objective, mechanism, optimizer = others
@@ -310,15 +309,14 @@ def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) 
 
 
 def add_up(
-    predict: Predict, dw: Tree, chunks: Iterator[Chunk], objective: Objective, mechanism: Mechanism, traced: str = ""
+    predict: Predict, dw: Tree, chunks: Iterable[Chunk], objective: Objective, mechanism: Mechanism, traced: str = ""
 ) -> ClippedSum:
     """The clipped sum over all micro-batches of all chunks, before any noise; `traced`: as `train_epoch` has it."""
     total = None
-    for inputs, targets, order, present in chunks:
-        length = 1 << (len(order) - 1).bit_length()  # few shapes to compile, whatever the sample's size
-        more = ((0, length - len(order)), (0, 0))
-        chunk = (inputs, targets, np.pad(order, more), np.pad(present, more))
-        part = _clip_all(predict, dw, chunk, len(order), objective, mechanism, traced=traced)
+    for chunk in chunks:
+        steps = len(chunk.present)
+        chunk = chunk.padded(1 << (steps - 1).bit_length()).placed()  # few shapes, whatever the sample's size
+        part = _clip_all(predict, dw, chunk, steps, objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None
     return total

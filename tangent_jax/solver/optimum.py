@@ -153,7 +153,7 @@ class Solver:
         state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
         if self.saver is not None:
             state = self.saver.restore(state, self.history)
-        state = placement.replicated(state)
+        state = placement.placed(state)
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
@@ -164,6 +164,7 @@ class Solver:
                 row["seconds"] = time.perf_counter() - began
                 values = on_step(dict(row), along(state.base, 1.0, state.offset)) if on_step else None
                 self.history.add("solve", row, values)
+                placement.agree_to_stop()
                 if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
                     self.saver.save(state, self.history)
                 bar.update(self.used - bar.n)
@@ -229,7 +230,7 @@ class Solver:
             self.curvature = None
         self.factorise()
         if self.curvature is not None:
-            self.inverse = invert(self.curvature, max(self.problem.total_penalty, SMALLEST))
+            self.inverse = placement.placed(invert(self.curvature, max(self.problem.total_penalty, SMALLEST)))
 
     def advance(self, state: State) -> tuple[State, Row]:
         """One step of conjugate gradients; the last of them ends at a new point."""

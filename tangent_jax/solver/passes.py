@@ -5,7 +5,6 @@ same everywhere): a pass is then products alone. For a ViT's last block that is 
 """
 
 import dataclasses
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,15 +25,20 @@ CACHED = 1 << 25  # bytes: what a pass keeps of a batch on a CPU, where larger o
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Fresh:
-    """A predictor on the inputs "n ..." at `rows`, "b"."""
+    """A predictor on the inputs "n ..." at `rows`, "b", or on inputs "b ..." where these are None."""
 
     predict: Predict
     inputs: Any
     rows: Any
 
+    @property
+    def x(self) -> Any:
+        """The inputs, "b ..."."""
+        return self.inputs if self.rows is None else self.inputs[self.rows]
+
     def at(self, dw: Tree) -> tuple[Array, Callable[[Tree], Array]]:
         """(f(dw) "b c", v -> J v "b c")."""
-        x = self.inputs[self.rows]
+        x = self.x
         return jax.linearize(lambda dw: self.predict(dw, x), dw)
 
 
@@ -67,8 +71,8 @@ class Part(NamedTuple):
 
 
 @jax.jit
-def take(array: Any, rows: Array) -> Array:
-    """The rows of an array."""
+def take(array: Any, rows: Any) -> Array:
+    """The rows of an array, or one."""
     return array[rows]
 
 
@@ -114,7 +118,7 @@ def part_curvature(
     part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> Curvature:
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
-    predict, x, v = part.linear.predict, part.linear.inputs[part.linear.rows], part.example_weights
+    predict, x, v = part.linear.predict, part.linear.x, part.example_weights
     key = None if key is None else jax.random.fold_in(key, i)
     return batch_curvature(predict, zero, x, part.targets, outputs, v, objective.loss, key, signals)
 
@@ -156,7 +160,7 @@ def value_along(
 
 def room() -> int:
     """The bytes that kept values may take: a quarter of the devices' memory, on a CPU of the machine's."""
-    return (placement.memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 4
+    return (placement.memory() or placement.machine_memory()) // 4
 
 
 def kept_bytes(predict: Predict, zero: Tree, inputs: Any, count: int) -> int:

@@ -65,11 +65,14 @@ class Problem:
         """Every batch, padded to one size."""
         order, present = self.batches.in_order()
         v = iter(self.padded_weights())
-        for inputs, targets, steps, _ in self.batches.chunks(order, present):
-            for rows in steps:
-                rows = placement.over_examples(rows, 0)
-                y = passes.take(targets, rows)
-                yield Part(Fresh(self.predict, inputs, rows), y, placement.over_examples(next(v), 0))
+        for chunk in self.batches.chunks(order, present):
+            for i in range(len(chunk.present)):
+                if chunk.order is None:
+                    inputs, y, rows = passes.take(chunk.inputs, i), passes.take(chunk.targets, i), None
+                else:
+                    rows = placement.divided(chunk.order[i], 0)
+                    inputs, y = chunk.inputs, passes.take(chunk.targets, rows)
+                yield Part(Fresh(self.predict, inputs, rows), y, placement.divided(next(v), 0))
 
     def padded_weights(self) -> np.ndarray:
         """v batch by batch, "k b", 0 where padded."""
@@ -105,7 +108,7 @@ class Problem:
         order, _ = self.batches.in_order()
         part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
         changes = [passes.change_of(part.linear, v) for part in self.parts()]
-        f, change = np.concatenate(outputs), np.concatenate(changes)
+        f, change = (np.concatenate([placement.on_host(a) for a in arrays]) for arrays in (outputs, changes))
         norms = jnp.stack([trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)])
         return partial(passes.value_along, f, change, part, norms, self.objective, self.total_penalty)
 
@@ -136,14 +139,14 @@ class Problem:
 
     def no_outputs(self) -> np.ndarray:
         """The outputs 0 of a batch."""
-        return np.zeros((self.batches.batch_size, self.classes), self.dtype)
+        return np.zeros((self.batches.width, self.classes), self.dtype)
 
     def decided(self, dw: Tree) -> list[Any]:
         """The programs of the passes and their numbers: they decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
-        f = self.no_outputs()
+        f = np.zeros((len(y), self.classes), self.dtype)
         programs = [
             program(passes.add_gradient, dw, part, dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
@@ -175,8 +178,8 @@ def make_problem(
     is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
     if batches is not data:
         batches = as_batches(function, data, passes.pass_batch(predict, zero, batches.inputs))
-    each = partial(passes.kept_bytes, predict, zero, batches.inputs)
-    keeps = keep and each(batches.batch_size) * batches.steps <= passes.room()
+    keeps = keep and passes.kept_bytes(predict, zero, batches.inputs, batches.width) * batches.steps <= passes.room()
+    predict, zero = placement.placed((predict, zero))
     return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
 
 

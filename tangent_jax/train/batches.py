@@ -1,8 +1,12 @@
-"""Batches of examples in an order that a key decides, on the device once where they fit, else read ahead."""
+"""Batches of examples in an order that a key decides, on the devices once where they fit, else read ahead.
+
+Each batch is divided over the devices (core/placement.py): inputs that fit are whole on every device, and the rows of a
+batch divided; of inputs that are streamed every device gets its rows alone.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +14,43 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, require, whole_number
+from tangent_jax.core.rows import Rows
 from tangent_jax.train.targets import as_targets
 
-Chunk = tuple[Any, Any, np.ndarray, np.ndarray]
-"""(inputs, targets, order, present): steps "k" of batches "b", as rows of inputs and targets, 0 where padded."""
-RESIDENT_BYTES = 4 << 30
 STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can be stopped
+
+
+class Chunk(NamedTuple):
+    """Some steps' batches: the inputs "n ..." and targets of which `order`, "k b", names rows; where `order` is None,
+    inputs "k b ..." and targets of these steps alone. `present`, "k b", is 0 where padded.
+    """
+
+    inputs: Any
+    targets: Any
+    order: Any
+    present: Any
+
+    def at(self, i: Any) -> tuple[Any, Any]:
+        """(inputs "b ...", targets "b ...") of step i."""
+        if self.order is None:
+            return self.inputs[i], self.targets[i]
+        return self.inputs[self.order[i]], self.targets[self.order[i]]
+
+    def padded(self, steps: int) -> "Chunk":
+        """The chunk with empty steps at its end, `steps` in all."""
+
+        def pad(a: Any) -> Any:
+            more = ((0, steps - len(a)), *[(0, 0)] * (a.ndim - 1))
+            return a if steps == len(a) else (jnp if isinstance(a, Array) else np).pad(a, more)
+
+        if self.order is not None:
+            return self._replace(order=pad(self.order), present=pad(self.present))
+        return Chunk(pad(self.inputs), pad(self.targets), None, pad(self.present))
+
+    def placed(self) -> "Chunk":
+        """The chunk with the rows of each batch divided over the devices."""
+        order = None if self.order is None else placement.divided(self.order, 1)
+        return self._replace(order=order, present=placement.divided(self.present, 1))
 
 
 class Batches:
@@ -23,7 +58,8 @@ class Batches:
 
     Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order,
     epoch by epoch (None: no order is needed); `batch_size`: examples in a step; inputs of more than `resident_bytes`
-    are streamed in chunks, the next read while this one trains. `device`: the copy on the device that several share.
+    (None: `placement.resident_bytes`) are streamed in chunks, the next read while this one trains. `device`: the copy
+    on the devices that several share.
     """
 
     def __init__(
@@ -34,7 +70,7 @@ class Batches:
         *,
         rows: np.ndarray | None = None,
         batch_size: int = 32,
-        resident_bytes: int = RESIDENT_BYTES,
+        resident_bytes: int | None = None,
         device: "OnDevice | None" = None,
     ) -> None:
         whole_number("Batches", "batch_size", batch_size, 1)
@@ -51,7 +87,8 @@ class Batches:
             and self.rows.max() < len(targets)
         )
         require(within, "Batches", f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
-        self.batch_size, self.resident_bytes = min(batch_size, len(self.rows)), resident_bytes
+        self.batch_size = min(batch_size, len(self.rows))
+        self.resident_bytes = placement.resident_bytes() if resident_bytes is None else resident_bytes
         self.device = OnDevice() if device is None else device
 
     def __len__(self) -> int:
@@ -63,11 +100,19 @@ class Batches:
         """Batches in an epoch; the last may be padded."""
         return -(-len(self) // self.batch_size)
 
+    @property
+    def width(self) -> int:
+        """The rows of a batch with its padding: the devices divide them."""
+        return placement.width(self.batch_size)
+
+    def permuted(self, epoch: int) -> np.ndarray:
+        """Returns the rows, "n", in the order of an epoch."""
+        assert self.key is not None
+        return self.rows[np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))]
+
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
-        assert self.key is not None
-        permuted = np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))
-        return self.padded(self.rows[permuted])
+        return self.padded(self.permuted(epoch))
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present), "k b", of all rows in their own order."""
@@ -75,11 +120,13 @@ class Batches:
 
     def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
-        padding = self.batch_size - len(rows) if not len(rows) else -len(rows) % self.batch_size
-        present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
+        rows, size = np.asarray(rows, np.int32), self.batch_size
+        padding = size - len(rows) if not len(rows) else -len(rows) % size
         filler = (rows if len(rows) else self.rows)[0]  # one of those asked for: another may hold NaN
-        order = np.pad(np.asarray(rows, np.int32), (0, padding), constant_values=filler)
-        return order.reshape(-1, self.batch_size), present.reshape(-1, self.batch_size)
+        present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
+        order = np.pad(rows, (0, padding), constant_values=filler)
+        more = (0, 0), (0, self.width - size)
+        return np.pad(order.reshape(-1, size), more, constant_values=filler), np.pad(present.reshape(-1, size), more)
 
     def resident(self) -> tuple[Array, Array]:
         """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
@@ -89,20 +136,18 @@ class Batches:
         return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
-        """Yields the inputs and targets of `order`, "k b", in chunks; a chunk's order counts from its own first row."""
+        """Yields the inputs and targets of `order`, "k b", in chunks."""
         if self.inputs.nbytes <= self.resident_bytes:
             for start in range(0, len(order), STEPS):
-                yield (*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
+                yield Chunk(*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
             return
         bytes_each = max(1, self.inputs.nbytes // len(self.targets))
         steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
 
         def read(start: int) -> Chunk:
             rows = order[start : start + steps]
-            flat = rows.ravel()
-            local = np.arange(flat.size, dtype=np.int32).reshape(rows.shape)
-            inputs, targets = placement.replicated((self.inputs[flat], self.targets[flat]))
-            return inputs, targets, local, present[start : start + steps]
+            inputs, targets = (placement.divided(Rows(a, rows), 1) for a in (self.inputs, self.targets))
+            return Chunk(inputs, targets, None, present[start : start + steps])
 
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(read, 0)
@@ -184,8 +229,8 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
         good = x.ndim >= 1 and 1 <= len(y) <= size and len(x) == len(y)
         require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
         check(x, y)
-        padding = size - len(y)
-        x, y = (np.concatenate([a, a[:1].repeat(padding, 0)]) for a in (x, y))
-        order, present = np.arange(size, dtype=np.int32)[None], (np.arange(size) < size - padding).astype(np.float32)
-        yield x, y, order, present[None]
+        more = placement.width(size) - len(y)
+        present = (np.arange(len(y) + more) < len(y)).astype(np.float32)
+        x, y = (placement.divided(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
+        yield Chunk(x, y, None, present[None])
     require(size, "fit", "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

@@ -4,7 +4,8 @@
     RUN/STATE/            Orbax's files
 
 A save writes a new folder, then checkpoint.json, then deletes the old folder: a kill leaves the last save whole. An
-altered or incomplete save is refused, and nothing is trained on it.
+altered or incomplete save is refused, and nothing is trained on it. Process 0 alone reads and writes: the others get
+the state from it, and need no common disk.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from tangent_jax._version import __version__
 from tangent_jax.core import Tree, identity, placement, refusal, require
@@ -43,7 +45,7 @@ def run_identity(batches: Batches, *others: Any) -> str:
     Raises: InputError where a value among them has no content to read.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
-    order = None if batches.key is None else (batches.key, batches.order(0))  # JAX's settings decide it too
+    order = None if batches.key is None else (batches.key, batches.permuted(0))  # JAX's settings decide it too
     return identity(data, order, others, FORMAT, __version__)[:32]
 
 
@@ -115,61 +117,77 @@ class Saver:
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.run, self.folder = run, expanded("folder", folder).absolute() / run
-        self.path, self.checkpoint = self.folder / "checkpoint.json", None
-        if self.path.exists():
-            self.checkpoint = unsealed(Checkpoint, "checkpoints", self.path, self.advice())
-            got = f"that of {self.checkpoint.run}"
-            require(self.checkpoint.run == run, "checkpoints", f"the checkpoint of {run}", got, self.advice())
+        self.path = self.folder / "checkpoint.json"
+        self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
 
     def advice(self) -> str:
         """The last sentence of a refusal."""
         return f"Delete {self.folder} to train anew"
 
+    def read(self) -> Checkpoint | None:
+        """What the last save wrote to checkpoint.json, None before the first."""
+        if not self.path.exists():
+            return None
+        checkpoint = unsealed(Checkpoint, "checkpoints", self.path, self.advice())
+        expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
+        require(checkpoint.run == self.run, "checkpoints", expected, got, self.advice())
+        return checkpoint
+
     def restore(self, state: Tree, history: History) -> Tree:
         """Returns the state of the last save and puts its rows into the history; the given state without a save."""
-        import orbax.checkpoint as ocp  # a second to import, and only runs that are saved need it
-
         if self.checkpoint is None:
             return state
-        folder, stored = self.folder / self.checkpoint.state, self.checkpoint.state_digest
+        checkpoint, (leaves, structure) = self.checkpoint, jax.tree.flatten(state)
+        leaves = placement.from_writer(lambda: self.read_leaves(checkpoint, leaves))
+        history.rows, self.steps = [*checkpoint.history], len(checkpoint.history)
+        is_same = history.measure is not None and history.measure == checkpoint.measure
+        history.measured = [*checkpoint.measured] if is_same else [{} for _ in history.rows]
+        return jax.tree.unflatten(structure, leaves)
+
+    def read_leaves(self, checkpoint: Checkpoint, leaves: list[Any]) -> list[Any]:
+        """The leaves of a save, of the shapes and dtypes of those given."""
+        import orbax.checkpoint as ocp  # a second to import, and only runs that are saved need it
+
+        folder, stored = self.folder / checkpoint.state, checkpoint.state_digest
         whole = folder.is_dir() and folder_fingerprint(folder) == stored
         require(whole, "checkpoints", f"an unaltered {folder}", "one that is missing or altered", self.advice())
-        leaves, structure = jax.tree.flatten(state)
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
         try:
-            with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-                restored = checkpointer.restore(folder / "state", args=ocp.args.StandardRestore(target))
+            with checkpointer() as orbax:
+                restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
         except Exception as error:
             got = f"{type(error).__name__} in {folder}"
             raise refusal("checkpoints", "a state of this run", got, self.advice()) from error
-        history.rows, self.steps = [*self.checkpoint.history], len(self.checkpoint.history)
-        is_same = history.measure is not None and history.measure == self.checkpoint.measure
-        history.measured = [*self.checkpoint.measured] if is_same else [{} for _ in history.rows]
-        return jax.tree.unflatten(structure, [restored[name] for name in target])
+        return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:
-        """True where the last save was `seconds` ago or more, and at the run's end."""
-        return last or time.perf_counter() - self.saved >= self.seconds
+        """True, in all processes, where the last save was `seconds` ago or more, and at the run's end."""
+        return last or bool(placement.agreed(np.array(time.perf_counter() - self.saved >= self.seconds)))
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
-        """Writes the state and the history; they are on disk when this returns.
+        """Writes the state and the history; they are on disk when this returns, in all processes.
 
         Raises: OSError where they cannot be written; the last save remains.
         """
+        leaves = jax.tree.leaves(state)
+        if placement.mesh().size > 1:
+            leaves = [placement.on_host(leaf) for leaf in leaves]
+        placement.from_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
+        self.saved, self.steps = time.perf_counter(), len(history)
+
+    def write(self, named: dict[str, Any], history: History, ledger: str | None) -> None:
+        """Writes the leaves, then what names them, then deletes the save before."""
         import orbax.checkpoint as ocp
 
-        if not placement.is_writer():
-            return
-        named = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state))}
         folder = self.folder / f"{len(history)}-{time.time_ns():x}"
         try:
             with write_whole_folder(folder) as partial:
                 # Orbax's threads print a traceback each on a full disk, so the space is reserved before
                 allocate(partial / "reserved", sum(leaf.nbytes for leaf in named.values()) + SLACK)
                 (partial / "reserved").unlink()
-                with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-                    checkpointer.save(partial / "state", args=ocp.args.StandardSave(named))
+                with checkpointer() as orbax:
+                    orbax.save(partial / "state", args=ocp.args.StandardSave(named))
                 state_fingerprint = folder_fingerprint(partial)
         except OSError:
             raise
@@ -182,11 +200,19 @@ class Saver:
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
-        self.saved, self.steps = time.perf_counter(), len(history)
 
     def fingerprint(self) -> str | None:
         """The fingerprint of checkpoint.json, None before the first save."""
         return file_fingerprint(self.path) if self.path.exists() else None
+
+
+def checkpointer() -> Any:
+    """Orbax's checkpointer of process 0 alone, which waits for no other."""
+    import orbax.checkpoint as ocp
+
+    only = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="writer")
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=only)
+    return ocp.Checkpointer(handler, multiprocessing_options=only)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accurac
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, identity, require, trees, whole_number
+from tangent_jax.core import Tree, identity, placement, require, trees, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
@@ -42,8 +41,9 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
     """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded)."""
     inputs = as_inputs("outputs", inputs)
     require(len(inputs), "outputs", "at least one input", "none")
-    size = min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs))
-    return in_batches(partial(called, trees.as_pytree(predict), dw), inputs, size)
+    size = placement.width(min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)))
+    predict, dw = placement.placed((trees.as_pytree(predict), dw))
+    return in_batches(lambda x: called(predict, dw, placement.divided(x, 0)), inputs, size)
 
 
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:

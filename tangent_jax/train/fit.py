@@ -20,7 +20,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
 from tangent_jax.core.identities import program
-from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
+from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.objective import (
@@ -120,22 +120,15 @@ class Training:
         return State(dw, self.optimizer.init(dw))
 
 
-Steps = tuple[Any, Any, Any]
-"""(order "k b": rows of the data, present "k b", keys "k" or None) of k steps."""
-
-
 @partial(jax.jit, donate_argnames="state")
-def train_epoch(
-    training: Training, state: State, data: tuple[Array, Array], steps: Steps, progress: Any
-) -> tuple[State, Array]:
-    """The steps of an epoch, or of a chunk of it, on (inputs, targets); the state, and each step's sums, "k m"."""
-    inputs, targets = data
+def train_epoch(training: Training, state: State, chunk: Chunk, keys: Any, progress: Any) -> tuple[State, Array]:
+    """The steps of an epoch, or of a chunk of it, with keys "k" or None; the state, and each step's sums, "k m"."""
 
-    def step(state: State, of_step: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
-        rows, present, key = of_step
-        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
+    def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, Array]:
+        i, key = of_step
+        return training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
 
-    return jax.lax.scan(step, state, steps)
+    return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
 
 def fit(
@@ -165,7 +158,8 @@ def fit(
                 data, start, settings, and the program of a step. A resumed row has its metrics and the values of
                 `on_step` only where that is None or has a name, as `Measure` has.
     Returns:    Fitted.
-    Guarantees: on one device the result is the same bit for bit, resumed or not, streamed or resident.
+    Guarantees: on one number of devices the result is the same bit for bit, resumed or not; on one device, streamed or
+                resident too. Another number forms sums in another order (docs/batch_jobs.md); a run may go on there.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
@@ -189,18 +183,18 @@ def fit(
         history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
         saver = Saver(folder, run)
         state = saver.restore(state, history)
-    state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
+    state, training = placement.placed((jax.tree.map(jnp.array, state), training))  # the caller's dw is not donated
     check = partial(check_batch, predict, dw, objective)
     with progress_bar(epochs, "epoch", len(history)) as bar:
         for epoch in range(len(history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
-            for inputs, targets, order, present in epoch_chunks(source, epoch, check):
-                keys = step_keys(source, epoch, steps, len(order)) if training.draws else None
-                state, per_step = train_epoch(
-                    training, state, (inputs, targets), (order, present, keys), epoch / epochs
-                )
+            for chunk in epoch_chunks(source, epoch, check):
+                present = chunk.present
+                keys = step_keys(source, epoch, steps, len(present)) if training.draws else None
+                state, per_step = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
                 sums += np.asarray(per_step, np.float64).sum(0)
-                examples, steps = examples + int(present.sum()), steps + len(order)
+                examples, steps = examples + int(present.sum()), steps + len(present)
+                placement.agree_to_stop()
                 if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
                     check_stop()
             row = epoch_row("fit", epoch, sums, examples, steps)

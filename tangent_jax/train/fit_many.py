@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, placement, progress_bar, require, trees, whole_number
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
@@ -21,7 +21,6 @@ from tangent_jax.train.fit import (
     Fitted,
     Metrics,
     State,
-    Steps,
     Training,
     as_source,
     epoch_row,
@@ -35,9 +34,12 @@ from tangent_jax.train.targets import Predict, started
 
 @partial(jax.jit, donate_argnames="states")
 def train_epoch_many(
-    training: Training, states: State, data: tuple[Array, Array], steps: Steps, progress: Any
+    training: Training, states: State, data: tuple[Array, Array], steps: tuple[Any, Any, Any], progress: Any
 ) -> tuple[State, Array]:
-    """The steps of every model, "k s b" and keys "k s" or None, on (inputs, targets); states and sums, "k s m"."""
+    """The steps of every model on (inputs, targets); states and sums, "k s m".
+
+    Args:   steps: (rows of the data "k s b", present "k s b", keys "k s" or None).
+    """
     inputs, targets = data
 
     def step(state: State, rows: Array, present: Array, key: Array | None) -> tuple[State, Array]:
@@ -80,27 +82,36 @@ def fit_many(
     do = "Pass rows= of the same features"
     require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
     data, results = runs[0].resident(), {}
-    training = Training(predict, objective, optimizer, tuple(metrics.values()))
+    training = placement.placed(Training(predict, objective, optimizer, tuple(metrics.values())))
     with progress_bar(len(runs) * epochs, "epoch") as bar:
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
             states = repeated(training.start(dw), len(together))
+            apart = (
+                len(together) % placement.mesh().size == 0
+            )  # then each device has whole models, else examples of all
+            states = (
+                jax.tree.map(lambda leaf: placement.divided(leaf, 0), states) if apart else placement.placed(states)
+            )
             histories: list[list[Row]] = [[] for _ in together]
             for epoch in range(epochs):
                 began = time.perf_counter()
                 order = zip(*(run.order(epoch) for run in together), strict=True)
                 orders, present = (np.stack(parts, 1) for parts in order)
                 keys = [step_keys(run, epoch, 0, run.steps) for run in together] if training.draws else None
-                steps = orders, present, None if keys is None else jnp.stack(keys, 1)
+                divided = [placement.divided(a, 1 if apart else 2) for a in (orders, present)]
+                steps = *divided, None if keys is None else jnp.stack(keys, 1)
                 states, sums = train_epoch_many(training, states, data, steps, epoch / epochs)
-                totals = np.asarray(sums, np.float64).sum(0)
+                totals = placement.on_host(sums).astype(np.float64).sum(0)
+                placement.agree_to_stop()
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
                     row = epoch_row("fit_many", epoch, total, len(run), run.steps) | {"seconds": seconds}
                     history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
                 bar.update(len(together))
             for i, s in enumerate(members):
-                results[s] = summary(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw), histories[i])
+                own = placement.replicated(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
+                results[s] = summary(own, histories[i])
     return [results[s] for s in range(len(runs))]
 
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, require, trees
-from tangent_jax.train.batches import Batches, as_batches
+from tangent_jax.core import Tree, finite_number, placement, require, trees
+from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape
 
@@ -168,28 +168,23 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     """
     require(objective.penalty > 0, "distance_bound", "penalty > 0", objective.penalty)
     batches = as_batches("distance_bound", data, 64)
+    predict, dw = placement.placed((trees.as_pytree(predict), dw))
     total, n = jax.grad(objective.ridge)(dw), len(batches)
-    for inputs, targets, order, present in batches.chunks(*batches.in_order()):
-        part = summed_gradient(trees.as_pytree(predict), dw, inputs, targets, order, present, objective)
-        total = trees.plus(total, trees.scaled(1 / n, part))
+    for chunk in batches.chunks(*batches.in_order()):
+        total = trees.plus(total, trees.scaled(1 / n, summed_gradient(predict, dw, chunk.placed(), objective)))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 
 @jax.jit
-def summed_gradient(
-    predict: Predict, dw: Tree, inputs: Array, targets: Array, order: Array, present: Array, objective: Objective
-) -> Tree:
-    """The gradient of the sum of losses over the rows of `order`, "k b", without the penalty.
+def summed_gradient(predict: Predict, dw: Tree, chunk: Chunk, objective: Objective) -> Tree:
+    """The gradient of the sum of losses over a chunk, without the penalty; of padding the loss is left out."""
 
-    `present`, "k b", is 1, or 0 where a row fills up a batch: its loss is left out.
-    """
-
-    def add(total: Tree, batch: tuple[Array, Array]) -> tuple[Tree, None]:
-        rows, here = batch
+    def add(total: Tree, i: Array) -> tuple[Tree, None]:
+        x, y = chunk.at(i)
 
         def value(dw: Tree) -> Array:
-            return jnp.sum(objective.losses(predict(dw, inputs[rows]), targets[rows]) * here)
+            return jnp.sum(objective.losses(predict(dw, x), y) * chunk.present[i])
 
         return trees.plus(total, jax.grad(value)(dw)), None
 
-    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, dw), (order, present))[0]
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, dw), jnp.arange(len(chunk.present)))[0]

@@ -19,7 +19,7 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 assert placement.mesh().size == 4
-divided, odd = placement.over_examples(np.ones((2, 8)), 1), placement.over_examples(np.ones((2, 6)), 1)
+divided, odd = placement.divided(np.ones((2, 8)), 1), placement.divided(np.ones((2, 6)), 1)
 assert [s.data.shape for s in divided.addressable_shards] == [(2, 2)] * 4
 assert odd.sharding.is_fully_replicated and odd.shape == (2, 6)
 x = np.random.default_rng(0).standard_normal((64, 5)).astype("float32")
@@ -60,4 +60,4 @@ def test_one_process_writes_and_agrees_with_itself():
     value = np.array([1, 2], np.uint32)
     assert placement.agreed(value) is value
     assert isinstance(placement.replicated({"a": np.ones(2)})["a"], jax.Array)
-    assert placement.over_examples(jnp.ones((3, 2)), 0).shape == (3, 2)
+    assert placement.divided(jnp.ones((3, 2)), 0).shape == (3, 2)

@@ -1,0 +1,171 @@
+"""What `tests/test_devices.py` runs on one, two and four devices and in two processes: every trainer, on small shapes.
+
+    python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--apart]
+
+The parts are this file's functions, all by default; --apart: a cache for each process. Process 0 writes
+FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+import numpy as np
+from helpers import predictor, small
+
+import tangent_jax as tj
+from tangent_jax.core import placement
+from tangent_jax.data.sources import Examples
+from tangent_jax.privacy import train as private
+from tangent_jax.privacy.audit import recovered_noise, run_openly
+from tangent_jax.train.batches import Batches
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((52, 5)).astype(np.float32), RNG.integers(0, 3, 52).astype(np.int32)
+START = {"bias": np.zeros(3, np.float32), "kernel": np.zeros((5, 3), np.float32)}
+WIDE = {"bias": np.zeros(300, np.float32), "kernel": np.zeros((5, 300), np.float32)}
+
+
+def linear(dw, x):
+    return x @ dw["kernel"] + dw["bias"]
+
+
+def batches(seed=0, size=6, **more):
+    return Batches(X, Y, jax.random.key(seed), batch_size=size, **more)
+
+
+def host(tree):
+    return np.concatenate([placement.on_host(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def trained():
+    """fit, resident and streamed; many models, whole on a device and divided; outputs; the bound of a distance."""
+    settings = {"start": START, "epochs": 3, "optimizer": tj.adam(0.05)}
+    fitted = tj.fit(linear, batches(), **settings, metrics={"accuracy": tj.accuracy})
+    yield "fit", host(fitted.dw)
+    yield "losses", np.array([row["loss"] for row in fitted.history])
+    yield "measured", np.array([row["accuracy"] for row in fitted.history])
+    yield "streamed", host(tj.fit(linear, batches(resident_bytes=300), **settings).dw)
+    pairs = [(X[start : start + 7], Y[start : start + 7]) for start in range(0, 52, 7)]
+    yield "pairs", host(tj.fit(linear, lambda epoch: pairs, **settings).dw)
+    for count in (4, 3):
+        runs = [Batches(X, Y, jax.random.key(s), rows=np.arange(s, 52, 4), batch_size=6) for s in range(count)]
+        for s, many in enumerate(tj.fit_many(linear, runs, **settings)):
+            yield f"many {count} {s}", host(many.dw)
+    yield "outputs", tj.outputs(linear, fitted.dw, X, batch_size=7)
+    yield "bound", np.array(tj.distance_bound(linear, fitted.dw, batches(), tj.make_objective("ce", 0.1)))
+
+
+def solved():
+    """Optima of a square loss with factors, of cross entropy by Newton, and of streamed inputs."""
+    predict, _ = predictor()
+    x, y = RNG.standard_normal((22, 6, 12)).astype(np.float32), RNG.integers(0, 7, 22).astype(np.int32)
+    runs = {
+        "factors": (predict, Batches(x, y, batch_size=6), "rsl", None),
+        "newton": (linear, batches(), "ce", START),
+        "streamed": (linear, batches(resident_bytes=300), "rsl", START),
+    }
+    for name, (f, data, loss, start) in runs.items():
+        optimum = tj.solve(f, data, tj.make_objective(loss, 0.3), start=start, certificate=1e-4, passes=60)
+        yield f"solve {name}", host(optimum.dw)
+        yield f"solve {name} ends", np.array([float(optimum.converged)])
+
+
+def privately(folder):
+    """The private trainer with a seed; with entropy: what each process drew, the noise in the steps; the ledger."""
+    mechanism = tj.make_mechanism(3.0, 1e-5, 4)
+    yield "private", host(tj.fit_private(linear, batches(size=8), mechanism=mechanism, start=START, seed=1).dw)
+    streamed = batches(size=8, resident_bytes=300)
+    yield "private streamed", host(tj.fit_private(linear, streamed, mechanism=mechanism, start=START, seed=1).dw)
+    long, square = tj.make_mechanism(3.0, 1e-5, 30), tj.make_objective(lambda z, y: (z[:, 0] - y) ** 2, 0.0)
+    run = run_openly(linear, WIDE, batches(size=8), long, square)
+    yield "noise", np.concatenate([host(z) for z in recovered_noise(linear, run, batches(size=8), long, square)])
+    poisson = tj.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
+    samples = [private.sample(batches(size=8), poisson, None, step) for step in range(3)]
+    yield "coins", np.concatenate([order[:1].ravel() for order, _ in samples])
+    settings = {"mechanism": mechanism, "start": START, "folder": folder / "private"}
+    fitted = tj.fit_private(linear, batches(size=8), **settings)
+    yield "paid", np.array([fitted.spent.steps_paid])
+    yield "read again", host(tj.fit_private(linear, batches(size=8), **settings).dw) - host(fitted.dw)
+
+
+def stopped(folder):
+    """A run that the last process is asked to stop in its second epoch, and the same one not stopped."""
+    settings = {"start": START, "epochs": 30, "optimizer": tj.adam(0.05)}
+    whole = tj.fit(linear, batches(size=26), **settings)
+    if jax.process_count() == 1:
+        return
+
+    def ask(row, dw):
+        if row["epoch"] == 2 and jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)  # which JAX takes, and tells the others
+        time.sleep(0.1 * (row["epoch"] >= 2))
+
+    with suppress(KeyboardInterrupt):
+        tj.fit(linear, batches(size=26), **settings, folder=folder / "run", on_step=ask)
+    (saved,) = placement.from_writer(lambda: [p.read_text() for p in (folder / "run").glob("*/checkpoint.json")])
+    yield "epochs saved", np.array(len(json.loads(saved)["history"]))
+    yield "went on", host(tj.fit(linear, batches(size=26), **settings, folder=folder / "run").dw) - host(whole.dw)
+
+
+def cached(folder):
+    """Features that the processes compute part by part, and an error of one of them."""
+    model, w = small()
+    images = RNG.integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
+    examples = Examples(tuple(f"{i}" for i in range(150)), np.zeros(150, np.int32), lambda i: images[i])
+    own = folder / ("cache" if "--apart" not in sys.argv else f"cache-{jax.process_index()}")
+    features = tj.features(model, w, examples, 1, tj.Cache(own))
+    yield "features", np.asarray(features.inputs)
+
+    def unreadable(i):
+        if i >= 100:
+            raise tj.InputError(f"no image {i}")
+        return images[i]
+
+    bad = Examples(tuple(f"bad {i}" for i in range(150)), np.zeros(150, np.int32), unreadable)
+    with suppress(tj.InputError):
+        tj.features(model, w, bad, 0, tj.Cache(own))
+        raise AssertionError("unreadable images were taken")
+
+
+def divided():
+    """A tree that is too large for a device, by the stated rule."""
+    tree = {"a": np.ones((3, 8), np.float32), "b": np.ones(5, np.float32)}
+    before, placement.memory = placement.memory, lambda: 100
+    try:
+        placed = placement.placed(tree)
+        fitted = tj.fit(linear, batches(), start=START, epochs=3, optimizer=tj.adam(0.05))
+    finally:
+        placement.memory = before
+    size = placement.mesh().size
+    if size > 1:
+        assert placed["a"].addressable_shards[0].data.shape == (3, 8 // size)
+        assert placed["b"].is_fully_replicated
+    yield "divided", host(fitted.dw)
+
+
+def main():
+    folder, job = Path(sys.argv[1]), [a for a in sys.argv[2:] if not a.startswith("--")]
+    if job:
+        placement.start(f"127.0.0.1:{job[1]}", 2, int(job[0]))
+    parts = {
+        "trained": trained, "solved": solved, "privately": lambda: privately(folder),
+        "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided,
+    }  # fmt: skip
+    chosen = [name for name in parts if f"--{name}" in sys.argv] or parts
+    results = {}
+    for name in chosen:
+        began = time.perf_counter()
+        results.update(parts[name]())
+        print(f"{name} {time.perf_counter() - began:.1f} s", file=sys.stderr)
+    name = "results" if placement.is_writer() else f"results-{jax.process_index()}"
+    np.savez(folder / f"{name}.npz", **results)
+
+
+if __name__ == "__main__":
+    main()
