@@ -64,7 +64,8 @@ def trained():
 def solved():
     """Optima of a square loss with factors, of cross entropy by Newton, and of streamed inputs."""
     predict, _ = predictor()
-    x, y = RNG.standard_normal((22, 6, 12)).astype(np.float32), RNG.integers(0, 7, 22).astype(np.int32)
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((22, 6, 12)).astype(np.float32), rng.integers(0, 7, 22).astype(np.int32)
     runs = {
         "factors": (predict, Batches(x, y, batch_size=6), "rsl", None),
         "newton": (linear, batches(), "ce", START),
@@ -116,7 +117,7 @@ def stopped(folder):
 def cached(folder):
     """Features that the processes compute part by part, and an error of one of them."""
     model, w = small()
-    images = RNG.integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
+    images = np.random.default_rng(1).integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
     examples = Examples(tuple(f"{i}" for i in range(150)), np.zeros(150, np.int32), lambda i: images[i])
     own = folder / ("cache" if "--apart" not in sys.argv else f"cache-{jax.process_index()}")
     features = tj.features(model, w, examples, 1, tj.Cache(own))

@@ -1,5 +1,6 @@
 """One, two and four devices, and two processes: the same results, one noise, one ledger, one stop."""
 
+import json
 import os
 import socket
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_binary import output
 
 ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = 2e-5  # relative, of dw after a few epochs: sums over examples are formed in another order
@@ -98,3 +100,49 @@ def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
     finish(start(tmp_path, "--trained", devices=4))
     for name, value in np.load(tmp_path / "results.npz").items():
         assert np.array_equal(value, results["4"][name]), name
+
+
+REFUSED = {
+    "--devices=9": "use_devices: expected at least 1 device, and no more than are there (1); got 9",
+    "--coordinator=127.0.0.1:1": "start: expected a job's three numbers together; got 1 of them",
+    "--coordinator=12700 --processes=2 --process_id=0": "start: expected --coordinator=HOST:PORT; got 12700",
+    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "start: expected --process_id of 0 to 1; got 2",
+    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "start: expected a port that is free; got 127.0.0.1",
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_a_job_that_cannot_be_is_refused_in_one_line(given):
+    with socket.create_server(("", 0)) as server:
+        flags = given.format(taken=server.getsockname()[1]).split()
+        _, stderr = output("finetune", *flags, code=1)
+    assert stderr.startswith(REFUSED[given])
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_nobody_joins_ends_with_one_line(process):
+    code = "from tangent_jax.core import placement as p; p.START_SECONDS = 2; p.start('127.0.0.1:{}', 2, {})"
+    command = [sys.executable, "-W", "ignore", "-c", code.format(free_port(), process)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("start: expected 2 processes of the job within 2 s; got fewer.")
+
+
+def test_a_binary_of_two_processes_ends_with_the_line_of_one(tmp_path):
+    flags = ["--epochs=2", f"--cache_dir={tmp_path}/cache"]
+    join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two", "--process_id"]
+    command = [sys.executable, "-W", "ignore", "-m", "experiments.finetune", *flags, *join]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    processes = [
+        subprocess.Popen([*command, f"{p}"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for p in range(2)
+    ]
+    lines = [process.communicate(timeout=500)[0].splitlines() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    (one,) = output("finetune", *flags, f"--out={tmp_path}/one")[0].splitlines()
+    assert json.loads(lines[0][-1])["accuracy"] == pytest.approx(json.loads(one)["accuracy"], abs=1.5 / 899)
+    assert not [line for line in lines[1] if line.startswith("{")]
+    assert json.loads((tmp_path / "two/result.json").read_text())["accuracy"]

@@ -117,7 +117,7 @@ def join(name: str, processes: bool) -> None:
 
 def leave(code: int) -> None:
     """Ends the process after an error: one of a job at once, as its end would wait for the others'."""
-    if jax.process_count() == 1:
+    if not jax.distributed.is_initialized():
         sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()

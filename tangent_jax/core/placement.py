@@ -41,9 +41,9 @@ def use_devices(count: int | None) -> None:
 
     Raises: InputError for more devices than there are.
     """
-    there = jax.local_device_count()
-    do = "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N"
-    require(count is None or 1 <= count <= there, "use_devices", f"1 to {there} devices, as are there", count, do)
+    there, do = jax.local_device_count(), "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N"
+    good = count is None or 1 <= count <= there
+    require(good, "use_devices", f"at least 1 device, and no more than are there ({there})", count, do)
     _used[0] = count
 
 
@@ -264,5 +264,5 @@ def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
             with socket.create_server(("", int(port))):
                 pass
         except OSError as error:
-            got = f"{coordinator} ({error.strerror})"
+            got = f"{coordinator} ({os.strerror(error.errno or 0)})"
             raise refusal("start", "a port that is free", got, "Choose another for all processes") from error
