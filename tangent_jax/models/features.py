@@ -10,7 +10,8 @@ computed on from there.
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
+from tangent_jax.core import Tree, identity, progress_bar, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows, in_batches
-from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
-from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
+from tangent_jax.data.workers import Decoder, decode_chunks
+from tangent_jax.models.cache import CachedRows, identifiers_of
+from tangent_jax.models.layout import CHUNK, first_folder
 from tangent_jax.models.protocol import Model, prepared
 from tangent_jax.train.batches import Batches, OnDevice
 
@@ -75,12 +77,23 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), and whether unreadable
-    images are skipped."""
+    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), whether unreadable images
+    are skipped, and the number of processes that decode (0: threads of this one).
 
-    folder: str | os.PathLike = "~/.cache/tangent_jax"
+    Large features are spread over several folders, on several disks, where several are given.
+    """
+
+    folder: str | os.PathLike | Sequence[str | os.PathLike] = "~/.cache/tangent_jax"
     dtype: str | None = None
     skip_unreadable: bool = False
+    processes: int = 0
+
+    @property
+    def folders(self) -> list[Path]:
+        """The absolute paths of the folders."""
+        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
+        require(given, "Cache", "a folder at least", "none")
+        return [expanded("Cache", folder).absolute() for folder in given]
 
 
 def features(
@@ -93,7 +106,7 @@ def features(
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
-    root, identifiers = expanded("Cache", cache.folder).absolute(), examples.identifiers()
+    roots, identifiers = cache.folders, examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
     images = fingerprint("".join(identifiers).encode())[:24]
 
@@ -102,37 +115,39 @@ def features(
 
     here = key(stage)
 
-    def rows_at(stage: int, folder: Path, identifiers: Sequence[str]) -> CachedRows:
+    def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
         kind = stored_dtype if stage else np.dtype(np.uint8)
-        return CachedRows(folder, identifiers, model.input_shape(stage), kind)
+        return CachedRows(folder, identifiers, model.input_shape(stage), kind, more)
 
-    with locked(root / here / "lock"):
-        rows = rows_at(stage, root / here, identifiers)
+    folders = [root / here for root in roots]
+    folder = first_folder(folders)
+    with locked(folder / "lock"):
+        rows = rows_at(stage, folder, identifiers, folders[1:])
         rows.make()
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
             trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
             chunks: Chunks | None = None
-            others = any(folder.name != here for folder in root.iterdir())
+            others = any(folder.name != here for root in roots for folder in root.glob("*"))
             for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
-                source = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, missing)
+                source = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, missing)
                 if source is not None:
                     chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
                     break
-            chunks = chunks or from_images(model, trunk, examples, stage, missing, cache.skip_unreadable)
+            chunks = chunks or from_images(model, trunk, examples, stage, [*map(rows.rows, missing)], cache)
             done = rows.count - sum(len(rows.rows(chunk)) for chunk in missing)
-            with progress_bar(rows.count, "image", done) as bar:
+            with closing(chunks), progress_bar(rows.count, "image", done) as bar:
                 for chunk, (values, skipped) in zip(missing, chunks, strict=True):
                     rows.write(chunk, values, skipped)
                     bar.update(len(values))
-            rows.complete.touch()
+        rows.finish()
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
         raise refusal("features", "readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(root))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
@@ -155,11 +170,16 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
 
 
 def find_rows(
-    rows_at: Callable[[Path, Sequence[str]], CachedRows], root: Path, key: str, rows: CachedRows, missing: list[int]
+    rows_at: Callable[[Path, Sequence[str]], CachedRows],
+    roots: Sequence[Path],
+    key: str,
+    rows: CachedRows,
+    missing: list[int],
 ) -> tuple[CachedRows, dict[str, int]] | None:
     """Returns cached rows of one trunk that hold every image of the missing chunks, and the row of each; else None."""
     wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
-    for listed in sorted(root.glob(f"{key.partition('-')[0]}-*/examples.txt")):
+    pattern = f"{key.partition('-')[0]}-*/examples.txt"
+    for listed in (path for root in roots for path in sorted(root.glob(pattern))):
         if listed.parent == rows.folder or not (listed.parent / "complete").exists():
             continue
         names = identifiers_of(listed.parent)
@@ -184,32 +204,18 @@ def run_size() -> int:
     return 8 if jax.default_backend() == "cpu" else CHUNK
 
 
-Chunks = Iterator[tuple[np.ndarray, list[int]]]
+Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 
 
 def from_images(
-    model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[int], skip: bool
+    model: Model, trunk: Callable[[Any], Array], examples: Examples, stage: int, chunks: list[range], cache: Cache
 ) -> Chunks:
-    """Yields chunks, "k ...", computed from the images, which are decoded ahead in threads."""
-    size = model.image_size
-    wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
-
-    def decode_row(i: int) -> np.ndarray:
-        return decode(examples.read(i), examples.names[i], size, model.preprocessing)
-
-    jobs = (partial(decode_row, i) for rows in wanted for i in rows)
-    decoded = decode_ahead(jobs, workers=os.cpu_count() or 1, ahead=2 * CHUNK)
-    for rows in wanted:
-        images, skipped = np.zeros((len(rows), size, size, 3), np.uint8), []
-        for i in range(len(rows)):
-            image = next(decoded)
-            if isinstance(image, InputError):
-                if not skip:
-                    raise image
-                skipped.append(i)
-            else:
-                images[i] = image
-        yield (in_batches(trunk, images, run_size()) if stage else images), skipped
+    """Yields chunks, "k ...", computed from the images, which are decoded ahead."""
+    decoder = Decoder(examples.read, examples.names, model.image_size, model.preprocessing)
+    for images, errors in decode_chunks(decoder, chunks, cache.processes):
+        if errors and not cache.skip_unreadable:
+            raise errors[min(errors)]
+        yield (in_batches(trunk, images, run_size()) if stage else images), sorted(errors)
 
 
 def from_rows(
