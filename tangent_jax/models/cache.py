@@ -91,11 +91,11 @@ class CachedRows:
 
     def make(self) -> None:
         """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder."""
-        if not holds_rows(self.folder):
+        new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
+        if new:
             self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes)
         if not (self.folder / "examples.txt").exists():  # before any row: `erase` needs it
             write_whole(self.folder / "examples.txt", "".join(f"{name}\n" for name in self.identifiers))
-        new: list[Path] = []
         try:
             for path, count in self.files().items():
                 check_there(path.parent, self.folder)
@@ -103,7 +103,7 @@ class CachedRows:
                     new += [] if path.exists() else [path]
                     allocate(path, count * self.nbytes)
         except OSError:
-            for path in new:  # what was there before stays
+            for path in new:  # other rows stay
                 path.unlink(missing_ok=True)
             raise
 
@@ -177,7 +177,7 @@ class CachedRows:
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
     def read_complete(self) -> Complete | None:
-        """What `finish` wrote, where no file was written to since then; else None."""
+        """The content that `finish` wrote, where no file was written to since then; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
             complete = typed(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
