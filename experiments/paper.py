@@ -125,7 +125,7 @@ def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tup
 
 def given(*names: str) -> tuple[str, ...]:
     """The flags among `names` that were given, and --weights, as arguments of a command."""
-    return tuple(f"--{name}={F[name].value}" for name in names if F[name].present or name == "weights")
+    return tuple(F[name].serialize() for name in names if F[name].present or name == "weights")
 
 
 @functools.cache

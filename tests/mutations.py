@@ -40,6 +40,8 @@ FAMILY, WORDS = "tests/models/test_families.py", "tests/test_words.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
+CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
+WORKERS_FILE = "tangent_jax/data/workers.py"
 REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
 PLANS = "tests/components/test_plans.py"
 PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
@@ -289,13 +291,27 @@ MUTATIONS = [
       "frozenset(hidden(origin.identifiers))) for origin in origins]", f"{REMOVAL}::test_what_was_composed_or_exported_stays_spent_when_it_is_removed"),
     M("tangent_jax/components/apart.py", "    shards = without_forgotten(store, features, shards)\n", "",
       f"{REMOVAL}::test_composing_after_a_removal_does_not_bring_removed_images_back"),
-    M("tangent_jax/models/cache.py", "                file.write(bytes(nbytes))\n", "                pass\n",
+    M("tangent_jax/models/cache.py", "            file.write(content)\n", "            pass\n",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
+    M(CACHE, 'sorted(self.folder.glob("journal*.jsonl"))', "[self.journal]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
+    M(CACHE, "lines[self.lines_read.get(journal, 0) :]", "[]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
+    M(CACHE, "[(start * self.nbytes, as_bytes", "[(rows.start * self.nbytes, as_bytes", f"{FEATURES}::test_a_large_cache_is_spread_over_files_and_folders"),
+    M(CACHE, "for number in sorted({row // layout.rows_per_file for row in rows}):", "for number in (0, 2):", f"{FEATURES}::test_erasure_reaches_the_rows_in_every_folder_from_any_of_them"),
+    M(CACHE, "                errors.append(error)\n", "                pass\n", f"{FEATURES}::test_erasure_names_a_folder_that_is_not_there_and_erases_the_others"),
+    M(CACHE, "return complete if complete.stamps == stamps and", "return complete if", f"{FEATURES}::test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it"),
+    M(CACHE, "                check_there(path.parent, self.folder)\n", "                path.parent.mkdir(exist_ok=True, parents=True)\n",
+      f"{FEATURES}::test_a_spread_cache_that_is_damaged_or_not_there_is_noticed"),
+    M(CACHE, "            for path in new:  # other rows stay\n", "            for path in []:\n", f"{FEATURES}::test_a_second_disk_that_is_full_leaves_nothing_of_new_rows_and_all_of_old_ones"),
+    M("tangent_jax/core/rows.py", "        where, inside = (", "        inside, where = (", f"{FEATURES}::test_a_large_cache_is_spread_over_files_and_folders"),
+    M(WORKERS_FILE, "            images[i] = 0 if isinstance(image, InputError) else image\n", "            images[i] = images[i] if isinstance(image, InputError) else image\n",
+      "tests/data/test_workers.py::test_chunks_come_in_order_with_the_same_bytes_and_the_unreadable_by_place"),
+    M(WORKERS_FILE, "(parent.join(), os._exit(1))", "parent.join()", "tests/data/test_workers.py::test_no_process_outlives_its_parent"),
+    M(WORKERS_FILE, "signal.SIG_BLOCK, {signal.SIGINT}", "signal.SIG_BLOCK, set()", "tests/data/test_workers.py::test_no_process_outlives_its_parent"),
     M("tangent_jax/components/erasure.py", "                shutil.rmtree(checkpoints / origin.run)\n", "",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
     M(ERASURE, "[*(os.fspath(cache) for cache in caches), *(p for", "[*(p for", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
-    M(REMOVE, "[] if cache is None else [cache.folder]", "[]", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
-    M(ERASURE, "            traces.not_reached.append(f\"{cached}: {error.strerror}\")\n", "            pass\n",
+    M(REMOVE, "[] if cache is None else cache.folders", "[]", f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
+    M(ERASURE, "            traces.not_reached.append(f\"{cached}: {getattr(error, 'strerror', None) or error}\")\n", "            pass\n",
       f"{PLANS}::test_what_cannot_be_written_is_not_reached_and_the_rest_is"),
     M(ERASURE, "        traces.not_reached.append(f\"{folder}: {error}\")\n", "        pass\n",
       f"{PLANS}::test_what_cannot_be_written_is_not_reached_and_the_rest_is"),
@@ -391,7 +407,7 @@ MUTATIONS = [
     M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, files,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, sets,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
-    M("tangent_jax/models/cache.py", '"""True where the file of the rows exists,', '"""Whether the file of the rows exists,', f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
+    M("tangent_jax/models/cache.py", '"""True where the files of the rows exist,', '"""Whether the files of the rows exist,', f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
     M("tangent_jax/models/features.py", "        cached = rows_at(", "        cached = found = rows_at(", f"{WORDS}::test_a_name_of_the_table_stands_only_where_the_table_allows_it"),
     M("tangent_jax/data/archives.py", '    """Stanford Cars."""\n', "", f"{WORDS}::test_every_public_function_class_and_method_has_a_docstring"),
     M("tangent_jax/core/__init__.py", "import identity\n", "import identity, identity as identities\n", f"{WORDS}::test_no_name_hides_a_module"),

@@ -105,9 +105,9 @@ def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
 REFUSED = {
     "--devices=9": "use_devices: expected at least 1 device, and no more than are there (1); got 9",
     "--coordinator=127.0.0.1:1": "start: expected a job's three numbers together; got 1 of them",
-    "--coordinator=12700 --processes=2 --process_id=0": "start: expected --coordinator=HOST:PORT; got 12700",
-    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "start: expected --process_id of 0 to 1; got 2",
-    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "start: expected a port that is free; got 127.0.0.1",
+    "--coordinator=12700 --processes=2 --process_id=0": "start: expected a coordinator HOST:PORT; got 12700",
+    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "start: expected a process_id of 0 to 1; got 2",
+    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "start: expected a port that is free",
 }
 
 

@@ -22,11 +22,6 @@ import tangent_jax as tj
 from tangent_jax.core import check_stop, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
-flags.DEFINE_integer("devices", None, "Devices that each process uses; unset: all.", 1)
-flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0 of a job; unset: as the cluster says, or no job.")
-flags.DEFINE_integer("processes", None, "Processes of the job, with --coordinator.", 1)
-flags.DEFINE_integer("process_id", None, "This process, from 0, with --coordinator.", 0)
-
 
 def out_folder() -> Path:
     """The folder of --out, made where it does not exist."""
@@ -66,8 +61,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
     `commands`: the values of the one argument besides the flags; main is called with it. `processes`: whether several
     processes may run it as one job.
     """
-    for name in ("devices", "coordinator", "processes", "process_id"):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+    define_job()
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
@@ -100,6 +94,16 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             sys.exit(130)
 
     app.run(guarded)
+
+
+def define_job() -> None:
+    """Defines the flags of every binary: its devices, and its place in a job."""
+    flags.DEFINE_integer("devices", None, "Devices that each process uses; unset: all.", 1)
+    flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0 of a job; unset: as the cluster says, or no job.")
+    flags.DEFINE_integer("processes", None, "Processes of the job, with --coordinator.", 1)
+    flags.DEFINE_integer("process_id", None, "This process, from 0, with --coordinator.", 0)
+    for name in ("devices", "coordinator", "processes", "process_id"):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 def join(name: str, processes: bool) -> None:

@@ -54,7 +54,8 @@ TABLE: dict[str, partial] = {
     ),
     "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
-    "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
+    "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
+    "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
@@ -98,7 +99,7 @@ TABLE: dict[str, partial] = {
     "out": flag("string", "Folder of result.json and pictures."),
 }
 MODEL = ("weights", "architecture", "image_size")
-CACHED = ("cache_dir", "cache_dtype", "skip_unreadable")
+CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")

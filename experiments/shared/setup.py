@@ -42,7 +42,7 @@ def pretrained(weights: str) -> tj.Pretrained:
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the cache that the flags name or computed now."""
     with tj.show_progress(title):
-        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable))
+        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes))
     if data.skipped:
         print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
     return data

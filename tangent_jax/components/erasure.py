@@ -53,8 +53,8 @@ def erase_rows(folder: Path, identifiers: set[str], place: str, traces: Traces) 
         try:
             if erase(cached, identifiers):
                 traces.deleted.append(f"{cached}: rows of removed images")
-        except OSError as error:
-            traces.not_reached.append(f"{cached}: {error.strerror}")
+        except (OSError, InputError) as error:
+            traces.not_reached.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
 
 
 def erase_run(folder: Path, origin: Provenance, fingerprint: str, traces: Traces) -> None:

@@ -187,7 +187,7 @@ def remove(
         if how != "drop" and holding.left:
             retrained[name] = retrain(store, name, {*plan.identifiers}, images, how == "exact", cache, weights)
     check_retrained(store, plan, retrained)
-    traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else [cache.folder])
+    traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else cache.folders)
     return commit(store, plan, retrained, traces)
 
 

@@ -185,7 +185,7 @@ def together(function: Callable[[], T]) -> T:
 
 
 def from_writer(function: Callable[[], T]) -> T:
-    """What function() gives in process 0, in all; it is called there alone, and what it raises, all raise."""
+    """The value of function(), which process 0 alone calls, in all processes; what it raises, all raise."""
     value: Any = together(lambda: function() if is_writer() else None)
     if jax.process_count() == 1:
         return value
@@ -235,7 +235,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
 
     def give_up() -> None:
         expected = f"{processes or 'all'} processes of the job within {START_SECONDS} s"
-        print(f"start: expected {expected}; got fewer. Start all, with one --coordinator.", file=sys.stderr, flush=True)
+        print(f"start: expected {expected}; got fewer. Start all, with one coordinator.", file=sys.stderr, flush=True)
         os._exit(1)
 
     timer = threading.Timer(START_SECONDS, give_up)
@@ -256,9 +256,9 @@ def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
 
     host, _, port = coordinator.rpartition(":")
     good = host and port.isdecimal() and 0 < int(port) < 1 << 16
-    require(good, "start", "--coordinator=HOST:PORT", coordinator)
-    require(processes >= 1, "start", "--processes of at least 1", processes)
-    require(0 <= process_id < processes, "start", f"--process_id of 0 to {processes - 1}", process_id)
+    require(good, "start", "a coordinator HOST:PORT", coordinator)
+    require(processes >= 1, "start", "at least 1 process", processes)
+    require(0 <= process_id < processes, "start", f"a process_id of 0 to {processes - 1}", process_id)
     if process_id == 0:
         try:
             with socket.create_server(("", int(port))):

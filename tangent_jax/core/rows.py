@@ -1,6 +1,6 @@
-"""Rows of an array or memory map: as an array that reads only the rows that are indexed, and run batch by batch."""
+"""Rows of arrays or memory maps: as one array that reads only the rows that are indexed, and run batch by batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,40 @@ class Rows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.base[self.rows], dtype)
+
+
+class Parts:
+    """The rows of several arrays "k ...", one after another, as one array "n ..."; all but the last are as long."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.parts, self.length = parts, len(parts[0])  # plain arrays: a row of a memmap costs more than its bytes
+        self.shape, self.dtype = (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype
+        self.ndim, self.nbytes = parts[0].ndim, sum(part.nbytes for part in parts)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        if isinstance(first, slice):
+            first = range(*first.indices(len(self)))
+            part, start = divmod(first.start, self.length)
+            if first and first.step > 0 and first[-1] // self.length == part:  # in one part: nothing is copied
+                return self.parts[part][(slice(start, start + len(first) * first.step, first.step), *rest)]
+        rows = np.asarray(first)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(int)
+        if rows.size and not (-len(self) <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of {len(self)}")
+        where, inside = (numbers.ravel().tolist() for numbers in np.divmod(rows % max(1, len(self)), self.length))
+        if rows.ndim == 0:
+            return self.parts[where[0]][(inside[0], *rest)]
+        picked = np.empty((rows.size, *self.shape[1:]), self.dtype)
+        for i, (part, row) in enumerate(zip(where, inside, strict=True)):
+            picked[i] = self.parts[part][row]
+        return picked.reshape(*rows.shape, *self.shape[1:])[(*[slice(None)] * rows.ndim, *rest)]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.concatenate(self.parts).astype(dtype or self.dtype, copy=False)
 
 
 def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> np.ndarray:

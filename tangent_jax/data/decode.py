@@ -8,9 +8,6 @@ several frames         the first
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -62,26 +59,3 @@ def as_rgb(picture: Image.Image, name: str) -> Image.Image:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert("RGB")
-
-
-def decode_ahead(
-    jobs: Iterable[Callable[[], np.ndarray]], workers: int, ahead: int
-) -> Iterator[np.ndarray | InputError]:
-    """Yields the results of `jobs` in order, the next `ahead` of them decoded in threads meanwhile.
-
-    Pillow decodes and resizes without the interpreter's lock. An unreadable image yields its InputError.
-    """
-
-    def attempt(job: Callable[[], np.ndarray]) -> np.ndarray | InputError:
-        try:
-            return job()
-        except InputError as error:
-            return error
-
-    remaining = iter(jobs)
-    with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(attempt, job) for job in islice(remaining, ahead)]
-        while waiting:
-            result = waiting.pop(0).result()
-            waiting += [pool.submit(attempt, job) for job in islice(remaining, 1)]
-            yield result

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def folder(where: str) -> Dataset:
 
     def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
         members = tuple(names)
-        return Examples(members, np.fromiter(labels, np.int32), lambda i: read_member(archive, members[i]))
+        return Examples(members, np.fromiter(labels, np.int32), partial(read_nth, archive, members))
 
     if "manifest.json" in names:
         content = read_member(archive, "manifest.json")
@@ -147,10 +148,17 @@ def by_content(examples: Examples) -> dict[str, Examples]:
 # Zips and manifests
 
 
-def open_zip(path: Path) -> zipfile.ZipFile:
+class Archive(zipfile.ZipFile):
+    """A zip that is open for reading; a process that it is sent to opens it anew."""
+
+    def __reduce__(self) -> tuple:
+        return open_zip, (Path(str(self.filename)),)
+
+
+def open_zip(path: Path) -> Archive:
     """Opens a zip; InputError for a file that is none."""
     try:
-        return zipfile.ZipFile(path)
+        return Archive(path)
     except Exception as error:
         got = f"{path} ({type(error).__name__})"
         raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
@@ -170,6 +178,11 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
         raise refusal("open_dataset", expected, f"{type(error).__name__}: {error}") from error
     require(len(content) == size, "open_dataset", expected, f"{len(content)} bytes, not {size}")
     return content
+
+
+def read_nth(archive: zipfile.ZipFile, members: tuple[str, ...], i: int) -> bytes:
+    """The bytes of member `i` of `members`."""
+    return read_member(archive, members[i])
 
 
 def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> Dataset:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Examples:
     def take(self, rows: np.ndarray) -> "Examples":
         """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
-        return Examples(tuple(self.names[i] for i in rows), self.labels[rows], lambda i: self.read(int(rows[i])))
+        return Examples(tuple(self.names[i] for i in rows), self.labels[rows], partial(read_at, self.read, rows))
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, whatever its name."""
@@ -139,7 +140,7 @@ def digits() -> Dataset:
 
     def split(start: int, stop: int) -> Examples:
         names = tuple(f"digit {i}" for i in range(start, stop))
-        return Examples(names, labels[start:stop], lambda i: images[start + i])
+        return Examples(names, labels[start:stop], images[start:stop].__getitem__)
 
     return Dataset("digits", tuple("0123456789"), {"train": split(0, half), "test": split(half, len(images))})
 
@@ -147,16 +148,22 @@ def digits() -> Dataset:
 def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
     """Examples that are files under `root`."""
     members = tuple(names)
+    return Examples(members, np.fromiter(labels, np.int32), partial(read_file, root, members))
 
-    def read(i: int) -> bytes:
-        path = root / members[i]
-        try:
-            check_size(path.stat().st_size, path)
-            return path.read_bytes()
-        except OSError as error:
-            raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
-    return Examples(members, np.fromiter(labels, np.int32), read)
+def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
+    """The bytes of the file of member `i` under `root`."""
+    path = root / members[i]
+    try:
+        check_size(path.stat().st_size, path)
+        return path.read_bytes()
+    except OSError as error:
+        raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
+
+
+def read_at(read: Callable[[int], bytes | np.ndarray], rows: np.ndarray, i: int) -> bytes | np.ndarray:
+    """The content of the row `rows[i]`."""
+    return read(int(rows[i]))
 
 
 def check_size(size: int, name: object) -> None:
@@ -164,6 +171,11 @@ def check_size(size: int, name: object) -> None:
     require(
         size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
     )
+
+
+def read_record(source: Any, i: int) -> np.ndarray:
+    """The image of record `i` of a TFDS source."""
+    return np.asarray(source[i]["image"])
 
 
 def tfds(where: str) -> Dataset:
@@ -196,6 +208,6 @@ def tfds(where: str) -> Dataset:
         source = sources[split]
         labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
         names = tuple(f"{split}/{i}" for i in range(len(labels)))
-        return Examples(names, labels, lambda i: np.asarray(source[i]["image"]))
+        return Examples(names, labels, partial(read_record, source))
 
     return Dataset(name, classes, {split: examples(split) for split in sources})

@@ -1,12 +1,16 @@
 """Cached rows of one dtype and shape on disk, written chunk by chunk, each chunk with a checksum.
 
-    FOLDER/inputs.bin      rows in order, memory-mapped
-    FOLDER/examples.txt    the content identifier of each row's image, by which `erase` finds it
-    FOLDER/journal.jsonl   one line per finished chunk: its number, CRC-32 and skipped rows
-    FOLDER/complete        an empty file, once every chunk is finished
+    FOLDER/inputs.bin         rows in order, memory-mapped, in files of at most FILE_BYTES,
+    FOLDER/inputs-1.bin ...   over several folders in turn where several are given
+    FOLDER/layout.json        rows of a file and the folders; without it one file holds all rows
+    FOLDER/examples.txt       the content identifier of each row's image, by which `erase` finds it
+    FOLDER/journal.jsonl      one line per finished chunk: its number, CRC-32 and skipped rows
+    FOLDER/journal-1.jsonl    those that process 1 finished, and so on: each appends to its own
+    FOLDER/complete           once every chunk is finished: the sizes and times of the files, and the skipped rows
 
 A chunk is journaled after its bytes are on disk, so an interrupted extraction goes on where it stopped; a chunk whose
-bytes are missing or altered fails its CRC and is computed again.
+bytes are missing or altered fails its CRC and is computed again. Files that nobody wrote to since `complete` are not
+read to check them; delete it to check every byte. All but the rows and the layout lies in the first folder.
 """
 
 import dataclasses
@@ -16,13 +20,18 @@ import os
 import zlib
 from collections.abc import Container, Sequence
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import numpy as np
 
+from tangent_jax.core import InputError
 from tangent_jax.core.files import allocate, locked, synchronize, write_whole
-from tangent_jax.core.records import whole_lines
+from tangent_jax.core.records import parse_json, typed, whole_lines
+from tangent_jax.core.rows import Parts
+from tangent_jax.models.layout import CHUNK, Layout, check_there, holds_rows, make_layout, read_layout
 
-CHUNK = 64  # rows per journal line
+TICK = 2  # seconds: the coarsest clock of a file system
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,31 +43,75 @@ class Line:
     skipped: tuple[int, ...]
 
 
-class CachedRows:
-    """The rows of one folder: `shape` and `dtype` of one row, the content identifier of each image."""
+@dataclasses.dataclass(frozen=True)
+class Complete:
+    """The (size, time of the last write in ns) of every file of finished rows and their journals; skipped rows."""
 
-    def __init__(self, folder: Path, identifiers: Sequence[str], shape: tuple[int, ...], dtype: np.dtype) -> None:
+    stamps: tuple[tuple[int, int], ...]
+    skipped: tuple[int, ...]
+
+
+class CachedRows:
+    """The rows of one set of images: `shape` and `dtype` of one row, the content identifier of each image.
+
+    Rows that exist stay where they are; new ones are spread over `folder` and `more`. `process`: the one that writes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identifiers: Sequence[str],
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        more: Sequence[Path] = (),
+        process: int = 0,
+    ) -> None:
         self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
-        self.journal, self.complete = folder / "journal.jsonl", folder / "complete"
-        self.path, self.shape, self.dtype = folder / "inputs.bin", (self.count, *shape), dtype
+        self.more, self.shape, self.dtype = more, (self.count, *shape), dtype
+        self.journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")
+        self.complete, self.nbytes = folder / "complete", int(np.prod(shape)) * dtype.itemsize
+        self.lines: dict[int, Line] = {}  # of the chunks that are finished and whole
+        self.lines_read: dict[Path, int] = {}
         self.skipped: set[int] = set()
 
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """The places of the rows."""
+        return read_layout(self.folder, self.count)
+
+    def files(self) -> dict[Path, int]:
+        """The path of every file of rows and its number of rows."""
+        starts = range(0, max(1, self.count), self.layout.rows_per_file)
+        rows = (min(self.layout.rows_per_file, self.count - start) for start in starts)
+        return {self.layout.path(self.folder, number): count for number, count in enumerate(rows)}
+
     def is_sized(self) -> bool:
-        """True where the file of the rows exists, with room for all of them."""
-        size = int(np.prod(self.shape)) * self.dtype.itemsize
-        return self.path.exists() and self.path.stat().st_size == size
+        """True where the files of the rows exist, with room for all of them."""
+        return all(p.exists() and p.stat().st_size == n * self.nbytes for p, n in self.files().items())
 
     def make(self) -> None:
-        """Makes the files that do not exist yet; the caller holds the folder's lock."""
-        if not self.is_sized():
-            allocate(self.path, int(np.prod(self.shape)) * self.dtype.itemsize)
-        if not (self.folder / "examples.txt").exists():
+        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder."""
+        new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
+        if new:
+            self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes)
+        if not (self.folder / "examples.txt").exists():  # before any row: `erase` needs it
             write_whole(self.folder / "examples.txt", "".join(f"{name}\n" for name in self.identifiers))
+        try:
+            for path, count in self.files().items():
+                check_there(path.parent, self.folder)
+                if not path.exists() or path.stat().st_size != count * self.nbytes:
+                    new += [] if path.exists() else [path]
+                    allocate(path, count * self.nbytes)
+        except OSError:
+            for path in new:  # other rows stay
+                path.unlink(missing_ok=True)
+            raise
 
     @functools.cached_property
-    def inputs(self) -> np.memmap:
-        """The rows, "n ...", read-only."""
-        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
+    def inputs(self) -> Any:
+        """The rows, "n ...", read-only: a memory map, or the Parts of several."""
+        maps = [np.memmap(p, self.dtype, "r", shape=(n, *self.shape[1:])) for p, n in self.files().items()]
+        return maps[0] if len(maps) == 1 else Parts([np.asarray(part) for part in maps])
 
     def rows(self, chunk: int) -> range:
         """The numbers of a chunk's rows."""
@@ -70,28 +123,92 @@ class CachedRows:
         return zlib.crc32(np.ascontiguousarray(self.inputs[rows.start : rows.stop]).view(np.uint8).data)
 
     def missing(self) -> list[int]:
-        """The chunks that are not finished, or whose bytes are altered."""
-        entries = {line.chunk: line for line in whole_lines(Line, self.journal)}  # a torn line's chunk is missing
-        chunks = range(-(-self.count // CHUNK))
-        whole = {c for c in chunks if c in entries and entries[c].crc == self.checksum(c)}
-        self.skipped = {row for c in whole for row in entries[c].skipped}
-        return [c for c in chunks if c not in whole]
+        """The chunks that are not finished, or whose bytes are altered, in ascending order."""
+        complete = self.read_complete()
+        if complete is not None:
+            self.skipped = {*complete.skipped}
+            return []
+        lines: dict[int, dict[int, Line]] = {}  # several processes may have finished a chunk, in turn
+        for line in self.new_lines():
+            lines.setdefault(line.chunk, {})[line.crc] = line
+        whole = {c: lines[c].get(self.checksum(c)) for c in range(-(-self.count // CHUNK)) if c in lines}
+        self.lines = {c: line for c, line in whole.items() if line is not None}
+        return self.unfinished()
+
+    def refresh(self) -> list[int]:
+        """The chunks that are still not finished, after what other processes wrote since `missing` was called."""
+        self.lines |= {line.chunk: line for line in self.new_lines()}
+        return self.unfinished()
+
+    def unfinished(self) -> list[int]:
+        """The chunks that have no line; notes the rows that the lines skip."""
+        self.skipped = {row for line in self.lines.values() for row in line.skipped}
+        return [chunk for chunk in range(-(-self.count // CHUNK)) if chunk not in self.lines]
+
+    def new_lines(self) -> list[Line]:
+        """The lines of all journals that were not read yet; a torn one is left out."""
+        new = []
+        for journal in self.journals():
+            lines = whole_lines(Line, journal)
+            new += lines[self.lines_read.get(journal, 0) :]
+            self.lines_read[journal] = len(lines)
+        return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
         """Writes a chunk's rows "k ...", then its line of the journal; rows at `skipped` (from 0) hold nothing."""
         rows = self.rows(chunk)
-        values = np.ascontiguousarray(values, self.inputs.dtype)
-        with self.path.open("r+b") as file:
-            file.seek(rows.start * (values.nbytes // len(values)))
-            file.write(values.view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
+        number, start = divmod(rows.start, self.layout.rows_per_file)
+        write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
         entry = {"chunk": chunk, "crc": self.checksum(chunk), "skipped": [rows.start + i for i in skipped]}
         with self.journal.open("a") as file:
             file.write("\n" * (file.tell() > 0) + json.dumps(entry))
             file.flush()
             os.fsync(file.fileno())
+        self.lines[chunk] = Line(chunk, entry["crc"], tuple(entry["skipped"]))
         self.skipped.update(entry["skipped"])
+
+    def journals(self) -> list[Path]:
+        """The journals of all processes."""
+        return sorted(self.folder.glob("journal*.jsonl"))
+
+    def stamps(self) -> tuple[tuple[int, int], ...]:
+        """The size and the time of the last write of every file of rows and every journal."""
+        states = [path.stat() for path in (*self.files(), *self.journals())]
+        return tuple((state.st_size, state.st_mtime_ns) for state in states)
+
+    def read_complete(self) -> Complete | None:
+        """The content that `finish` wrote, where no file was written to since then; else None."""
+        try:
+            content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
+            complete = typed(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
+            stamps = self.stamps()
+        except (InputError, OSError):
+            return None
+        last = max(when for _, when in stamps)  # a write in the same tick would not show
+        return complete if complete.stamps == stamps and last + TICK * 10**9 < written else None
+
+    def finish(self) -> None:
+        """Notes that every chunk is finished; the caller has seen `missing` return none, or written them all."""
+        if self.read_complete() is not None:
+            return
+        if len(self.files()) > 1:
+            sleep(TICK)  # so that the next start need not read all of a large cache
+        write_whole(self.complete, json.dumps(dataclasses.asdict(Complete(self.stamps(), tuple(sorted(self.skipped))))))
+
+
+def as_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:
+    """The bytes of an array in a dtype."""
+    return np.ascontiguousarray(values, dtype).view(np.uint8).data
+
+
+def write_at(path: Path, pieces: Sequence[tuple[int, Any]]) -> None:
+    """Writes bytes at places (offset, bytes) of a file; they are on the disk when this returns."""
+    with path.open("r+b") as file:
+        for offset, content in pieces:
+            file.seek(offset)
+            file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def identifiers_of(folder: Path) -> list[str]:
@@ -100,26 +217,42 @@ def identifiers_of(folder: Path) -> list[str]:
 
 
 def erase(folder: Path, identifiers: Container[str]) -> bool:
-    """Overwrites with zeros a folder's rows of images among the content identifiers; all other rows stay.
+    """Overwrites with zeros the rows of images among the content identifiers, in all folders; other rows stay.
 
+    Args:    folder: any of those that the rows are spread over.
     Returns: True where there were any. Their chunks count as missing, so that the next reader computes them.
-    Raises:  OSError where the folder cannot be read, or rows not be written.
+    Raises:  OSError or InputError where a file cannot be read or written; all others are erased.
     """
-    path = folder / "inputs.bin"
-    if not (folder / "examples.txt").exists() or not path.exists():
+    if not holds_rows(folder):
         return False
-    names = identifiers_of(folder)
+    first = folder / read_layout(folder, 0).folders[0]
+    if first == folder and not (folder / "examples.txt").exists():
+        return False  # no row is written before it
+    names = identifiers_of(first)
+    layout = read_layout(folder, len(names))
     rows = [i for i, name in enumerate(names) if name in identifiers]
     if not rows:
         return False
-    with locked(folder / "lock"):
-        (folder / "complete").unlink(missing_ok=True)
-        nbytes = path.stat().st_size // len(names)
-        with path.open("r+b") as file:
-            for row in rows:
-                file.seek(row * nbytes)
-                file.write(bytes(nbytes))
-            file.flush()
-            os.fsync(file.fileno())
-        synchronize(folder)
+    errors: list[OSError] = []
+    with locked(first / "lock"):
+        (first / "complete").unlink(missing_ok=True)
+        synchronize(first)
+        for number in sorted({row // layout.rows_per_file for row in rows}):
+            start = number * layout.rows_per_file
+            inside, count = [row - start for row in rows], min(layout.rows_per_file, len(names) - start)
+            try:
+                zero_rows(layout.path(folder, number), [row for row in inside if 0 <= row < count], count)
+            except OSError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
     return True
+
+
+def zero_rows(path: Path, rows: Sequence[int], count: int) -> None:
+    """Overwrites rows of a file that holds `count`; one that was cut off, where they lie anywhere, is emptied."""
+    nbytes, rest = divmod(path.stat().st_size, count)
+    if rest:
+        os.truncate(path, 0)
+    else:
+        write_at(path, [(row * nbytes, bytes(nbytes)) for row in rows])

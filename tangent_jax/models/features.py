@@ -4,14 +4,13 @@
 
 TRUNK is the identity of the trunk's program, the weights that it reads, the preprocessing and the dtypes; IMAGES is the
 fingerprint of every image's content. Rows that another set of images shares are copied; rows of a lower stage are
-computed on from there. Of a job of P processes each computes every P-th chunk: into one cache on a common disk, or all
-into the cache of every disk.
+computed on from there.
 """
 
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, placement, progress_bar, refusal, require
+from tangent_jax.core import Tree, identity, placement, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
-from tangent_jax.core.rows import Rows, in_batches
-from tangent_jax.data.decode import decode, decode_ahead
+from tangent_jax.core.rows import Rows
 from tangent_jax.data.sources import Examples
-from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
-from tangent_jax.models.protocol import Model, prepared
+from tangent_jax.data.workers import Decoder, decode_chunks
+from tangent_jax.models.cache import CachedRows, identifiers_of
+from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
+from tangent_jax.models.layout import first_folder
+from tangent_jax.models.protocol import Model
 from tangent_jax.train.batches import Batches, OnDevice
 
 FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
@@ -77,12 +78,23 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), and whether unreadable
-    images are skipped."""
+    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), whether unreadable images
+    are skipped, and the number of processes that decode (0: threads of this one).
 
-    folder: str | os.PathLike = "~/.cache/tangent_jax"
+    Large features are spread over several folders, on several disks, where several are given.
+    """
+
+    folder: str | os.PathLike | Sequence[str | os.PathLike] = "~/.cache/tangent_jax"
     dtype: str | None = None
     skip_unreadable: bool = False
+    processes: int = 0
+
+    @property
+    def folders(self) -> list[Path]:
+        """The absolute paths of the folders."""
+        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
+        require(given, "Cache", "a folder at least", "none")
+        return [expanded("Cache", folder).absolute() for folder in given]
 
 
 def features(
@@ -91,11 +103,11 @@ def features(
     """Returns the input of `stage` for every example, from the cache or computed now.
 
     Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images.
-    Returns:    Features; `inputs` is a read-only memory map "n ..." unless images were skipped.
+    Returns:    Features; `inputs` is a read-only memory map "n ..." or `Parts` of several, unless images were skipped.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
-    root, identifiers = expanded("Cache", cache.folder).absolute(), examples.identifiers()
+    roots, identifiers = cache.folders, examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
     images = fingerprint("".join(identifiers).encode())[:24]
 
@@ -104,34 +116,33 @@ def features(
 
     here = key(stage)
 
-    def rows_at(stage: int, folder: Path, identifiers: Sequence[str]) -> CachedRows:
+    def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
         kind = stored_dtype if stage else np.dtype(np.uint8)
-        return CachedRows(folder, identifiers, model.input_shape(stage), kind)
+        return CachedRows(folder, identifiers, model.input_shape(stage), kind, more, jax.process_index())
 
     def source(chunks: list[int]) -> Chunks:
         trunk = partial(trunk_rows, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
-        others = any(folder.name != here for folder in root.iterdir())
+        others = any(folder.name != here for root in roots for folder in root.glob("*"))
         for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
-            cached = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, chunks)
+            cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
-        return from_images(model, trunk() if stage else None, examples, chunks, cache.skip_unreadable)
+        decoder = Decoder(examples.read, examples.names, model.image_size, model.preprocessing)
+        images = decode_chunks(decoder, [*map(rows.rows, chunks)], cache.processes)
+        return from_images(trunk() if stage else None, images, cache.skip_unreadable)
 
-    keeper = placement.keeper(root / here)
-    with locked(root / here / "lock") if keeper == jax.process_index() else nullcontext():
-        rows = rows_at(stage, root / here, identifiers)
-        placement.together(lambda: rows.make() if keeper == jax.process_index() else None)
+    folders = [root / here for root in roots]
+    folder = first_folder(folders)
+    keeper = placement.keeper(folder)
+    with locked(folder / "lock") if keeper == jax.process_index() else nullcontext():
+        rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-    if jax.process_count() > 1:  # what other processes wrote
-        rows = rows_at(stage, root / here, identifiers)
-        do = "Give --cache_dir a disk that shows a file's bytes to all processes at once"
-        placement.together(lambda: require(not rows.missing(), "features", f"all rows in {root / here}", "less", do))
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
         raise refusal("features", "readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(root))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
@@ -154,11 +165,16 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
 
 
 def find_rows(
-    rows_at: Callable[[Path, Sequence[str]], CachedRows], root: Path, key: str, rows: CachedRows, missing: list[int]
+    rows_at: Callable[[Path, Sequence[str]], CachedRows],
+    roots: Sequence[Path],
+    key: str,
+    rows: CachedRows,
+    missing: list[int],
 ) -> tuple[CachedRows, dict[str, int]] | None:
     """Returns cached rows of one trunk that hold every image of the missing chunks, and the row of each; else None."""
     wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
-    for listed in sorted(root.glob(f"{key.partition('-')[0]}-*/examples.txt")):
+    pattern = f"{key.partition('-')[0]}-*/examples.txt"
+    for listed in (path for root in roots for path in sorted(root.glob(pattern))):
         if listed.parent == rows.folder or not (listed.parent / "complete").exists():
             continue
         names = identifiers_of(listed.parent)
@@ -169,120 +185,3 @@ def find_rows(
         if cached.is_sized() and not cached.missing() and not cached.skipped & {*where.values()}:
             return cached, where
     return None
-
-
-@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
-def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, traced: str = "") -> Array:
-    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0. `traced`: the key of its
-    program, which another compiles anew."""
-    return model.apply(*prepared(model, w, x, dtype), start, stop)
-
-
-def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """The function that runs a trunk on rows "n ...", divided over this process's devices."""
-    w, size = placement.replicated(w, local=True), run_size() * placement.mesh(local=True).size
-    return lambda x: in_batches(lambda x: run_trunk(w, placement.divided(x, 0, local=True), **settings), x, size)
-
-
-def run_size() -> int:
-    """The rows that a device runs at once: few on a CPU, where they stay in its caches."""
-    return 8 if jax.default_backend() == "cpu" else CHUNK
-
-
-Chunks = Iterator[tuple[np.ndarray, list[int]]]
-
-
-def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
-    """Writes the missing chunks, of which each process of a job computes its part.
-
-    On a common disk each process writes what it computed; else every `keeper` writes all, which go round.
-    """
-    missing = rows.missing()
-    chunks, processes, me = -(-rows.count // CHUNK), jax.process_count(), jax.process_index()
-    wanted = np.flatnonzero(placement.gathered(np.isin(np.arange(chunks), missing)).any(0)).tolist()
-    if not wanted:
-        return
-    is_shared = bool(np.all(placement.gathered(np.array(keeper)) == 0))
-    if keeper == me:
-        rows.complete.unlink(missing_ok=True)
-    own = wanted[me::processes]
-    computed = zip(own, source(own) if own else (), strict=True)
-    done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
-    with progress_bar(rows.count, "image", done) as bar:
-        for start in range(0, len(wanted), processes):
-            parts = wanted[start : start + processes]
-            item = placement.together(lambda: next(computed, None))
-            items = [] if item is None else [item]
-            if not is_shared:
-                items = exchanged(rows, parts, item)
-
-            def write(items: Any = items) -> None:
-                for chunk, (values, skipped) in items:
-                    if is_shared or (keeper == me and chunk in missing):
-                        rows.write(chunk, values, skipped)
-
-            placement.together(write)
-            placement.agree_to_stop()
-            bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
-    if keeper == me:
-        rows.complete.touch()
-
-
-def exchanged(rows: CachedRows, parts: list[int], item: Any) -> list[tuple[int, tuple[np.ndarray, list[int]]]]:
-    """The chunks `parts`, one of each process, as all processes get them."""
-    values, mask = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype), np.zeros(CHUNK, bool)
-    if item is not None:
-        _, (computed, skipped) = item
-        values[: len(computed)], mask[skipped] = computed, True
-    everyone = zip(parts, placement.gathered(values), placement.gathered(mask), strict=False)
-    return [(c, (each[: len(rows.rows(c))], np.flatnonzero(bad).tolist())) for c, each, bad in everyone]
-
-
-def in_groups(rows: list[range]) -> Iterator[list[range]]:
-    """The rows of several chunks together, one for each device of this process."""
-    size = placement.mesh(local=True).size
-    yield from (rows[start : start + size] for start in range(0, len(rows), size))
-
-
-def from_images(
-    model: Model, trunk: Callable[[Any], np.ndarray] | None, examples: Examples, chunks: list[int], skip: bool
-) -> Chunks:
-    """Yields chunks, "k ...", computed from the images, which are decoded ahead in threads."""
-    size = model.image_size
-    wanted = [range(c * CHUNK, min(len(examples), (c + 1) * CHUNK)) for c in chunks]
-
-    def decode_row(i: int) -> np.ndarray:
-        return decode(examples.read(i), examples.names[i], size, model.preprocessing)
-
-    jobs = (partial(decode_row, i) for rows in wanted for i in rows)
-    decoded = decode_ahead(jobs, workers=os.cpu_count() or 1, ahead=2 * CHUNK)
-    for group in in_groups(wanted):
-        images, skipped = np.zeros((sum(map(len, group)), size, size, 3), np.uint8), set()
-        for i in range(len(images)):
-            image = next(decoded)
-            if isinstance(image, InputError):
-                if not skip:
-                    raise image
-                skipped.add(i)
-            else:
-                images[i] = image
-        values, at = images if trunk is None else trunk(images), 0
-        for rows in group:
-            yield values[at : at + len(rows)], [i for i in range(len(rows)) if at + i in skipped]
-            at += len(rows)
-
-
-def from_rows(
-    trunk: Callable[[Any], np.ndarray] | None,
-    source: tuple[CachedRows, dict[str, int]],
-    rows: CachedRows,
-    chunks: list[int],
-) -> Chunks:
-    """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
-    cached, where = source
-    for group in in_groups([rows.rows(chunk) for chunk in chunks]):
-        x = np.asarray(cached.inputs[[where[rows.identifiers[i]] for part in group for i in part]])
-        values, at = x if trunk is None else trunk(x), 0
-        for part in group:
-            yield values[at : at + len(part)], []
-            at += len(part)

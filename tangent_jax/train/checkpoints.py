@@ -126,7 +126,7 @@ class Saver:
         return f"Delete {self.folder} to train anew"
 
     def read(self) -> Checkpoint | None:
-        """What the last save wrote to checkpoint.json, None before the first."""
+        """The content of checkpoint.json, None before the first save."""
         if not self.path.exists():
             return None
         checkpoint = unsealed(Checkpoint, "checkpoints", self.path, self.advice())

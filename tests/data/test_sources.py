@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from tangent_jax.core import InputError
-from tangent_jax.data.decode import decode, decode_ahead
+from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset
@@ -254,17 +254,6 @@ def test_grey_palette_and_transparent_images_become_rgb():
 def test_a_text_file_is_named_as_unreadable():
     with pytest.raises(InputError, match=r"decode: expected an image; got cat.jpg \(UnidentifiedImageError\)"):
         decode(b"not an image", "cat.jpg", 8, Preprocessing())
-
-
-def test_decoding_ahead_keeps_the_order_and_yields_errors():
-    def job(i):
-        if i == 3:
-            raise InputError("three")
-        return np.full(1, i)
-
-    results = list(decode_ahead((lambda i=i: job(i) for i in range(9)), workers=3, ahead=4))
-    assert isinstance(results.pop(3), InputError)
-    assert [int(r[0]) for r in results] == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
 def test_an_empty_split_is_named(tmp_path):

@@ -21,6 +21,7 @@ CASES = [
     ("finetune", ["--dataset=folder:~no_such_user/x"], "expected a path; got"),
     ("finetune", ["--weights=~no_such_user/x"], "load: expected a path"),
     ("finetune", ["--cache_dir=~no_such_user/x"], "Cache: expected a path"),
+    ("finetune", ["--cache_dir="], "Cache: expected a folder at least; got none"),
     ("finetune", ["--out="], "flags, --out: expected a path"),
     ("compose", ["--shards="], "flags: expected --shards with an entry"),
     ("compose", ["--shards=10,"], "flags: expected --shards with an entry, no empty one; got 10,"),

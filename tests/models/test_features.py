@@ -1,6 +1,8 @@
 """Features: computed once, continued, checked, and keyed by what decides them."""
 
 import dataclasses
+import errno
+import os
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import Examples
-from tangent_jax.models import features as module
+from tangent_jax.models import cache, filling, layout
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.cache import CachedRows, erase
 from tangent_jax.models.features import Cache, Features, features, trunk_key
@@ -60,8 +62,8 @@ def test_images_are_kept_as_decoded(tmp_path):
 
 def count_trunk(monkeypatch):
     calls = []
-    run = module.in_batches
-    monkeypatch.setattr(module, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
+    run = filling.in_batches
+    monkeypatch.setattr(filling, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
     return calls
 
 
@@ -273,3 +275,134 @@ def test_a_damaged_cache_journal_is_computed_again(tmp_path, content):
     (journal,) = tmp_path.glob("*/journal.jsonl")
     journal.write_bytes(content)
     assert_rel_close(np.asarray(compute(3, tmp_path).inputs), np.asarray(expected(3)))
+
+
+def split_over(tmp_path, monkeypatch, rows_per_file=64):
+    """Two folders for the rows, of which a file holds 64; the row of stage 3 has 240 bytes."""
+    monkeypatch.setattr(layout, "FILE_BYTES", rows_per_file * 240)
+    monkeypatch.setattr(cache, "sleep", lambda seconds: None)
+    return [tmp_path / "a", tmp_path / "b"]
+
+
+def test_a_large_cache_is_spread_over_files_and_folders(tmp_path, monkeypatch):
+    whole = np.asarray(compute(3, tmp_path / "one").inputs)
+    folders = split_over(tmp_path, monkeypatch)
+    got = compute(3, folders).inputs
+    names = [str(path.relative_to(tmp_path)).split("/")[::2] for path in sorted(tmp_path.glob("[ab]/*/inputs*"))]
+    assert names == [["a", "inputs-2.bin"], ["a", "inputs.bin"], ["b", "inputs-1.bin"]]
+    assert (got.shape, got.dtype, got.nbytes, got.ndim, len(got)) == (whole.shape, whole.dtype, whole.nbytes, 3, 150)
+    for index in (
+        slice(None), slice(3, 9), slice(60, 140), slice(140, 20, -7), slice(-3, None), slice(9, 9), slice(150, 160),
+        np.array([149, 0, 64, 63, -1]), np.arange(150) % 3 == 0, [[0, 149], [64, 127]], np.zeros(0, int), 70, -1,
+        (slice(60, 70), 2), (np.array([1, 100]), slice(1, 3)), (5, 1),
+    ):  # fmt: skip
+        assert np.array_equal(np.asarray(got[index]), whole[index])
+    with pytest.raises(IndexError):
+        got[150]
+    assert (np.asarray(got) == whole).all()
+    monkeypatch.undo()  # a cache stays where it is, whatever is asked for now
+    calls = count_trunk(monkeypatch)
+    for given in (folders, folders[::-1], folders[0], folders[1]):
+        assert (np.asarray(compute(3, given).inputs) == whole).all()
+    assert calls == []
+
+
+def test_a_spread_cache_that_is_damaged_or_not_there_is_noticed(tmp_path, monkeypatch):
+    whole = np.asarray(compute(3, tmp_path / "one").inputs)
+    folders = split_over(tmp_path, monkeypatch)
+    compute(3, folders)
+    (path,) = (tmp_path / "b").glob("*/inputs-1.bin")
+    content = bytearray(path.read_bytes())
+    content[99] ^= 1
+    path.write_bytes(content)
+    calls = count_trunk(monkeypatch)
+    assert (np.asarray(compute(3, folders).inputs) == whole).all()
+    assert calls == [64]
+    (tmp_path / "b").rename(tmp_path / "unmounted")
+    with pytest.raises(InputError, match=r"cache: expected the folder .*/b/.*; got none. Mount its disk, or delete"):
+        compute(3, folders[0])
+
+
+@pytest.mark.parametrize("seen", ["a", "b"])
+def test_erasure_reaches_the_rows_in_every_folder_from_any_of_them(tmp_path, monkeypatch, seen):
+    folders = split_over(tmp_path, monkeypatch)
+    whole = np.array(compute(3, folders).inputs)
+    gone = np.array([3, 64, 70, 149])
+    assert erase(next((tmp_path / seen).iterdir()), {examples().identifiers()[i] for i in gone})
+    parts = [next(tmp_path.glob(f"[ab]/*/{name}.bin")) for name in ("inputs", "inputs-1", "inputs-2")]
+    left = np.concatenate([np.frombuffer(part.read_bytes(), np.float32) for part in parts]).reshape(whole.shape)
+    assert not left[gone].any()
+    assert (np.delete(left, gone, 0) == np.delete(whole, gone, 0)).all()
+    calls = count_trunk(monkeypatch)
+    assert (np.asarray(compute(3, folders).inputs) == whole).all()
+    assert calls == [64, 64, 22]
+
+
+def test_erasure_names_a_folder_that_is_not_there_and_erases_the_others(tmp_path, monkeypatch):
+    folders = split_over(tmp_path, monkeypatch)
+    compute(3, folders)
+    (tmp_path / "b").rename(tmp_path / "unmounted")
+    (cached,) = (tmp_path / "a").iterdir()
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/b/"):
+        erase(cached, {examples().identifiers()[i] for i in (64, 149)})
+    assert not np.frombuffer((cached / "inputs-2.bin").read_bytes(), np.float32)[-60:].any()
+
+
+def test_a_second_disk_that_is_full_leaves_nothing_of_new_rows_and_all_of_old_ones(tmp_path, monkeypatch):
+    folders = split_over(tmp_path, monkeypatch)
+    compute(3, tmp_path / "a", examples().take(np.arange(60)))
+    before, allocate = {*tmp_path.glob("[ab]/*/inputs*")}, cache.allocate
+
+    def full(path, size):
+        if path.parent.parent == folders[1]:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        allocate(path, size)
+
+    monkeypatch.setattr(cache, "allocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/b/"):
+        compute(3, folders)
+    assert {*tmp_path.glob("[ab]/*/inputs*")} == before
+    assert not [*tmp_path.glob("[ab]/*/layout.json")]  # another disk may be given next
+    monkeypatch.setattr(cache, "allocate", allocate)
+    assert_rel_close(np.asarray(compute(3, folders).inputs), np.asarray(expected(3)))
+
+
+def rows_of(folder, process=0):
+    return CachedRows(folder, examples().identifiers(), (5, 12), np.dtype("float32"), process=process)
+
+
+def test_each_process_has_a_journal_and_reads_those_of_all(tmp_path):
+    writers, values = [rows_of(tmp_path, p) for p in range(3)], np.ones((64, 5, 12), np.float32)
+    writers[0].make()
+    assert [writer.missing() for writer in writers] == [[0, 1, 2]] * 3
+    for writer, count, skipped in zip(writers, (64, 64, 22), ([], [5], []), strict=True):
+        writer.write(writers.index(writer), values[:count], skipped)
+    assert sorted(path.name for path in tmp_path.glob("journal*")) == [
+        "journal-1.jsonl",
+        "journal-2.jsonl",
+        "journal.jsonl",
+    ]
+    assert [writer.refresh() for writer in writers] == [[]] * 3
+    again = rows_of(tmp_path)
+    assert again.missing() == []
+    assert [rows.skipped for rows in (*writers, again)] == [{69}] * 4
+    writers[2].write(0, 2 * values, [])  # another process mends a chunk: any of its lines may be the one that holds
+    assert rows_of(tmp_path).missing() == []
+
+
+def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it(tmp_path, monkeypatch):
+    compute(3, tmp_path, examples(bad=(70,)), skip=True)
+    (folder,) = tmp_path.iterdir()
+    for path in folder.iterdir():
+        os.utime(path, (1e9, 1e9))  # finished long ago
+    assert compute(3, tmp_path, examples(bad=(70,)), skip=True).skipped == 1
+    checked = []
+    crc = CachedRows.checksum
+    monkeypatch.setattr(CachedRows, "checksum", lambda self, chunk: checked.append(chunk) or crc(self, chunk))
+    assert compute(3, tmp_path, examples(bad=(70,)), skip=True).skipped == 1
+    assert checked == []
+    for name in ("inputs.bin", "journal.jsonl"):
+        os.utime(folder / name, (1e9, 1e9 + 1))  # written to, by whomever
+        compute(3, tmp_path, examples(bad=(70,)), skip=True)
+        assert checked == [0, 1, 2]
+        checked.clear()

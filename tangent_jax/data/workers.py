@@ -1,0 +1,160 @@
+"""Chunks of images decoded ahead and yielded in order, in threads, or in processes where threads do not keep up.
+
+Threads share the interpreter's lock, which decoding holds for about a tenth of its time, so about ten of them are
+busy (docs/scale.md). Processes share nothing: each reads its images and writes a chunk into a mapped file, which the
+caller reads in place. The images are the same bytes either way.
+"""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import cycle, islice
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import InputError, check_stop, refusal
+from tangent_jax.core.files import allocate
+from tangent_jax.data.decode import decode
+from tangent_jax.data.preprocessing import Preprocessing
+
+Decoded = tuple[np.ndarray, dict[int, InputError]]
+"""The images "k size size 3" of a chunk, valid until the next is asked for, and the errors of the unreadable ones, by
+place in the chunk, where the image is zeros."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """The function of a row that reads and decodes its image; an unreadable one gives its InputError."""
+
+    read: Callable[[int], bytes | np.ndarray]
+    names: tuple[str, ...]
+    size: int
+    preprocessing: Preprocessing
+
+    def __call__(self, row: int) -> np.ndarray | InputError:
+        """The image "size size 3" of a row, uint8."""
+        try:
+            return decode(self.read(row), self.names[row], self.size, self.preprocessing)
+        except InputError as error:
+            return error
+
+    def fill(self, images: np.ndarray, decoded: Iterable[np.ndarray | InputError]) -> dict[int, InputError]:
+        """Writes the decoded images into `images`, "k size size 3", and returns the errors by place."""
+        errors = {}
+        for i, image in enumerate(decoded):
+            images[i] = 0 if isinstance(image, InputError) else image
+            if isinstance(image, InputError):
+                errors[i] = image
+        return errors
+
+
+def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0) -> Iterator[Decoded]:
+    """Yields the images of each chunk of rows, in order; 0 processes: in a thread for each core.
+
+    Raises: InputError where the examples cannot be sent to processes, or a process died.
+    """
+    if processes and chunks:
+        yield from in_processes(decoder, chunks, processes)
+        return
+    images = np.zeros((max(map(len, chunks), default=0), decoder.size, decoder.size, 3), np.uint8)
+    rows = (row for chunk in chunks for row in chunk)
+    with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
+        decoded = in_order(pool, decoder, rows, ahead=2 * len(images))
+        for chunk in chunks:
+            errors = decoder.fill(images, islice(decoded, len(chunk)))
+            yield images[: len(chunk)], errors
+
+
+def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
+    """Yields as `decode_chunks`; each process writes its chunk into one of the mapped files."""
+    shape = (max(map(len, chunks)), decoder.size, decoder.size, 3)
+    processes, ahead = min(processes, len(chunks)), min(2 * processes, len(chunks))
+    context, content = multiprocessing.get_context("spawn"), pickled(decoder)
+    do = "Read its message above; a script that asks for processes needs `if __name__ == '__main__':`"
+    with tempfile.TemporaryDirectory(prefix="tangent_jax-decoded-") as folder:
+        paths = [Path(folder) / f"{i}" for i in range(ahead + 1)]  # one more than are filled: the caller reads it
+        for path in paths:
+            allocate(path, int(np.prod(shape)))
+        blocks = [np.memmap(path, np.uint8, "r", shape=shape) for path in paths]
+        workers = ProcessPoolExecutor(processes, context, initializer=begin, initargs=(content,))
+        with ending(workers) as pool:
+            start(pool, processes)
+            calls = zip(chunks, cycle(map(str, paths)), [shape] * len(chunks), strict=False)
+            results = in_order(pool, fill_block, calls, ahead)
+            try:
+                for chunk, block, errors in zip(chunks, cycle(blocks), results, strict=False):
+                    yield np.asarray(block[: len(chunk)]), errors
+            except BrokenProcessPool as error:
+                check_stop()  # who asked for a stop may have asked the processes too
+                raise refusal("decode", f"{processes} processes that decode", "one that ended early", do) from error
+
+
+def pickled(decoder: Decoder) -> bytes:
+    """The decoder as bytes; InputError for examples whose `read` is a lambda or a function inside another."""
+    try:
+        return pickle.dumps(decoder)
+    except Exception as error:
+        do = "Write `read` as a function of a module, or decode in threads (0 processes)"
+        raise refusal("decode", "examples that can be sent to processes", f"{error}", do) from error
+
+
+def in_order(pool: Executor, run: Callable[[Any], Any], arguments: Iterable[Any], ahead: int) -> Iterator[Any]:
+    """Yields run(argument) of each, in order, while the next `ahead` are computed."""
+    remaining = iter(arguments)
+    waiting = deque(pool.submit(run, argument) for argument in islice(remaining, ahead))
+    while waiting:
+        result = waiting.popleft().result()
+        waiting.extend(pool.submit(run, argument) for argument in islice(remaining, 1))
+        yield result
+
+
+@contextlib.contextmanager
+def ending(pool: Executor) -> Iterator[Executor]:
+    """Yields the pool, and ends it without what it has not begun: an interrupted caller does not wait."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def start(pool: Executor, processes: int) -> None:
+    """Starts the processes of a pool: an interruption is their parent's to answer, so they inherit it blocked."""
+    resource_tracker.ensure_running()  # which would unblock it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for _ in range(processes):
+            pool.submit(int)  # none is idle yet, so each starts a process
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# In a worker process
+
+DECODER: list[Decoder] = []
+
+
+def begin(content: bytes) -> None:
+    """Prepares a worker process, which ends when its parent does, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    DECODER.append(pickle.loads(content))
+
+
+def fill_block(call: tuple[range, str, tuple[int, ...]]) -> dict[int, InputError]:
+    """Decodes a chunk of rows into a mapped file and returns the errors by place."""
+    rows, path, shape = call
+    (decoder,) = DECODER
+    return decoder.fill(np.memmap(path, np.uint8, "r+", shape=shape), map(decoder, rows))

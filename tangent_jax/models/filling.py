@@ -1,0 +1,122 @@
+"""The filling of a cache of rows: by images decoded and run through the trunk, or by rows that are cached elsewhere.
+
+Of a job of P processes each computes every P-th chunk, on all of its devices: into one cache on a common disk, or all
+into the cache of every disk.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, placement, progress_bar, require
+from tangent_jax.core.rows import in_batches
+from tangent_jax.data.workers import Decoded
+from tangent_jax.models.cache import CachedRows
+from tangent_jax.models.layout import CHUNK
+from tangent_jax.models.protocol import Model, prepared
+
+Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
+"""The rows "k ..." of each chunk, and the places in it of images that are unreadable."""
+
+
+@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
+def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, traced: str = "") -> Array:
+    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0. `traced`: the key of its
+    program, which another compiles anew."""
+    return model.apply(*prepared(model, w, x, dtype), start, stop)
+
+
+def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """The function that runs a trunk on rows "n ...", divided over this process's devices."""
+    w, size = placement.replicated(w, local=True), run_size() * placement.mesh(local=True).size
+    return lambda x: in_batches(lambda x: run_trunk(w, placement.divided(x, 0, local=True), **settings), x, size)
+
+
+def run_size() -> int:
+    """The rows that a device runs at once: few on a CPU, where they stay in its caches."""
+    return 8 if jax.default_backend() == "cpu" else CHUNK
+
+
+def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
+    """Writes the missing chunks, of which each process of a job computes its part.
+
+    Args:   source: gives the rows of chunks, in order; keeper: the process that lays out this one's disk. On a common
+            disk each process writes what it computed; else the keeper of each writes all, and the chunks go round.
+    Raises: InputError where a process does not see what another wrote.
+    """
+    processes, me = jax.process_count(), jax.process_index()
+    placement.together(lambda: rows.make() if keeper == me else None)
+    missing, is_shared = rows.missing(), bool(np.all(placement.gathered(np.array(keeper)) == 0))
+    of_all = placement.gathered(np.isin(np.arange(-(-rows.count // CHUNK)), missing)).any(0)
+    wanted: list[int] = np.flatnonzero(of_all).tolist()
+    own = wanted[me::processes]
+    if wanted and keeper == me:
+        rows.complete.unlink(missing_ok=True)
+    done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
+    with closing(source(own)) as computed, progress_bar(rows.count, "image", done) as bar:
+        for start in range(0, len(wanted), processes):
+            parts = wanted[start : start + processes]
+            item = placement.together(partial(next, computed, None))
+            items = {} if item is None else {parts[me]: item}
+            if not is_shared:
+                items = exchanged(rows, parts, item)
+
+            def write(items: dict[int, Any] = items) -> None:
+                for chunk, (values, skipped) in items.items():
+                    if is_shared or (keeper == me and chunk in missing):
+                        rows.write(chunk, values, skipped)
+
+            placement.together(write)
+            placement.agree_to_stop()
+            bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
+    do = "Take a disk for the cache that shows a file's bytes to all processes at once"
+    placement.together(lambda: require(not rows.refresh(), "features", f"all rows in {rows.folder}", "less", do))
+    placement.together(lambda: rows.finish() if keeper == me else None)
+
+
+def exchanged(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:
+    """The chunks `parts`, one of each process, as all processes get them."""
+    values, is_skipped = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype), np.zeros(CHUNK, bool)
+    if item is not None:
+        computed, skipped = item
+        values[: len(computed)], is_skipped[skipped] = computed, True
+    of_all = zip(parts, placement.gathered(values), placement.gathered(is_skipped), strict=False)
+    return {c: (each[: len(rows.rows(c))], np.flatnonzero(places).tolist()) for c, each, places in of_all}
+
+
+def from_images(trunk: Callable[[Any], np.ndarray] | None, decoded: Iterator[Decoded], skip: bool) -> Chunks:
+    """Yields chunks, "k ...", computed from images, some at a time for each device.
+
+    Raises: InputError for the first unreadable image, unless `skip`.
+    """
+    size = placement.mesh(local=True).size
+    while group := [(images if size == 1 else images.copy(), errors) for images, errors in islice(decoded, size)]:
+        for _, errors in group:
+            if errors and not skip:
+                raise errors[min(errors)]
+        yield from in_chunks(trunk, group)
+
+
+def from_rows(
+    trunk: Callable[[Any], np.ndarray] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows,
+    chunks: list[int],
+) -> Chunks:  # fmt: skip
+    """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
+    (cached, where), size = source, placement.mesh(local=True).size
+    for start in range(0, len(chunks), size):
+        names = [[rows.identifiers[i] for i in rows.rows(chunk)] for chunk in chunks[start : start + size]]
+        yield from in_chunks(trunk, [(np.asarray(cached.inputs[[where[n] for n in part]]), ()) for part in names])
+
+
+def in_chunks(trunk: Callable[[Any], np.ndarray] | None, group: Sequence[tuple[np.ndarray, Iterable[int]]]) -> Chunks:
+    """Yields the trunk's rows of a group of chunks, which it runs on together, with the places that each skips."""
+    lengths = np.cumsum([len(x) for x, _ in group])[:-1]
+    x = group[0][0] if len(group) == 1 else np.concatenate([x for x, _ in group])
+    for values, (_, skipped) in zip(np.split(x if trunk is None else trunk(x), lengths), group, strict=True):
+        yield values, sorted(skipped)

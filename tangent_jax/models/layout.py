@@ -1,0 +1,72 @@
+"""The files of cached rows: how many rows each holds, and in which folder it lies.
+
+    FOLDER/inputs.bin, inputs-1.bin, ...    at most FILE_BYTES each, in turn over the folders
+    FOLDER/layout.json                      in every one of the folders: rows of a file, and all the folders
+
+Without a layout.json one file holds all rows. Rows stay where their layout says, whatever folders are asked for later.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tangent_jax.core import require
+from tangent_jax.core.files import write_whole
+from tangent_jax.core.records import parse_json, typed
+
+CHUNK = 64  # rows that are written at once, in one file
+FILE_BYTES = 4 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The number of rows of each file and the folders that hold the files in turn, as seen from the layout's own."""
+
+    rows_per_file: int
+    folders: tuple[str, ...]
+
+    def path(self, folder: Path, number: int) -> Path:
+        """The path of a file; `folder` is where the layout was read."""
+        return folder / self.folders[number % len(self.folders)] / (f"inputs-{number}.bin" if number else "inputs.bin")
+
+
+def read_layout(folder: Path, count: int) -> Layout:
+    """The layout of a folder; where none is written, one file holds all `count` rows."""
+    path = folder / "layout.json"
+    if not path.exists():
+        return Layout(max(1, count), (".",))
+    layout = typed(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
+    require(layout.rows_per_file >= 1 and layout.folders, "read_layout", f"rows and folders in {path}", "none")
+    return layout
+
+
+def make_layout(folders: Sequence[Path], count: int, nbytes: int) -> Layout:
+    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file."""
+    rows_per_file = max(CHUNK, FILE_BYTES // max(1, nbytes) // CHUNK * CHUNK)
+    if rows_per_file >= count:
+        return Layout(max(1, count), (".",))
+    for own in reversed(folders):  # the first folder's last: with it the rows exist
+        layout = Layout(rows_per_file, tuple("." if other == own else str(other) for other in folders))
+        write_whole(own / "layout.json", json.dumps(dataclasses.asdict(layout)))
+    return read_layout(folders[0], count)
+
+
+def holds_rows(folder: Path) -> bool:
+    """True for a folder of cached rows, or of a part of them."""
+    return (folder / "layout.json").exists() or (folder / "inputs.bin").exists()
+
+
+def first_folder(folders: Sequence[Path]) -> Path:
+    """The folder with the journal of the rows that one of the folders holds; the first of them where none does."""
+    for folder in filter(holds_rows, folders):
+        first = folder / read_layout(folder, 0).folders[0]
+        check_there(first, folder)
+        return first
+    return folders[0]
+
+
+def check_there(folder: Path, other: Path) -> None:
+    """Raises InputError for a folder of rows that is not there, such as a disk that is not mounted."""
+    do = f"Mount its disk, or delete {other}"
+    require(folder.is_dir(), "cache", f"the folder {folder}, which holds rows together with {other}", "none", do)
