@@ -158,7 +158,7 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
                 "read_eight_files": lambda: rate(eight),
             }
         )
-        return measured | {"write_bytes": nbytes / written, "files": len(split.files())}
+        return measured | {"write_bytes": nbytes / written, "files": len(eight.files())}
 
 
 def measure_rows() -> dict[str, float]:
