@@ -102,7 +102,7 @@ def features(
     """Returns the input of `stage` for every example, from the cache or computed now.
 
     Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images.
-    Returns:    Features; `inputs` is a read-only memory map "n ...", or the Parts of several, unless images were skipped.
+    Returns:    Features; `inputs` is a read-only memory map "n ...", or Parts of several, unless images were skipped.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
