@@ -15,6 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from tangent_jax.core.checks import refusal, require
@@ -35,8 +36,16 @@ class Entry:
 
 
 def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
-    """The tensors and the metadata as the bytes of a safetensors file."""
-    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, dict(metadata))
+    """The tensors and the metadata as the bytes of a safetensors file.
+
+    Raises: InputError for metadata larger than a header may be, as of a component that names a million images.
+    """
+    try:
+        return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, dict(metadata))
+    except SafetensorError as error:
+        nbytes, do = sum(map(len, metadata.values())), "Train on fewer images: a component names each of its own"
+        got = f"{nbytes:,} bytes of metadata ({error})"
+        raise refusal("encode", f"a header of at most {MOST_HEADER:,} bytes", got, do) from error
 
 
 def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:

@@ -128,6 +128,7 @@ class CachedRows:
         if complete is not None:
             self.skipped = {*complete.skipped}
             return []
+        self.lines_read = {}
         lines: dict[int, dict[int, Line]] = {}  # several processes may have finished a chunk, in turn
         for line in self.new_lines():
             lines.setdefault(line.chunk, {})[line.crc] = line

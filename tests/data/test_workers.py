@@ -18,7 +18,7 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 ROOT = Path(__file__).resolve().parents[2]
-CHUNKS = [range(0, 4), range(6, 10), range(10, 13)]
+CHUNKS = [range(0, 4), range(5, 9), range(9, 13), range(13, 17), range(17, 20)]
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,12 @@ def test_examples_that_no_process_can_read_are_refused():
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 def read(row):
+    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # the parent answers it
     time.sleep(0.05)
     return b""
 

@@ -306,3 +306,14 @@ def test_wrong_uses_of_the_store_are_one_clear_line(tmp_path, arguments, message
     _, err = run("store", *(a.format(tmp=tmp_path) for a in arguments), code=1)
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.long
+def test_a_large_jobs_phases_follow_from_what_is_measured(tmp_path):
+    flags = ["--rows=200", "--large_rows=64", "--repeats=1", "--cores=4", "--dollars=10", f"--out={tmp_path}"]
+    result = json.loads(run("bench_scale", *flags)[0])
+    measured, table = result["measured"], {row["phase"]: row for row in result["phases"]}
+    assert min(measured.values()) > 0
+    assert abs(table["decode, 4 processes"]["seconds"] * measured["images_a_core"] * 4 / 1e6 - 1) < 1e-6
+    assert table["trunk"]["dollars"] == pytest.approx(table["trunk"]["seconds"] / 360)
+    assert "TAFT-1, 30 epochs streamed" in (tmp_path / "scale.md").read_text()
