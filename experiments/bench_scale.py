@@ -143,11 +143,7 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
         whole, written = filled(Path(folder) / "one", F.large_rows, shape, np.float32)
         nbytes, limit = whole.inputs.nbytes, layout.FILE_BYTES
         layout.FILE_BYTES = nbytes // 8
-<<<<<<< HEAD
-        eight, _ = filled(Path(folder) / "eight", F.large_rows, shape, np.float32)
-=======
         spread, _ = filled(Path(folder) / "eight", F.large_rows, shape, np.float32)
->>>>>>> scale
         layout.FILE_BYTES = limit
         order = np.random.default_rng(1).permutation(F.large_rows)
 
@@ -159,17 +155,10 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
             {
                 "check_bytes": lambda: nbytes / again(whole),
                 "read_one_file": lambda: rate(whole),
-<<<<<<< HEAD
-                "read_eight_files": lambda: rate(eight),
-            }
-        )
-        return measured | {"write_bytes": nbytes / written, "files": len(eight.files())}
-=======
                 "read_eight_files": lambda: rate(spread),
             }
         )
         return measured | {"write_bytes": nbytes / written, "files": len(spread.files())}
->>>>>>> scale
 
 
 def measure_rows() -> dict[str, float]:

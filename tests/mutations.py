@@ -49,6 +49,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
 )
 MERGING = "tangent_jax/components/merge.py"
+DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 
 
 class Mutation(NamedTuple):
@@ -126,8 +127,8 @@ MUTATIONS = [
       f"{LEDGER}::test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused"),
     M("tangent_jax/privacy/ledger.py", "        require(same, \"Ledger\"", "        require(True, \"Ledger\"",
       f"{LEDGER}::test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run"),
-    M("tangent_jax/privacy/ledger.py", "    def pay(self, steps: int) -> None:\n        \"\"\"Pays for `steps` in all: that is on disk when this returns.\"\"\"\n        self.lock.check()\n",
-      "    def pay(self, steps: int) -> None:\n", f"{LEDGER}::test_a_lock_deleted_during_a_run_stops_it_before_it_pays"),
+    M("tangent_jax/privacy/ledger.py", "        self.check_lock()\n        content", "        content",
+      f"{LEDGER}::test_a_lock_deleted_during_a_run_stops_it_before_it_pays"),
     M("tangent_jax/core/records.py", "require(seal == own,", "require(True or seal == own,",
       f"{IDENTITY}::test_a_damaged_checkpoint_is_one_line"),
     M("tangent_jax/train/checkpoints.py", "batches.targets[batches.rows], batches.batch_size", "batches.batch_size",
@@ -154,7 +155,7 @@ MUTATIONS = [
       f"{IDENTITY}::test_a_callback_to_the_host_is_refused_by_its_name"),
     M("tangent_jax/core/identities.py", 'UNDECIDING = ("name", ', "UNDECIDING = (",
       f"{IDENTITY}::test_what_changes_no_result_changes_no_identity"),
-    M("tangent_jax/train/checkpoints.py", "is_same = history.measure is not None and history.measure == self.checkpoint.measure", "is_same = True",
+    M("tangent_jax/train/checkpoints.py", "is_same = history.measure is not None and history.measure == checkpoint.measure", "is_same = True",
       f"{IDENTITY}::test_what_is_measured_decides_no_step_and_is_kept_only_where_it_says_its_name"),
     M("tangent_jax/models/features.py", "str(stored_dtype), traced, read)", "str(stored_dtype), read)",
       "tests/models/test_features.py::test_a_model_whose_code_or_any_field_changed_gets_new_rows"),
@@ -411,6 +412,27 @@ MUTATIONS = [
     M("tangent_jax/models/features.py", "        cached = rows_at(", "        cached = found = rows_at(", f"{WORDS}::test_a_name_of_the_table_stands_only_where_the_table_allows_it"),
     M("tangent_jax/data/archives.py", '    """Stanford Cars."""\n', "", f"{WORDS}::test_every_public_function_class_and_method_has_a_docstring"),
     M("tangent_jax/core/__init__.py", "import identity\n", "import identity, identity as identities\n", f"{WORDS}::test_no_name_hides_a_module"),
+    # many devices, many processes
+    M(PLACEMENT, "return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))", "return value",
+      f"{DEVICES}::test_processes_hold_one_result"),
+    M(PLACEMENT, "    value: Any = together(lambda: function() if is_writer() else None)", "    value: Any = together(function)",
+      f"{DEVICES}::test_a_private_run_has_one_ledger"),
+    M(PLACEMENT, "if gathered(np.array(progress.is_asked() or noticed)).any():", "if progress.is_asked() or noticed:",
+      f"{DEVICES}::test_a_stop_of_one_process_is_one_of_all_and_both_go_on_to_the_same_bits"),
+    M(PLACEMENT, "    if not codes.any():\n        return value", "    if error is None:\n        return value", f"{DEVICES}::test_processes_hold_one_result"),
+    M(PLACEMENT, "    return jax.tree.map(lambda leaf: _on(leaf, devices, spec(np.shape(leaf))), tree)", "    return replicated(tree)",
+      f"{DEVICES}::test_results_are_those_of_one_device"),
+    M("tangent_jax/train/batches.py", "return self._replace(order=order, present=placement.divided(self.present, 1))",
+      "return self._replace(order=order, present=np.ones_like(self.present))", f"{DEVICES}::test_results_are_those_of_one_device"),
+    M("tangent_jax/models/filling.py", "own = wanted[me::processes]", "own = wanted[:: processes]",
+      f"{DEVICES}::test_results_are_those_of_one_device"),
+    M("tangent_jax/models/filling.py", "if is_shared or (keeper == me and chunk in missing):", "if keeper == me:",
+      f"{DEVICES}::test_processes_hold_one_result"),
+    M(TRAIN, "            placement.agree_to_stop()\n", "", f"{DEVICES}::test_a_private_run_stops_in_all_processes"),
+    M(NOISES, "bits = placement.agreed(np.frombuffer(os.urandom(8), np.uint32))", "bits = np.frombuffer(os.urandom(8), np.uint32)",
+      f"{DEVICES}::test_noise_is_added_once"),
+    M(TRAIN, "entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32))", "entropy = np.frombuffer(os.urandom(16), np.uint32)",
+      f"{DEVICES}::test_processes_hold_one_result"),
 ]  # fmt: skip
 
 
