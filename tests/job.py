@@ -95,6 +95,19 @@ def privately(folder):
     yield "read again", host(tj.fit_private(linear, batches(size=8), **settings).dw) - host(fitted.dw)
 
 
+def slowly(folder):
+    """A private run of many steps, each of which it writes down once taken; only where it is asked for."""
+    mechanism, log = tj.make_mechanism(3.0, 1e-5, 60), (folder / "steps").open("a")
+
+    def write(row, dw):
+        if placement.is_writer():
+            print(row["step"], file=log, flush=True)
+        time.sleep(0.02)
+
+    data, settings = batches(size=26), {"mechanism": mechanism, "start": START, "folder": folder / "slow"}
+    yield "slow steps", np.array([tj.fit_private(linear, data, on_step=write, **settings).spent.steps_paid])
+
+
 def stopped(folder):
     """A run that the last process is asked to stop in its second epoch, and the same one not stopped."""
     settings = {"start": START, "epochs": 30, "optimizer": tj.adam(0.05)}
@@ -159,6 +172,8 @@ def main():
         "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided,
     }  # fmt: skip
     chosen = [name for name in parts if f"--{name}" in sys.argv] or parts
+    if "--slowly" in sys.argv:
+        parts, chosen = {"slowly": lambda: slowly(folder)}, ["slowly"]
     results = {}
     for name in chosen:
         began = time.perf_counter()

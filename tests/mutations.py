@@ -428,7 +428,7 @@ MUTATIONS = [
       f"{DEVICES}::test_results_are_those_of_one_device"),
     M("tangent_jax/models/filling.py", "if is_shared or (keeper == me and chunk in missing):", "if keeper == me:",
       f"{DEVICES}::test_processes_hold_one_result"),
-    M(TRAIN, "            placement.agree_to_stop()\n", "", f"{DEVICES}::test_a_private_run_stops_in_all_processes"),
+    M("tangent_jax/privacy/ledger.py", "        placement.from_writer(self.write)\n", "", f"{DEVICES}::test_a_private_job_that_is_killed_never_takes_a_step_unpaid"),
     M(NOISES, "bits = placement.agreed(np.frombuffer(os.urandom(8), np.uint32))", "bits = np.frombuffer(os.urandom(8), np.uint32)",
       f"{DEVICES}::test_noise_is_added_once"),
     M(TRAIN, "entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32))", "entropy = np.frombuffer(os.urandom(16), np.uint32)",

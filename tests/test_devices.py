@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,28 @@ def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
     finish(start(tmp_path, "--trained", devices=4))
     for name, value in np.load(tmp_path / "results.npz").items():
         assert np.array_equal(value, results["4"][name]), name
+
+
+def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
+    """TANGENT_JAX_KILLS=10 for the long form."""
+    rng, ledger, log = np.random.default_rng(0), tmp_path / "slow/ledger.json", tmp_path / "steps"
+    log.touch()
+    for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "1"))):
+        port, before = free_port(), log.read_text()
+        processes = [start(tmp_path, f"{process}", port, "--slowly") for process in range(2)]
+        while all(process.poll() is None for process in processes):
+            if log.read_text() != before:
+                time.sleep(rng.uniform(0, 0.5))
+                break
+            time.sleep(0.01)
+        for process in rng.permutation(processes):
+            process.kill()
+            process.communicate()
+        steps = [int(step) for step in log.read_text().split()]
+        assert steps == sorted(set(steps))  # none is taken twice
+        assert json.loads(ledger.read_text())["spent"]["steps_paid"] >= steps[-1]
+    job(tmp_path, "--slowly")
+    assert json.loads(ledger.read_text())["spent"]["steps_paid"] == 60
 
 
 REFUSED = {
