@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, check_stop, refusal
+from tangent_jax.core import InputError, check_stop, refusal, whole_number
 from tangent_jax.core.files import allocate
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
@@ -65,7 +65,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 
     Raises: InputError where the examples cannot be sent to processes, or a process died.
     """
-    if processes and chunks:
+    if whole_number("decode", "processes", processes, 0) and chunks:
         yield from in_processes(decoder, chunks, processes)
         return
     images = np.zeros((max(map(len, chunks), default=0), decoder.size, decoder.size, 3), np.uint8)

@@ -87,7 +87,10 @@ class CachedRows:
 
     def is_sized(self) -> bool:
         """True where the files of the rows exist, with room for all of them."""
-        return all(p.exists() and p.stat().st_size == n * self.nbytes for p, n in self.files().items())
+        try:
+            return all(p.exists() and p.stat().st_size == n * self.nbytes for p, n in self.files().items())
+        except InputError:  # a damaged layout
+            return False
 
     def make(self) -> None:
         """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder."""

@@ -318,6 +318,13 @@ def test_a_spread_cache_that_is_damaged_or_not_there_is_noticed(tmp_path, monkey
     calls = count_trunk(monkeypatch)
     assert (np.asarray(compute(3, folders).inputs) == whole).all()
     assert calls == [64]
+    (written,) = (tmp_path / "a").glob("*/layout.json")
+    content = written.read_text()
+    written.write_text(content.replace("64", "0"))
+    with pytest.raises(InputError, match=r"read_layout: expected rows and folders in .*/a/.*layout.json; got none"):
+        compute(3, folders)
+    compute(3, folders, examples().take(np.arange(70)))  # another set of images does not need it
+    written.write_text(content)
     (tmp_path / "b").rename(tmp_path / "unmounted")
     with pytest.raises(InputError, match=r"cache: expected the folder .*/b/.*; got none. Mount its disk, or delete"):
         compute(3, folders[0])
