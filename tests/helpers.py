@@ -109,12 +109,13 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y):
 
 
 def products(f, *arguments):
-    """The dtypes of the operands of every matrix product that f traces to."""
+    """The dtypes that every matrix product that f traces to multiplies: its algorithm's, or its operands'."""
 
     def walk(jaxpr):
         for equation in jaxpr.eqns:
             if equation.primitive.name == "dot_general":
-                yield {str(operand.aval.dtype) for operand in equation.invars}
+                in_half = equation.params["precision"] == jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+                yield {"bfloat16"} if in_half else {str(operand.aval.dtype) for operand in equation.invars}
             for value in equation.params.values():
                 for inner in value if isinstance(value, (list, tuple)) else [value]:
                     inner = getattr(inner, "jaxpr", inner)
@@ -136,3 +137,21 @@ def origin(s, **changes):
     examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
     made = make_provenance(predict, Recipe(seed=s))
     return dataclasses.replace(made, **{"examples": examples, "seconds": 1.5, **changes})
+
+
+def sums_of_examples(f, count, *arguments):
+    """The dtypes of all sums over the examples that f traces to: an axis of `count`, a size of no other, goes."""
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            name, (out, *_) = equation.primitive.name, equation.outvars
+            reads = [count in v.aval.shape for v in equation.invars if hasattr(v.aval, "shape")]
+            if name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add") and any(reads):
+                if count not in out.aval.shape:
+                    yield name, str(out.aval.dtype)
+            for value in equation.params.values():
+                for inner in value if isinstance(value, (list, tuple)) else [value]:
+                    inner = getattr(inner, "jaxpr", inner)
+                    yield from walk(inner) if hasattr(inner, "eqns") else ()
+
+    return [*walk(jax.make_jaxpr(f)(*arguments).jaxpr)]

@@ -55,7 +55,11 @@ TABLE: dict[str, partial] = {
     "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
-    "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "cache_dtype": flag(
+        "enum",
+        "Dtype of cached features (int8: a scale for each token); unset: --dtype.",
+        ["float32", "float16", "bfloat16", "int8"],
+    ),
     "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
     "linearization": flag("enum", "The computation of the tangent.", LINEARIZATIONS),

@@ -27,6 +27,7 @@ from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.data.decode import decode, decode_ahead
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.cache import CHUNK, CachedRows, identifiers_of
+from tangent_jax.models.int8 import packed, packed_shape
 from tangent_jax.models.protocol import Model, prepared
 from tangent_jax.train.batches import Batches, OnDevice
 
@@ -75,8 +76,8 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), and whether unreadable
-    images are skipped."""
+    """The folder of cached features, their dtype such as "float16", or "int8" with a scale for each token (int8.py;
+    None: the compute dtype), and whether unreadable images are skipped."""
 
     folder: str | os.PathLike = "~/.cache/tangent_jax"
     dtype: str | None = None
@@ -103,8 +104,8 @@ def features(
     here = key(stage)
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str]) -> CachedRows:
-        kind = stored_dtype if stage else np.dtype(np.uint8)
-        return CachedRows(folder, identifiers, model.input_shape(stage), kind)
+        shape, kind = model.input_shape(stage), stored_dtype if stage else np.dtype(np.uint8)
+        return CachedRows(folder, identifiers, packed_shape(shape) if kind == np.int8 else shape, kind)
 
     with locked(root / here / "lock"):
         rows = rows_at(stage, root / here, identifiers)
@@ -112,10 +113,13 @@ def features(
         missing = rows.missing()
         if missing:
             rows.complete.unlink(missing_ok=True)
-            trunk = partial(run_trunk, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
+            settings = {"model": model, "stop": stage, "dtype": dtype, "stored": stored_dtype.name}
+            trunk = partial(run_trunk, w, **settings, traced=here.partition("-")[0])
             chunks: Chunks | None = None
             others = any(folder.name != here for folder in root.iterdir())
-            for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
+            lower = range(stage - 1, -1, -1)
+            lower = lower[-1:] if stored_dtype == np.int8 else lower  # images alone: int8 of int8 is rounded twice
+            for s in (stage, *lower) if others else ():  # the highest stage whose rows are cached
                 source = find_rows(partial(rows_at, s), root, here if s == stage else key(s), rows, missing)
                 if source is not None:
                     chunks = from_rows(partial(trunk, start=s) if s < stage else None, source, rows, missing)
@@ -146,8 +150,9 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
     if stage == 0:
         return identity(decoded)[:24]
     image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
-    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)  # traced anew: code may be mended
-    shape = jax.eval_shape(trunk, w, image).shape[1:]
+    # traced anew: code may be mended
+    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype, stored=stored_dtype.name)
+    shape = jax.eval_shape(partial(trunk, stored=""), w, image).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
     require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
     traced, read = program_reading(trunk, w, image)
@@ -172,11 +177,14 @@ def find_rows(
     return None
 
 
-@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
-def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, traced: str = "") -> Array:
-    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0. `traced`: the key of its
-    program, which another compiles anew."""
-    return model.apply(*prepared(model, w, x, dtype), start, stop)
+@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "stored", "traced"))
+def run_trunk(
+    w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, stored: str, traced: str = ""
+) -> Array:
+    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0, packed where it is stored
+    in int8. `traced`: the key of its program, which another compiles anew."""
+    y = model.apply(*prepared(model, w, x, dtype), start, stop)
+    return packed(y) if stored == "int8" else y
 
 
 def run_size() -> int:

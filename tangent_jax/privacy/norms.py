@@ -18,9 +18,10 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, letters, probe_uses, product, vector, widened
+from tangent_jax.models.signals import Use, layout, letters, probe_uses, vector
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales
 from tangent_jax.privacy.mechanism import check_clip_norm
+from tangent_jax.rules.probe import product, widened
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 
