@@ -61,7 +61,14 @@ class Problem:
         """The number of random cotangents of an example that make `SIGNALS` together."""
         return -(-SIGNALS // len(self.batches))
 
-    def fresh(self) -> Iterator[Part]:
+    @property
+    def exact(self) -> Predict:
+        """The predictor of gradients, and so of certificates: in f32 where products with J are in half precision."""
+        dtype = getattr(self.predict, "dtype", None)
+        is_half = isinstance(self.predict, Predictor) and dtype is not None and jnp.finfo(dtype).bits < 32
+        return dataclasses.replace(self.predict, dtype=None) if is_half else self.predict
+
+    def fresh(self, predict: Predict | None = None) -> Iterator[Part]:
         """Every batch, padded to one size."""
         order, present = self.batches.in_order()
         v = iter(self.padded_weights())
@@ -69,7 +76,7 @@ class Problem:
             for rows in steps:
                 rows = placement.over_examples(rows, 0)
                 y = passes.take(targets, rows)
-                yield Part(Fresh(self.predict, inputs, rows), y, placement.over_examples(next(v), 0))
+                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.over_examples(next(v), 0))
 
     def padded_weights(self) -> np.ndarray:
         """v batch by batch, "k b", 0 where padded."""
@@ -87,7 +94,8 @@ class Problem:
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
         total, losses, outputs = passes.along(self.zero, self.total_penalty, dw), [], []
-        for part in self.parts():
+        exact = self.exact
+        for part in self.parts() if exact is self.predict else self.fresh(exact):
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
@@ -143,9 +151,9 @@ class Problem:
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
-        f = self.no_outputs()
+        f, of_gradient = self.no_outputs(), dataclasses.replace(part.linear, predict=self.exact)
         programs = [
-            program(passes.add_gradient, dw, part, dw, self.objective),
+            program(passes.add_gradient, dw, part._replace(linear=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if isinstance(self.predict, Predictor):
