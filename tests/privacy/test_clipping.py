@@ -13,7 +13,7 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.models.signals import Use
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
-from tangent_jax.privacy.norms import clipped_sum_closed_form, kernel_norm
+from tangent_jax.privacy.norms import clipped_sum_closed_form, kernel_norm, scaled_sum, squared_norms
 from tangent_jax.train.losses import as_loss, make_loss
 
 VARIANTS = {
@@ -236,3 +236,19 @@ def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
         norms = np.sqrt(np.sum(exact**2, (1, 2)))
         assert int(bad) == 0
         assert (np.asarray(scales, np.float64) * norms <= 0.01 * (1 + 1e-5)).all(), offset
+
+
+def test_halves_that_cancel_are_never_clipped_too_little():
+    """Reweighted signals are rounded to bf16 again: where tokens cancel, by more than a part of what is left."""
+    rng = np.random.default_rng(0)
+    for offset, (inputs, outputs) in ((0, (64, 32)), (10, (64, 32)), (300, (64, 32)), (300, (4, 5)), (0, (4, 1))):
+        x = jnp.asarray(rng.standard_normal((6, 40, inputs)) + offset * rng.standard_normal(inputs), jnp.bfloat16)
+        s = rng.standard_normal((6, 40, outputs))
+        s = jnp.asarray(s - s.mean(1, keepdims=True), jnp.bfloat16)
+        use, dw = Use("kernel", "btd,df->btf", x), {"kernel": jnp.zeros((inputs, outputs))}
+        squared, rounding = squared_norms(dw, [use], [s], 6)
+        scales, _, bad = clip_scales(squared, jnp.ones(6), 0.01, rounding)
+        assert int(bad) == 0
+        for i in range(6):
+            alone = scaled_sum(dw, [use], [s], scales * (np.arange(6) == i))
+            assert float(jnp.sqrt(trees.squared_norm(alone))) <= 0.01 * (1 + 8 * EPS["float32"]), (offset, inputs)
