@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
@@ -108,20 +109,36 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y):
     assert_rel_close(closed.value, vmapped.value)
 
 
-def products(f, *arguments):
-    """The dtypes that every matrix product that f traces to multiplies: its algorithm's, or its operands'."""
+def equations(f, *arguments):
+    """Every equation of the program that f traces to, those of inner programs too."""
 
     def walk(jaxpr):
         for equation in jaxpr.eqns:
-            if equation.primitive.name == "dot_general":
-                in_half = equation.params["precision"] == jax.lax.DotAlgorithmPreset.BF16_BF16_F32
-                yield {"bfloat16"} if in_half else {str(operand.aval.dtype) for operand in equation.invars}
-            for value in equation.params.values():
-                for inner in value if isinstance(value, (list, tuple)) else [value]:
-                    inner = getattr(inner, "jaxpr", inner)
-                    yield from walk(inner) if hasattr(inner, "eqns") else ()
+            yield equation
+            for inner in jaxprs_in_params(equation.params):
+                yield from walk(getattr(inner, "jaxpr", inner))
 
-    return [*walk(jax.make_jaxpr(f)(*arguments).jaxpr)]
+    return walk(jax.make_jaxpr(f)(*arguments).jaxpr)
+
+
+def products(f, *arguments):
+    """The dtypes that every matrix product that f traces to multiplies: its algorithm's, or its operands'."""
+    in_half = jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+    return [
+        {"bfloat16"} if equation.params["precision"] == in_half else {str(v.aval.dtype) for v in equation.invars}
+        for equation in equations(f, *arguments)
+        if equation.primitive.name == "dot_general"
+    ]
+
+
+def sums_of_examples(f, count, *arguments):
+    """The dtypes of all sums over the examples that f traces to: an axis of `count`, a size of no other, goes."""
+    dtypes = []
+    for equation in equations(f, *arguments):
+        is_sum = equation.primitive.name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add")
+        if is_sum and any(count in v.aval.shape for v in equation.invars):
+            dtypes += [str(v.aval.dtype) for v in equation.outvars if count not in v.aval.shape]
+    return dtypes
 
 
 @functools.cache
@@ -137,21 +154,3 @@ def origin(s, **changes):
     examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
     made = make_provenance(predict, Recipe(seed=s))
     return dataclasses.replace(made, **{"examples": examples, "seconds": 1.5, **changes})
-
-
-def sums_of_examples(f, count, *arguments):
-    """The dtypes of all sums over the examples that f traces to: an axis of `count`, a size of no other, goes."""
-
-    def walk(jaxpr):
-        for equation in jaxpr.eqns:
-            name, (out, *_) = equation.primitive.name, equation.outvars
-            reads = [count in v.aval.shape for v in equation.invars if hasattr(v.aval, "shape")]
-            if name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add") and any(reads):
-                if count not in out.aval.shape:
-                    yield name, str(out.aval.dtype)
-            for value in equation.params.values():
-                for inner in value if isinstance(value, (list, tuple)) else [value]:
-                    inner = getattr(inner, "jaxpr", inner)
-                    yield from walk(inner) if hasattr(inner, "eqns") else ()
-
-    return [*walk(jax.make_jaxpr(f)(*arguments).jaxpr)]

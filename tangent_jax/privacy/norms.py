@@ -46,9 +46,11 @@ def clipped_sum_closed_form(
     outputs, uses, back = probe_uses(predict, dw, x, at_zero)
     losses = Objective(loss).losses
     signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present))(outputs))
-    squared, rounding = squared_norms(dw, uses, signals, len(y))
-    scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
-    return ClippedSum(scaled_sum(dw, uses, signals, scales), norms, bad, clip_norm)
+    with jax.default_matmul_precision("highest"):  # a GPU's own for f32 is TF32, whose rounding no bound here holds
+        squared, rounding = squared_norms(dw, uses, signals, len(y))
+        scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
+        value = scaled_sum(dw, uses, signals, scales)
+    return ClippedSum(value, norms, bad, clip_norm)
 
 
 def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> tuple[Array, Array]:

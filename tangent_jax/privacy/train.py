@@ -270,7 +270,7 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
 
 def as_floats(predict: Any, x: np.ndarray) -> np.ndarray:
     """The inputs as floats, which can hold what is not finite."""
-    return np.array(as_numbers(predict.model, x))
+    return np.array(as_numbers(predict.model, jnp.asarray(x)))
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:

@@ -64,9 +64,10 @@ class Problem:
     @property
     def exact(self) -> Predict:
         """The predictor of gradients, and so of certificates: in f32 where products with J are in half precision."""
-        dtype = getattr(self.predict, "dtype", None)
-        is_half = isinstance(self.predict, Predictor) and dtype is not None and jnp.finfo(dtype).bits < 32
-        return dataclasses.replace(self.predict, dtype=None) if is_half else self.predict
+        predict = self.predict
+        if not isinstance(predict, Predictor) or predict.dtype is None or jnp.finfo(predict.dtype).bits >= 32:
+            return predict
+        return dataclasses.replace(predict, dtype=None)
 
     def fresh(self, predict: Predict | None = None) -> Iterator[Part]:
         """Every batch, padded to one size."""

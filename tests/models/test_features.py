@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, tree_normal
+from helpers import assert_rel_close, normal, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
@@ -227,7 +227,8 @@ def test_half_precision_rows_move_the_outputs_within_their_rounding(tmp_path, st
 
 
 def test_a_packed_number_moves_by_at_most_half_a_step_of_its_token():
-    x = np.random.default_rng(0).standard_normal((6, 5, 12)).astype(np.float32) * 10.0 ** np.arange(-3, 3)[:, None, None]
+    x = normal(0, (6, 5, 12)) * 10.0 ** jnp.arange(-3, 3)[:, None, None]
+    x = np.array(x, np.float32)
     x[0, 0], x[1, 1, 3] = 0, np.nan
     rows = jax.jit(packed)(x)
     assert rows.dtype == jnp.int8

@@ -1,13 +1,14 @@
 """Clipped sums: two implementations, one guarantee; what noise costs."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import TOLERANCE, assert_rel_close, private_task, products
+from helpers import TOLERANCE, assert_rel_close, equations, private_task, products
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.models.signals import Use
@@ -252,3 +253,13 @@ def test_halves_that_cancel_are_never_clipped_too_little():
         for i in range(6):
             alone = scaled_sum(dw, [use], [s], scales * (np.arange(6) == i))
             assert float(jnp.sqrt(trees.squared_norm(alone))) <= 0.01 * (1 + 8 * EPS["float32"]), (offset, inputs)
+
+
+@pytest.mark.parametrize("clipped", [clipped_sum, clipped_sum_closed_form])
+def test_clipped_sums_of_f32_are_multiplied_in_f32_on_every_device(clipped):
+    """A GPU's default is TF32: a sum would move by more than its sensitivity."""
+    predict, dw, x, y = private_task()
+    run = functools.partial(clipped, loss=CE, clip_norm=1.0)
+    sums = [e for e in equations(run, predict, dw, x, y, jnp.ones(6)) if e.primitive.name == "dot_general"]
+    highest = [e for e in sums if e.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2]
+    assert len(highest) >= 14  # each of seven kernels' own
