@@ -11,8 +11,10 @@ its parameters stay in f32, and so do these sums: only what flows from layer to 
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.lax import DotAlgorithmPreset
@@ -38,7 +40,12 @@ class Probe(ABC):
 
 def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
     """The einsum of x and a kernel's tangent d, in the dtype of x."""
-    return d.einsum(spec, x) if isinstance(d, Probe) else product(spec, x, d).astype(x.dtype)
+    if isinstance(d, Probe):
+        return d.einsum(spec, x)
+    if d.dtype == x.dtype:
+        return jnp.einsum(spec, x, d)
+    kept_in_half = jax.checkpoint(partial(product, spec), prevent_cse=False)  # x, of which a copy in f32 would be kept
+    return kept_in_half(x, d).astype(x.dtype)
 
 
 def times(x: Array, d: Array | Probe) -> Array:
@@ -57,8 +64,8 @@ def widened(a: Array) -> Array:
 
 
 def product(spec: str, a: Array, b: Array) -> Array:
-    """The einsum of operands of which the first's dtype is computed in, summed in f32 or wider; so is its transpose.
+    """The einsum of a and b, multiplied in the dtype of a and summed in f32 or wider; so is its transpose.
 
-    The algorithm multiplies halves and holds all else in f32, on every platform alike.
+    Operands in f32 under an algorithm that multiplies halves: one form for every platform.
     """
     return jnp.einsum(spec, widened(a), widened(b), precision=ALGORITHMS.get(str(a.dtype)))

@@ -64,3 +64,13 @@ def test_what_flows_from_layer_to_layer_is_in_bf16():
     predict, dw, x, y = half_case("blocks", 2)
     jaxpr = str(jax.make_jaxpr(partial(gradient, predict, x, y))(dw))
     assert jaxpr.count(f"bf16[{COUNT},5,20]") > 10
+
+
+def test_what_a_solver_keeps_of_an_example_stays_in_half():
+    """A product summed in f32 wants its input in f32, for a moment: no copy of it is held from pass to pass."""
+    predict, dw, x, _ = half_case("blocks", 2)
+    in_half, whole = (
+        passes.kept_bytes(p, dw, x.astype(p.dtype or x.dtype), COUNT)
+        for p in (predict, dataclasses.replace(predict, dtype=None))
+    )
+    assert in_half < 0.85 * whole, (in_half, whole)
