@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
@@ -108,19 +109,36 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y):
     assert_rel_close(closed.value, vmapped.value)
 
 
-def products(f, *arguments):
-    """The dtypes of the operands of every matrix product that f traces to."""
+def equations(f, *arguments):
+    """Every equation of the program that f traces to, those of inner programs too."""
 
     def walk(jaxpr):
         for equation in jaxpr.eqns:
-            if equation.primitive.name == "dot_general":
-                yield {str(operand.aval.dtype) for operand in equation.invars}
-            for value in equation.params.values():
-                for inner in value if isinstance(value, (list, tuple)) else [value]:
-                    inner = getattr(inner, "jaxpr", inner)
-                    yield from walk(inner) if hasattr(inner, "eqns") else ()
+            yield equation
+            for inner in jaxprs_in_params(equation.params):
+                yield from walk(getattr(inner, "jaxpr", inner))
 
-    return [*walk(jax.make_jaxpr(f)(*arguments).jaxpr)]
+    return walk(jax.make_jaxpr(f)(*arguments).jaxpr)
+
+
+def products(f, *arguments):
+    """The dtypes that every matrix product that f traces to multiplies: its algorithm's, or its operands'."""
+    in_half = jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+    return [
+        {"bfloat16"} if equation.params["precision"] == in_half else {str(v.aval.dtype) for v in equation.invars}
+        for equation in equations(f, *arguments)
+        if equation.primitive.name == "dot_general"
+    ]
+
+
+def sums_of_examples(f, count, *arguments):
+    """The dtypes of all sums over the examples that f traces to: an axis of `count`, a size of no other, goes."""
+    dtypes = []
+    for equation in equations(f, *arguments):
+        is_sum = equation.primitive.name in ("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add")
+        if is_sum and any(count in v.aval.shape for v in equation.invars):
+            dtypes += [str(v.aval.dtype) for v in equation.outvars if count not in v.aval.shape]
+    return dtypes
 
 
 @functools.cache

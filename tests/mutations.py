@@ -36,7 +36,7 @@ RESNET, LORA, PAPER = (
     "tests/models/test_parametrize.py",
     "tests/experiments/test_paper.py",
 )
-FAMILY, WORDS = "tests/models/test_families.py", "tests/test_words.py"
+FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
@@ -94,8 +94,8 @@ MUTATIONS = [
       f"{CLIPPING}::test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity"),
     M("tangent_jax/privacy/clipping.py", "return scales * finite * present, norms", "return scales * finite, norms",
       f"{CLIPPING}::test_padding_never_contributes_and_micro_batches_sum"),
-    M("tangent_jax/privacy/norms.py", "return jnp.sum(grams, (1, 2, 3))",
-      "return 0.9 * jnp.sum(grams, (1, 2, 3))", f"{CLIPPING}::test_closed_form_norms_and_sums_equal_the_vmapped_ones"),
+    M("tangent_jax/privacy/norms.py", "squared = jnp.sum(grams, (1, 2, 3))",
+      "squared = 0.9 * jnp.sum(grams, (1, 2, 3))", f"{CLIPPING}::test_closed_form_norms_and_sums_equal_the_vmapped_ones"),
     M(MECHANISM, "delta = max(spent.mechanism.delta for", "delta = min(spent.mechanism.delta for",
       f"{NOISE}::test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each"),
     M(MECHANISM, "PrivacyCost(max(epsilons)", "PrivacyCost(sorted(epsilons)[1]",
@@ -369,6 +369,18 @@ MUTATIONS = [
     M(FACTORS, " / rows.shape[1]", "", f"{CURVATURE}::test_tokens_share_their_kernels_factors"),
     M(FACTORS, "rows = rows * root[:, :, None, None]", "pass", f"{CURVATURE}::test_factors_add_up_over_examples_and_by_weight"),
     M(FACTORS, "widened(jax.vmap(axes.signals)(s))", "jax.vmap(axes.signals)(s)", f"{CURVATURE}::test_factors_of_a_half_precision_model_are_sums_in_f32"),
+    M("tangent_jax/rules/probe.py", "return kept_in_half(x, d).astype(x.dtype)", "return jnp.einsum(spec, x, d.astype(x.dtype))", f"{HALF}::test_every_sum_over_examples_is_in_f32"),
+    M("tangent_jax/rules/probe.py", "(widened(x) * d).astype(x.dtype)", "x * d.astype(x.dtype)", f"{HALF}::test_every_sum_over_examples_is_in_f32"),
+    M("tangent_jax/models/predict.py", "self.model.dual(trees.pair(w, dw), x, start)", "self.model.dual(trees.pair(w, trees.cast(dw, self.dtype)), x, start)", f"{HALF}::test_the_mean_gradient_of_one_example_many_times_is_its_own"),
+    M("tangent_jax/models/predict.py", "w, x = prepared(self.model, self.w, x, self.dtype)", "w, x = prepared(self.model, self.w, x, None)", f"{HALF}::test_what_flows_from_layer_to_layer_is_in_bf16"),
+    M(PROBLEM, "return dataclasses.replace(predict, dtype=None)", "return predict", f"{OPTIMUM}::test_products_in_half_precision_solve_to_a_certificate_of_the_exact_optimum"),
+    M("tangent_jax/privacy/norms.py", "rounding + of_reweighting(squared + rounding, largest, s.dtype)", "rounding", f"{CLIPPING}::test_halves_that_cancel_are_never_clipped_too_little"),
+    M("tangent_jax/privacy/norms.py", 'jax.default_matmul_precision("highest")', 'jax.default_matmul_precision(None)', f"{CLIPPING}::test_clipped_sums_of_f32_are_multiplied_in_f32_on_every_device"),
+    M("tangent_jax/privacy/clipping.py", ', precision="highest")', ")", f"{CLIPPING}::test_clipped_sums_of_f32_are_multiplied_in_f32_on_every_device"),
+    M("tangent_jax/rules/probe.py", "jax.checkpoint(partial(product, spec), prevent_cse=False)", "partial(product, spec)", f"{HALF}::test_what_a_solver_keeps_of_an_example_stays_in_half"),
+    M("tangent_jax/models/int8.py", " * jnp.where(jnp.isfinite(scale), scale, jnp.nan)[..., None]", "", "tests/models/test_features.py::test_a_packed_number_moves_by_at_most_half_a_step_of_its_token"),
+    M("tangent_jax/models/int8.py", "jnp.round(x / jnp.where(scale > 0, scale, 1))", "(x / jnp.where(scale > 0, scale, 1))", "tests/models/test_features.py::test_a_packed_number_moves_by_at_most_half_a_step_of_its_token"),
+    M("tangent_jax/models/features.py", "lower[-1:] if stored_dtype == np.int8 else lower", "lower", "tests/models/test_features.py::test_int8_rows_hold_the_trunk_rounded_once"),
     M(FACTORS, "(damping / 2) ** 0.5", "damping**0.5", f"{CURVATURE}::test_the_inverse_undoes_the_damped_factors"),
     M(FACTORS, "np.maximum(shift, least)[:, None]", "np.maximum(shift, 0 * least)[:, None]", f"{CURVATURE}::test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32"),
     M(KERNELS, "            mirror(inverse)\n", "", f"{KERNEL}::test_leaving_out_is_solving_again_without"),

@@ -56,7 +56,11 @@ TABLE: dict[str, partial] = {
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
-    "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "cache_dtype": flag(
+        "enum",
+        "Dtype of cached features (int8: a scale for each token); unset: --dtype.",
+        ["float32", "float16", "bfloat16", "int8"],
+    ),
     "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
     "linearization": flag("enum", "The computation of the tangent.", LINEARIZATIONS),

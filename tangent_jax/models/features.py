@@ -29,6 +29,7 @@ from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoder, decode_chunks
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
+from tangent_jax.models.int8 import packed_shape
 from tangent_jax.models.layout import first_folder
 from tangent_jax.models.protocol import Model
 from tangent_jax.train.batches import Batches, OnDevice
@@ -78,8 +79,9 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, their dtype such as "float16" (None: the compute dtype), whether unreadable images
-    are skipped, and the number of processes that decode (0: threads of this one).
+    """The folder of cached features, their dtype such as "float16", or "int8" with a scale for each token (int8.py;
+    None: the compute dtype), whether unreadable images are skipped, and the number of processes that decode (0: threads
+    of this one).
 
     Large features are spread over several folders, on several disks, where several are given.
     """
@@ -117,13 +119,17 @@ def features(
     here = key(stage)
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
-        kind = stored_dtype if stage else np.dtype(np.uint8)
-        return CachedRows(folder, identifiers, model.input_shape(stage), kind, more, jax.process_index())
+        shape, kind = model.input_shape(stage), stored_dtype if stage else np.dtype(np.uint8)
+        shape = packed_shape(shape) if kind == np.int8 else shape
+        return CachedRows(folder, identifiers, shape, kind, more, jax.process_index())
 
     def source(chunks: list[int]) -> Chunks:
-        trunk = partial(trunk_rows, w, model=model, stop=stage, dtype=dtype, traced=here.partition("-")[0])
+        settings = {"model": model, "stop": stage, "dtype": dtype, "stored": stored_dtype.name}
+        trunk = partial(trunk_rows, w, **settings, traced=here.partition("-")[0])
         others = any(folder.name != here for root in roots for folder in root.glob("*"))
-        for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
+        lower = range(stage - 1, -1, -1)
+        lower = lower[-1:] if stored_dtype == np.int8 else lower  # images alone: int8 of int8 is rounded twice
+        for s in (stage, *lower) if others else ():  # the highest stage whose rows are cached
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
@@ -156,8 +162,9 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
     if stage == 0:
         return identity(decoded)[:24]
     image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
-    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)  # traced anew: code may be mended
-    shape = jax.eval_shape(trunk, w, image).shape[1:]
+    # traced anew: code may be mended
+    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype, stored=stored_dtype.name)
+    shape = jax.eval_shape(partial(trunk, stored=""), w, image).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
     require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
     traced, read = program_reading(trunk, w, image)

@@ -63,10 +63,9 @@ class Predictor:
             moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
         w, x = prepared(self.model, self.w, x, self.dtype)
-        dw = trees.cast(dw, self.dtype)
-        if self.linearization == "closed_form":
+        if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
             return self.answer(self.model.dual(trees.pair(w, dw), x, start))
-        return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(dw, x))
+        return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
 
     def answer(self, f: Dual) -> Array:
         """The outputs "b c", in f32 or wider, of the model's value and tangent."""

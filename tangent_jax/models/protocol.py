@@ -17,6 +17,7 @@ from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.int8 import unpacked
 
 
 class Model(Protocol):
@@ -122,8 +123,14 @@ def stages_run(
 
 
 def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None) -> tuple[Tree, Array]:
-    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None); uint8 images are normalised."""
-    if x.dtype == jnp.uint8:
-        x = model.preprocessing.normalize(x)
+    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None), x as `as_numbers` gives it."""
+    x = as_numbers(model, x)
     wide = jnp.result_type(*jax.tree.leaves(w), x) if dtype is None else dtype
     return trees.cast(w, dtype), x.astype(wide)
+
+
+def as_numbers(model: Model, x: Array) -> Array:
+    """The inputs "b ..." as floats: uint8 images normalised, rows packed in int8 unpacked, others as they are."""
+    if x.dtype == jnp.uint8:
+        return model.preprocessing.normalize(x)
+    return unpacked(x) if x.dtype == jnp.int8 else x

@@ -21,7 +21,7 @@ from jax import Array
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import prepared
-from tangent_jax.rules.probe import Probe
+from tangent_jax.rules.probe import Probe, widened
 
 
 class Use(NamedTuple):
@@ -97,18 +97,6 @@ def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) ->
     outputs, back, inputs = jax.vjp(run, zeros, has_aux=True)
     uses = [use._replace(x=x) for use, x in zip(named, inputs, strict=True)]
     return Probed(outputs, uses, lambda cotangent: back(cotangent)[0])
-
-
-def widened(a: Array) -> Array:
-    """The array in f32 or wider, as a sum needs it."""
-    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
-
-
-def product(spec: str, a: Array, b: Array) -> Array:
-    """An einsum of operands as they are, summed in f32 or wider: a sum rounded to half would move by its rounding."""
-    if jax.default_backend() == "cpu":  # has no such product of halves
-        return jnp.einsum(spec, widened(a), widened(b))
-    return jnp.einsum(spec, a, b, preferred_element_type=jnp.promote_types(jnp.result_type(a, b), jnp.float32))
 
 
 def letters(use: Use) -> tuple[str, str, str]:

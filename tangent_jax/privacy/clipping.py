@@ -108,7 +108,7 @@ def clipped_sum(
 
         def summed(g: Array) -> Array:
             finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-            return jnp.tensordot(scales.astype(g.dtype), finite, 1)
+            return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 would exceed the norm
 
         return jax.tree.map(lambda t, g: t + summed(g), total, gradients), (norms, bad)
 

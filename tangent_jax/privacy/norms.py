@@ -11,6 +11,7 @@ pass that forms no gradient; the clipped sum is then outer products of inputs an
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,10 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, letters, probe_uses, product, vector, widened
+from tangent_jax.models.signals import Use, layout, letters, probe_uses, vector
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales
 from tangent_jax.privacy.mechanism import check_clip_norm
+from tangent_jax.rules.probe import product, widened
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 
@@ -44,12 +46,11 @@ def clipped_sum_closed_form(
     outputs, uses, back = probe_uses(predict, dw, x, at_zero)
     losses = Objective(loss).losses
     signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present))(outputs))
-    squared, rounding = squared_norms(dw, uses, signals, len(y))
-    scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
-    lowest = max((float(jnp.finfo(s.dtype).eps) for s in signals), default=0.0)
-    # signals of half precision are rounded once more when they are reweighted: never above the clip norm
-    scales = scales * (1 - lowest) if lowest > jnp.finfo(jnp.float32).eps else scales
-    return ClippedSum(scaled_sum(dw, uses, signals, scales), norms, bad, clip_norm)
+    with jax.default_matmul_precision("highest"):  # a GPU's own for f32 is TF32, whose rounding no bound here holds
+        squared, rounding = squared_norms(dw, uses, signals, len(y))
+        scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
+        value = scaled_sum(dw, uses, signals, scales)
+    return ClippedSum(value, norms, bad, clip_norm)
 
 
 def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> tuple[Array, Array]:
@@ -80,12 +81,27 @@ def kernel_norm(use: Use, s: Array) -> tuple[Array, Array]:
     rows, flowing = axes.rows(x), axes.signals(s)
     inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
     lengths = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
-    largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1) * (tokens > 1)  # (sum_t |x_t| |s_t|)^2, over the heads
+    largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1)  # (sum_t |x_t| |s_t|)^2, over the heads
     if inputs * outputs < tokens**2:
         squared = jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
-        return squared, (ROUNDING * jnp.finfo(squared.dtype).eps) ** 2 * largest
-    grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
-    return jnp.sum(grams, (1, 2, 3)), ROUNDING * jnp.finfo(grams.dtype).eps * largest
+        rounding = (ROUNDING * jnp.finfo(squared.dtype).eps) ** 2 * largest
+    else:
+        grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
+        squared = jnp.sum(grams, (1, 2, 3))
+        rounding = ROUNDING * jnp.finfo(grams.dtype).eps * largest
+    rounding *= tokens > 1
+    return squared, rounding + of_reweighting(squared + rounding, largest, s.dtype)
+
+
+def of_reweighting(squared: Array, largest: Array, dtype: Any) -> Array:
+    """The most by which |sum_t x_t (x) s_t|^2 rises, "b", as the reweighted signals are rounded to half precision.
+
+    Each moves by eps / 2 of itself: the norm |g| becomes at most |g| + eps / 2 sum_t |x_t| |s_t|.
+    """
+    if jnp.finfo(dtype).bits >= 32:
+        return jnp.zeros_like(squared)
+    moved = jnp.finfo(dtype).eps / 2 * jnp.sqrt(largest)
+    return moved * (2 * jnp.sqrt(jnp.maximum(squared, 0)) + moved)
 
 
 def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -> Tree:
@@ -96,7 +112,7 @@ def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -
         return jnp.where(scales.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
 
     def scaled(a: Array) -> Array:
-        return zeroed(widened(a) * scales.reshape(-1, *[1] * (a.ndim - 1))).astype(a.dtype)
+        return zeroed(widened(a) * scales.reshape(-1, *[1] * (a.ndim - 1)))
 
     for use, s in zip(uses, signals, strict=True):
         leaf = total[use.path]
@@ -105,6 +121,6 @@ def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -
             part = jnp.sum(vector(finite, scaled(s), leaf.ndim), 0)
         else:
             xs, ws, ss = letters(use)
-            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), scaled(s))
+            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), scaled(s).astype(s.dtype))
         total[use.path] = leaf + part.astype(leaf.dtype)
     return jax.tree.unflatten(jax.tree.structure(dw), [total[path] for path in trees.leaves(dw)])

@@ -25,6 +25,7 @@ from jax import Array
 from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
 from tangent_jax.core.identities import CALLBACKS, primitives, program
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
@@ -268,8 +269,8 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
 
 
 def as_floats(predict: Any, x: np.ndarray) -> np.ndarray:
-    """uint8 images normalised, so that they can hold what is not finite; other inputs as they are."""
-    return np.array(predict.model.preprocessing.normalize(x)) if x.dtype == np.uint8 else np.array(x)
+    """The inputs as floats, which can hold what is not finite."""
+    return np.array(as_numbers(predict.model, jnp.asarray(x)))
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:

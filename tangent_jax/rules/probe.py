@@ -5,12 +5,21 @@
     broadcast   y += dbeta                   biases, tokens, positions
 
 A Probe in the place of a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
+
+The transpose of each is a sum over examples and tokens. In a network that computes in half precision the tangents of
+its parameters stay in f32, and so do these sums: only what flows from layer to layer is rounded to half.
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.lax import DotAlgorithmPreset
+
+ALGORITHMS = {"bfloat16": DotAlgorithmPreset.BF16_BF16_F32}
 
 
 class Probe(ABC):
@@ -30,15 +39,33 @@ class Probe(ABC):
 
 
 def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
-    """The einsum of x and a kernel's tangent d."""
-    return d.einsum(spec, x) if isinstance(d, Probe) else jnp.einsum(spec, x, d)
+    """The einsum of x and a kernel's tangent d, in the dtype of x."""
+    if isinstance(d, Probe):
+        return d.einsum(spec, x)
+    if d.dtype == x.dtype:
+        return jnp.einsum(spec, x, d)
+    kept_in_half = jax.checkpoint(partial(product, spec), prevent_cse=False)  # x, of which a copy in f32 would be kept
+    return kept_in_half(x, d).astype(x.dtype)
 
 
 def times(x: Array, d: Array | Probe) -> Array:
-    """The product of x, "... d", and a gain's tangent, "d"."""
-    return d.times(x) if isinstance(d, Probe) else x * d
+    """The product of x, "... d", and a gain's tangent, "d", in the dtype of x."""
+    return d.times(x) if isinstance(d, Probe) else (widened(x) * d).astype(x.dtype)
 
 
-def broadcast(d: Array | Probe, shape: tuple[int, ...]) -> Array:
-    """The tangent d of a bias, token or position, broadcast to `shape`."""
-    return d.broadcast(shape) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)
+def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any) -> Array:
+    """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`."""
+    return (d.broadcast(shape) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
+
+
+def widened(a: Array) -> Array:
+    """The array in f32 or wider, as a sum needs it."""
+    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+
+
+def product(spec: str, a: Array, b: Array) -> Array:
+    """The einsum of a and b, multiplied in the dtype of a and summed in f32 or wider; so is its transpose.
+
+    Operands in f32 under an algorithm that multiplies halves: one form for every platform.
+    """
+    return jnp.einsum(spec, widened(a), widened(b), precision=ALGORITHMS.get(str(a.dtype)))

@@ -36,7 +36,7 @@ def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[A
 
 def shift(d: Tangent, y: Array) -> Tangent:
     """The tangent, of y's shape, that the tangent d of a bias, token or position adds to y."""
-    return None if d is None else probe.broadcast(d, y.shape)
+    return None if d is None else probe.broadcast(d, y.shape, y.dtype)
 
 
 def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:

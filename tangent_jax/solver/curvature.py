@@ -25,7 +25,8 @@ from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Layout, layout, probe_uses, vector, widened
+from tangent_jax.models.signals import Layout, layout, probe_uses, vector
+from tangent_jax.rules.probe import widened
 from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis

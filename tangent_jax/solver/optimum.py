@@ -43,6 +43,7 @@ from tangent_jax.train.targets import Predict, started
 
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
+INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 
 
@@ -108,8 +109,9 @@ def solve(
                 on_step: called after every pass with its row of the history and dw; what it returns is added to the
                 row; folder: a run that was killed goes on from there, told from others as `fit`'s.
     Returns:    Solved; `converged` is False where the passes were used up, or where rounding allows no more.
-    Guarantees: |dw - dw*| <= certificate, up to the rounding of one gradient in the compute dtype, for a loss that is
-                convex in the outputs. Resumed or not, the same bits.
+    Guarantees: |dw - dw*| <= certificate, up to the rounding of one gradient in f32, for a loss that is convex in the
+                outputs; dw* is the optimum in exact arithmetic, also where products with J are in half precision.
+                Resumed or not, the same bits.
     Edge cases: what products with J read is kept from pass to pass where it takes at most a quarter of the devices'
                 memory, on a CPU of the machine's; else computed in each.
     Raises:     InputError for a model that is not affine in dw, a start of other leaves, a penalty of 0 where a
@@ -206,6 +208,8 @@ class Solver:
         # Newton far from the optimum: an exact inner solution would be of a model that soon changes
         first = next((row["gradient_norm"] for row in self.history.rows if row["exact"]), norm)
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
+        if self.problem.exact is not self.problem.predict:
+            forcing = max(forcing, INNER * norm)
         tolerance, zeros = jnp.asarray(max(0.9 * self.target, forcing)), jax.tree.map(jnp.zeros_like, r)
         return State(state.base, zeros, r, p, rz, tolerance, jnp.zeros(())), row
 

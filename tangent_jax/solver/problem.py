@@ -61,7 +61,15 @@ class Problem:
         """The number of random cotangents of an example that make `SIGNALS` together."""
         return -(-SIGNALS // len(self.batches))
 
-    def fresh(self) -> Iterator[Part]:
+    @property
+    def exact(self) -> Predict:
+        """The predictor of gradients, and so of certificates: in f32 where products with J are in half precision."""
+        predict = self.predict
+        if not isinstance(predict, Predictor) or predict.dtype is None or jnp.finfo(predict.dtype).bits >= 32:
+            return predict
+        return dataclasses.replace(predict, dtype=None)
+
+    def fresh(self, predict: Predict | None = None) -> Iterator[Part]:
         """Every batch, padded to one size."""
         order, present = self.batches.in_order()
         v = iter(self.padded_weights())
@@ -72,7 +80,7 @@ class Problem:
                 else:
                     rows = placement.divided(chunk.order[i], 0)
                     inputs, y = chunk.inputs, passes.take(chunk.targets, rows)
-                yield Part(Fresh(self.predict, inputs, rows), y, placement.divided(next(v), 0))
+                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.divided(next(v), 0))
 
     def padded_weights(self) -> np.ndarray:
         """v batch by batch, "k b", 0 where padded."""
@@ -90,7 +98,8 @@ class Problem:
     def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
         total, losses, outputs = passes.along(self.zero, self.total_penalty, dw), [], []
-        for part in self.parts():
+        exact = self.exact
+        for part in self.parts() if exact is self.predict else self.fresh(exact):
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
@@ -147,8 +156,9 @@ class Problem:
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
         f = np.zeros((len(y), self.classes), self.dtype)
+        of_gradient = dataclasses.replace(part.linear, predict=self.exact)
         programs = [
-            program(passes.add_gradient, dw, part, dw, self.objective),
+            program(passes.add_gradient, dw, part._replace(linear=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if isinstance(self.predict, Predictor):

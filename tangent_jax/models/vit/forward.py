@@ -60,7 +60,7 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
     if dx is not None or dtoken is not None:
         dx = jnp.zeros_like(x) if dx is None else dx
         dtoken = jnp.zeros_like(token) if dtoken is None else dtoken
-        dx = jnp.concatenate([probe.broadcast(dtoken, row), dx], 1)
+        dx = jnp.concatenate([probe.broadcast(dtoken, row, x.dtype), dx], 1)
     x = jnp.concatenate([jnp.broadcast_to(token, row), x], 1)
     position, dposition = p["position_embedding"]
     x, dx = x + position, total(dx, shift(dposition, x))
@@ -161,7 +161,7 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
     """CLS=T: the class token in the input of `block`, "b n d", becomes the new one, which has its own tangent."""
     row, width = token.primal[None, None], x.shape[-1]
-    drow = None if token.tangent is None else probe.broadcast(token.tangent, (len(x), 1, width))
+    drow = None if token.tangent is None else probe.broadcast(token.tangent, (len(x), 1, width), x.dtype)
     if reads_one_query(config, block):
         row, drow = one_query_input(config, row, drow)
     new = (slice(None), slice(0, row.shape[1]))
