@@ -12,6 +12,8 @@ import jax
 from absl import app, flags, logging
 
 import tangent_jax as tj
+from experiments.shared import jobs
+from experiments.shared.flags import define
 from tangent_jax.core import check_stop, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
@@ -65,7 +67,8 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
                 expanded("flags, --out", flags.FLAGS.out)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            main(*given)
+            with jobs.asked_for():
+                main(*given)
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
@@ -83,6 +86,7 @@ def run(main: Callable[..., None], commands: Collection[str] = ()) -> None:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
 
+    define("compilation_cache")
     app.run(guarded)
 
 

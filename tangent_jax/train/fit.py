@@ -23,6 +23,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
+from tangent_jax.train.log import norms_of, open_log
 from tangent_jax.train.objective import (
     Keyed,
     Objective,
@@ -93,8 +94,8 @@ class Training:
     metrics: tuple[Metric, ...] = ()
     traced: str = ""
 
-    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array]:
-        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
+    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array, Tree]:
+        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"; the gradient."""
         x, y, present, key = batch
 
         def value(dw: Tree) -> tuple[Array, Array]:
@@ -108,7 +109,7 @@ class Training:
         known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
         values = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
         sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
-        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
+        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums, gradient
 
     @property
     def draws(self) -> bool:
@@ -127,13 +128,15 @@ Steps = tuple[Any, Any, Any]
 @partial(jax.jit, donate_argnames="state")
 def train_epoch(
     training: Training, state: State, data: tuple[Array, Array], steps: Steps, progress: Any
-) -> tuple[State, Array]:
-    """The steps of an epoch, or of a chunk of it, on (inputs, targets); the state, and each step's sums, "k m"."""
+) -> tuple[State, tuple[Array, Array]]:
+    """The steps of an epoch, or of a chunk of it, on (inputs, targets); the state, and each step's sums, "k m", and
+    norms of gradient and step, "k 2"."""
     inputs, targets = data
 
-    def step(state: State, of_step: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
+    def step(state: State, of_step: tuple[Array, Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
         rows, present, key = of_step
-        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
+        after, sums, gradient = training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
+        return after, (sums, norms_of(gradient, state.dw, after.dw))
 
     return jax.lax.scan(step, state, steps)
 
@@ -191,15 +194,22 @@ def fit(
         state = saver.restore(state, history)
     state = placement.replicated(jax.tree.map(jnp.array, state))  # copies: the caller's dw is not donated
     check = partial(check_batch, predict, dw, objective)
-    with progress_bar(epochs, "epoch", len(history)) as bar:
+    done, total = sum(row["steps"] for row in history.rows), epochs * source.steps if saver is not None else None
+    with (
+        progress_bar(epochs, "epoch", len(history)) as bar,
+        open_log("fit", saver and saver.run, done, total) as log,
+    ):
         for epoch in range(len(history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
             for inputs, targets, order, present in epoch_chunks(source, epoch, check):
                 keys = step_keys(source, epoch, steps, len(order)) if training.draws else None
-                state, per_step = train_epoch(
+                log.begin(len(order))
+                state, (per_step, norms) = train_epoch(
                     training, state, (inputs, targets), (order, present, keys), epoch / epochs
                 )
-                sums += np.asarray(per_step, np.float64).sum(0)
+                per_step = np.asarray(per_step, np.float64)
+                log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
+                sums += per_step.sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(order)
                 if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
                     check_stop()
@@ -208,6 +218,7 @@ def fit(
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
             returned = on_step({**row, **measured}, state.dw) if on_step else None
             row = history.add("fit", row, returned, **measured)
+            log.measured(returned)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
