@@ -1,4 +1,4 @@
-"""What a job script may ask of a binary: a cache of compiled programs, a log of its steps, a trace of some."""
+"""Requests of job scripts to any binary: a cache of compiled programs, a log of its steps, a trace of some."""
 
 import tempfile
 from collections.abc import Iterator

@@ -64,9 +64,9 @@ def plan_of(recipe: tj.Recipe, classes: int, examples: int, mechanism: tj.Mechan
         kind, phase = "optimum", optimum_phase(recipe, predict, batches)
     else:
         kind, phase = "fit", fit_phase(recipe, predict, batches)
-    trunk = figures_of(features_phase(predict), mesh)["peak_bytes"] if predict.subset.stage else 0
-    training = figures_of(phase, mesh)
-    peak, room = max(trunk, training["peak_bytes"]), room_of(mesh)
+    trunk = figures_of(features_phase(predict), mesh)["training_peak_bytes"] if predict.subset.stage else 0
+    training, room = figures_of(phase, mesh), room_of(mesh)
+    peak = max(trunk, training["training_peak_bytes"])
     return {
         "plan": kind,
         "device": mesh.devices.flat[0].device_kind,
@@ -77,6 +77,7 @@ def plan_of(recipe: tj.Recipe, classes: int, examples: int, mechanism: tj.Mechan
         "weights_bytes": size_of(predict.w),
         "inputs_bytes": batches.inputs.nbytes,
         "features_peak_bytes": trunk,
+        "peak_bytes": peak,
         "memory_bytes": room,
         "fits": None if room is None else peak <= room,
     }
@@ -222,6 +223,6 @@ def figures_of(phase: Phase, mesh: Mesh) -> dict[str, Any]:
         "flops": costs[0][0],
         "bytes_accessed": costs[0][1],
         "temporary_bytes": max(besides),
-        "peak_bytes": size_of(phase.stays) + phase.held + max(besides),
+        "training_peak_bytes": size_of(phase.stays) + phase.held + max(besides),
         "compile_seconds": round(time.perf_counter() - began, 1),
     }
