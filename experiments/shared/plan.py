@@ -3,8 +3,8 @@
     peak of a phase = what stays: weights, inputs, targets, state
                       + the most that one of its programs takes besides: temporaries, results that replace no argument
 
-Random weights are not drawn. The peak is what the memory of one device must hold. A process on a CPU takes besides what
-Python, the libraries and the compiler take, and the pages of cached features that it has read.
+Random weights are not drawn. The peak is what the memory of one device must hold. On a CPU inputs count twice, as the
+pages of the cached features and as the device's copy; Python, the libraries and the compiler come on top.
 """
 
 import json
@@ -66,6 +66,8 @@ def plan_of(recipe: tj.Recipe, classes: int, examples: int, mechanism: tj.Mechan
         kind, phase = "fit", fit_phase(recipe, predict, batches)
     trunk = figures_of(features_phase(predict), mesh)["training_peak_bytes"] if predict.subset.stage else 0
     training, room = figures_of(phase, mesh), room_of(mesh)
+    if mesh.devices.flat[0].platform == "cpu":
+        training["training_peak_bytes"] += batches.inputs.nbytes
     peak = max(trunk, training["training_peak_bytes"])
     return {
         "plan": kind,

@@ -52,12 +52,14 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
     ],
 )
 def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
-    cache, out = tmp_path / "cache", tmp_path / "out"
-    line, err = run(binary, "--plan", f"--cache_dir={cache}", f"--out={out}", *options)
+    cache, out, programs = tmp_path / "cache", tmp_path / "out", tmp_path / "programs"
+    own = [f"--cache_dir={cache}", f"--out={out}", f"--compilation_cache={programs}"]
+    line, err = run(binary, "--plan", *own, *options)
     planned = json.loads(line)
     assert planned["plan"] == kind
     assert planned["fits"] is (planned["peak_bytes"] < planned["memory_bytes"]) is True
     assert min(planned[name] for name in ("flops", "bytes_accessed", "temporary_bytes", "training_peak_bytes")) > 0
+    assert len([*programs.iterdir()]) >= 2
     assert not cache.exists()
     assert not out.exists()
     assert "Traceback" not in err
