@@ -10,12 +10,12 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
+from experiments.shared import command, plan, plots, setup
+from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.core import trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
-define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *OPTIMUM, out="out/finetune")
+define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *OPTIMUM, *JOB, out="out/finetune")
 
 
 flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")
@@ -24,6 +24,8 @@ flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a stor
 def main() -> None:
     recipe = setup.recipe()
     dataset = setup.open_dataset(recipe.dataset)
+    if F.plan:
+        return plan.show(recipe, dataset)
     predict = setup.predictor(recipe, len(dataset.classes))
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)

@@ -13,12 +13,12 @@ from collections import Counter
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
+from experiments.shared import command, plan, plots, setup
+from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import require
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
-define(*MODEL, *CACHED, *COMPUTE, "dataset", "reset", "delta", **PRIVATE)
+define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", **PRIVATE)
 define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
     "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
@@ -55,9 +55,11 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
 def main() -> None:
     dataset = setup.open_dataset(F.dataset)
     n = len(dataset.train)
-    mechanism_of(n)  # before any long work
+    mechanism = mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
+    if F.plan:
+        return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, len(dataset.classes))
     train = part_of(setup.features(predict, dataset.train, "train inputs"), F.part)
     test = setup.features(predict, dataset.test, "test inputs")

@@ -71,7 +71,7 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
         predict = setup.predictor(recipe, classes)
         train = setup.features(predict, setup.open_dataset(F.dataset).train, "train inputs")
         with tj.show_progress(f"member {seed}"):
-            members.append((predict, recipe.fit(predict, train).dw))
+            members.append((predict, recipe.fit(predict, train, folder=command.out_folder() / "checkpoints").dw))
     return members
 
 

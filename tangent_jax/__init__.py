@@ -54,6 +54,7 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
 from tangent_jax.train.fit import Fitted, fit
 from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.log import log_steps
 from tangent_jax.train.losses import CrossEntropy, Loss, MeanSquared, RescaledSquare, SquareLoss
 from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
 from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
@@ -68,8 +69,8 @@ __all__ = [
     "VisionTransformer", "__version__", "accuracy", "adam", "auc", "brier_score", "calibration_error",
     "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature", "datamodeling_score",
     "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "export", "features", "fill",
-    "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load",
-    "load_export", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset",
+    "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "linearize", "load", "load_export",
+    "log_steps", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset",
     "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "open_dataset",
     "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
     "read_factors", "recovered_noise", "remove", "resnet_config", "run_openly", "save", "shards", "show_progress",

@@ -43,7 +43,7 @@ ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_a
 CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
 REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
-PLANS = "tests/components/test_plans.py"
+PLANS, LOG = "tests/components/test_plans.py", "tests/train/test_log.py"
 PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     f"tangent_jax/solver/{name}.py"
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
@@ -421,6 +421,16 @@ MUTATIONS = [
     M("experiments/paper.py", "identity(job.command, sets, files,", "identity(job.command, sets,", f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper.py", '["identity"] == own:', '["identity"]:', f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
     M("tangent_jax/models/cache.py", '"""True where the files of the rows exist,', '"""Whether the files of the rows exist,', f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
+    M("tangent_jax/train/log.py", 'int(row["step"]) <= done', 'int(row["step"]) <= done + 1', f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
+    M("tangent_jax/train/log.py", 'text[: text.rfind("\\n") + 1]', "text", f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
+    M("tangent_jax/train/log.py", "purge_step=done + 1", "purge_step=done + 100", f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
+    M("tangent_jax/train/log.py", "self.done + count >= profile[0]", "self.done + count > profile[0]", f"{LOG}::test_the_steps_asked_for_are_traced_and_others_are_not"),
+    M("tangent_jax/train/fit.py", "            log.measured(returned)\n", "", f"{LOG}::test_the_rows_of_fit_are_its_steps"),
+    M("tangent_jax/train/fit.py", "norms_of(gradient, state.dw, after.dw)", "norms_of(gradient, after.dw, after.dw)", f"{LOG}::test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step"),
+    M("tangent_jax/privacy/train.py", "norms_of(gradient, state.dw", "norms_of(arguments[0].value, state.dw", f"{LOG}::test_a_private_log_holds_private_values_alone"),
+    M("tangent_jax/privacy/log.py", "log.add([row], examples if is_full else None)", "log.add([row], examples)", f"{LOG}::test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides"),
+    M("experiments/shared/jobs.py", '_min_compile_time_secs", 0.0)', '_min_compile_time_secs", 1e9)', "tests/experiments/test_plan.py::test_a_plan_is_one_line_and_leaves_nothing"),
+    M("experiments/shared/plan.py", "size_of(phase.stays) + phase.held", "phase.held", "tests/experiments/test_plan.py::test_the_plan_of_fit_is_of_the_program_that_fit_runs"),
     M("tangent_jax/models/features.py", "        cached = rows_at(", "        cached = found = rows_at(", f"{WORDS}::test_a_name_of_the_table_stands_only_where_the_table_allows_it"),
     M("tangent_jax/data/archives.py", '    """Stanford Cars."""\n', "", f"{WORDS}::test_every_public_function_class_and_method_has_a_docstring"),
     M("tangent_jax/core/__init__.py", "import identity\n", "import identity, identity as identities\n", f"{WORDS}::test_no_name_hides_a_module"),

@@ -19,6 +19,8 @@ import jax
 from absl import app, flags, logging
 
 import tangent_jax as tj
+from experiments.shared import jobs
+from experiments.shared.flags import JOB, define
 from tangent_jax.core import check_stop, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
@@ -61,7 +63,6 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
     `commands`: the values of the one argument besides the flags; main is called with it. `processes`: whether several
     processes may run it as one job.
     """
-    define_job()
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
@@ -75,7 +76,8 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
                 expanded("flags, --out", flags.FLAGS.out)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            main(*given)
+            with jobs.asked_for():
+                main(*given)
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
@@ -93,17 +95,8 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
 
+    define(*JOB)
     app.run(guarded)
-
-
-def define_job() -> None:
-    """Defines the flags of every binary: its devices, and its place in a job."""
-    flags.DEFINE_integer("devices", None, "Devices that each process uses; unset: all.", 1)
-    flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0 of a job; unset: as the cluster says, or no job.")
-    flags.DEFINE_integer("processes", None, "Processes of the job, with --coordinator.", 1)
-    flags.DEFINE_integer("process_id", None, "This process, from 0, with --coordinator.", 0)
-    for name in ("devices", "coordinator", "processes", "process_id"):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 def join(name: str, processes: bool) -> None:

@@ -100,9 +100,32 @@ TABLE: dict[str, partial] = {
     "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
     "seeds": flag("integer", "Seeds of the final runs (0, 1, ...); the search uses 0.", low=1, default=3),
     "orders": flag("integer", "Random orders averaged.", low=1, default=20),
+    "compilation_cache": flag(
+        "string",
+        "Folder that keeps compiled programs for later starts; unset: JAX_COMPILATION_CACHE_DIR's.",
+        default=None,
+    ),
+    "metrics": flag(
+        "list", "Writers of the values of every step, in --out/metrics: csv, tensorboard, wandb.", default=["csv"]
+    ),
+    "profile_steps": flag(
+        "string", "FIRST:LAST, the steps whose trace jax.profiler writes to --out/profile; unset: none.", default=None
+    ),
+    "plan": flag("bool", "Compile, print FLOPs, bytes and peak memory of a step, and exit.", default=False),
+    "topology": flag(
+        "string",
+        "Of --plan: devices that are not here, such as v5e:2x2 (needs libtpu); unset: those here.",
+        default=None,
+    ),
     "out": flag("string", "Folder of result.json and pictures."),
+    "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
+    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: as the cluster says.", default=None),
+    "processes": flag("integer", "Processes of the job, with --coordinator.", low=1, default=None),
+    "process_id": flag("integer", "This process, from 0, with --coordinator.", low=0, default=None),
 }
 MODEL = ("weights", "architecture", "image_size")
+JOB = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
+"""The flags of every binary."""
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
@@ -114,6 +137,8 @@ SHARDED += ("lr_nlft", "sharding", "owners", "concentration")
 """The flags that `shards.Method` reads; their defaults are SHARDED_DEFAULTS."""
 # f_w(x), of a random head, would count once, however many are added: so the outputs are the tangent alone
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
+JOB = ("metrics", "profile_steps", "plan", "topology")
+"""The flags of a binary that is one long run: what it writes as it goes, and whether it will fit."""
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
 

@@ -28,12 +28,14 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.ledger import open_ledger
+from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
+from tangent_jax.train.log import norms_of, open_log
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.targets import Predict, started
@@ -102,17 +104,16 @@ def private_step(
     return State(*apply(optimizer, scaled, state.optimizer_state, state.dw)), gradient
 
 
-_squared_norm = jax.jit(trees.squared_norm)
-
-
 @partial(jax.jit, static_argnames="traced")
 def _clip_all(*arguments: Any, traced: str = "") -> ClippedSum:
     return clip_all(*arguments)
 
 
 @partial(jax.jit, static_argnames="traced", donate_argnums=0)
-def _private_step(state: State, *arguments: Any, traced: str = "") -> State:
-    return private_step(state, *arguments)[0]
+def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[State, Array]:
+    """The state after a step, and the norms of private gradient and step, "2"."""
+    after, gradient = private_step(state, *arguments)
+    return after, norms_of(gradient, state.dw, after.dw)
 
 
 class PrivatelyFitted(NamedTuple):
@@ -186,18 +187,24 @@ def fit_private(
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
+        done = len(history) and history.rows[-1]["step"]
+        log = held.enter_context(open_log("fit_private", run, done, mechanism.steps))
         for step in range(spent.steps_paid, mechanism.steps):
             spent = spent.paid(step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)
+            log.begin()
             chunks = batches.chunks(*sample(batches, mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = noise_key(seed, step)
-            state = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
-            check_finite(state.dw, step)
+            state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
+            check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
-            history.add("fit_private", row, on_step(row, state.dw) if on_step else None)
+            log_private_step(log, spent, norms, len(batches))
+            returned = on_step(row, state.dw) if on_step else None
+            history.add("fit_private", row, returned)
+            log.measured(returned)
             placement.agree_to_stop()
             if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
                 ledger.save(state, history)
@@ -207,9 +214,9 @@ def fit_private(
     return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 
-def check_finite(dw: Tree, step: int) -> None:
-    """Raises InputError for a dw that is not finite after a step: from there on nothing is learned, only spent."""
-    norm, do = float(_squared_norm(dw)), "Lower the learning rate; what was paid stays paid"
+def check_finite(norm: float, step: int) -> None:
+    """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
+    do = "Lower the learning rate; what was paid stays paid"
     require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
 

@@ -38,6 +38,7 @@ from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
+from tangent_jax.train.log import open_log
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
 from tangent_jax.train.targets import Predict, started
 
@@ -159,13 +160,20 @@ class Solver:
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
-        with progress_bar(self.passes, "pass", self.used) as bar:
+        run = self.saver and self.saver.run
+        with (
+            progress_bar(self.passes, "pass", self.used) as bar,
+            open_log("solve", run, self.used, self.passes) as log,
+        ):
             while not self.is_done():
                 began = time.perf_counter()
+                log.begin()
                 state, row = self.begin(state) if state.at_point else self.advance(state)
                 row["seconds"] = time.perf_counter() - began
+                log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
                 values = on_step(dict(row), along(state.base, 1.0, state.offset)) if on_step else None
                 self.history.add("solve", row, values)
+                log.measured(values)
                 placement.agree_to_stop()
                 if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
                     self.saver.save(state, self.history)
@@ -280,6 +288,11 @@ class Solver:
             curvature=self.curvature,
             run=None if self.saver is None else self.saver.run,
         )
+
+
+def pass_values(row: Row) -> Row:
+    """The values of a pass that a log holds: of its row the numbers that are measured, no count and no time."""
+    return {name: value for name, value in row.items() if name not in ("passes", "exact", "seconds")}
 
 
 def solve_linear(

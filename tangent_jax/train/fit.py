@@ -23,6 +23,7 @@ from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
+from tangent_jax.train.log import norms_of, open_log
 from tangent_jax.train.objective import (
     Keyed,
     Objective,
@@ -93,8 +94,8 @@ class Training:
     metrics: tuple[Metric, ...] = ()
     traced: str = ""
 
-    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array]:
-        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"."""
+    def step(self, state: State, batch: Batch, progress: Any) -> tuple[State, Array, Tree]:
+        """One step; also the sums over its examples of the loss and of each metric, "1 + metrics"; the gradient."""
         x, y, present, key = batch
 
         def value(dw: Tree) -> tuple[Array, Array]:
@@ -108,7 +109,7 @@ class Training:
         known = {"progress": progress, "value": total, "grad": gradient, "value_fn": value_fn}
         values = [self.objective.losses(outputs, y, key), *(alone(metric, outputs, y) for metric in self.metrics)]
         sums = jnp.stack([jnp.sum(of_examples * present) for of_examples in values])
-        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums
+        return State(*apply(self.optimizer, gradient, state.optimizer_state, state.dw, **known)), sums, gradient
 
     @property
     def draws(self) -> bool:
@@ -121,12 +122,16 @@ class Training:
 
 
 @partial(jax.jit, donate_argnames="state")
-def train_epoch(training: Training, state: State, chunk: Chunk, keys: Any, progress: Any) -> tuple[State, Array]:
-    """The steps of an epoch, or of a chunk of it, with keys "k" or None; the state, and each step's sums, "k m"."""
+def train_epoch(
+    training: Training, state: State, chunk: Chunk, keys: Any, progress: Any
+) -> tuple[State, tuple[Array, Array]]:
+    """The steps of an epoch, or of a chunk of it, with keys "k" or None; the state, and each step's sums, "k m", and
+    norms of gradient and step, "k 2"."""
 
-    def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, Array]:
+    def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
         i, key = of_step
-        return training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
+        after, sums, gradient = training.step(state, Batch(*chunk.at(i), chunk.present[i], key), progress)
+        return after, (sums, norms_of(gradient, state.dw, after.dw))
 
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
@@ -185,14 +190,21 @@ def fit(
         state = saver.restore(state, history)
     state, training = placement.placed((jax.tree.map(jnp.array, state), training))  # the caller's dw is not donated
     check = partial(check_batch, predict, dw, objective)
-    with progress_bar(epochs, "epoch", len(history)) as bar:
+    done, total = sum(row["steps"] for row in history.rows), epochs * source.steps if saver is not None else None
+    with (
+        progress_bar(epochs, "epoch", len(history)) as bar,
+        open_log("fit", saver and saver.run, done, total) as log,
+    ):
         for epoch in range(len(history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
             for chunk in epoch_chunks(source, epoch, check):
                 present = chunk.present
                 keys = step_keys(source, epoch, steps, len(present)) if training.draws else None
-                state, per_step = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
-                sums += np.asarray(per_step, np.float64).sum(0)
+                log.begin(len(present))
+                state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
+                per_step = np.asarray(per_step, np.float64)
+                log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
+                sums += per_step.sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(present)
                 placement.agree_to_stop()
                 if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
@@ -202,6 +214,7 @@ def fit(
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
             returned = on_step({**row, **measured}, state.dw) if on_step else None
             row = history.add("fit", row, returned, **measured)
+            log.measured(returned)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()

@@ -43,7 +43,7 @@ def train_epoch_many(
     inputs, targets = data
 
     def step(state: State, rows: Array, present: Array, key: Array | None) -> tuple[State, Array]:
-        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)
+        return training.step(state, Batch(inputs[rows], targets[rows], present, key), progress)[:2]
 
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 

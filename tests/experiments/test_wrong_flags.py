@@ -56,6 +56,13 @@ CASES = [
     ("private", ["--delta=1e-300", "--sampling=poisson"], "expected delta in (1e-15, 1)"),
     ("private", ["--part=897/100000"], "private: expected two images or more in --part"),
     ("private", ["--part=1.5/3"], "private: expected --part=I/K"),
+    ("finetune", ["--profile_steps=10:5"], "flags: expected --profile_steps=FIRST:LAST with 1 <= FIRST <= LAST"),
+    ("finetune", ["--profile_steps=ten"], "such as 10:20; got ten"),
+    ("finetune", ["--profile_steps=2:9999"], "fit: expected a profile of steps up to 870; got 9999"),
+    ("finetune", ["--metrics=csv,tsv"], "log_steps: expected writers of csv, tensorboard, wandb; got tsv"),
+    ("finetune", ["--compilation_cache=/dev/null/x"], "finetune: [Errno 20] Not a directory"),
+    ("store", ["list", "--compilation_cache="], "flags, --compilation_cache: expected a path"),
+    ("private", ["--plan", "--topology=v5e:2by2"], "plan: expected a --topology such as v5e:2x2"),
     # a flag that a binary does not read does not exist for it
     ("table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
     ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),

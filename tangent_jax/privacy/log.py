@@ -1,0 +1,24 @@
+"""The values of a private step that a log may hold: those computed of private values and of the mechanism alone.
+
+Losses, norms before clipping and the size of a Poisson sample (so its time, too) are not among them.
+"""
+
+from typing import Any
+
+from jax import Array
+
+from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.train.log import Log
+
+PARTS = 20  # of a Poisson run, at which epsilon is computed: half a second each
+
+
+def log_private_step(log: Log, spent: Spent, norms: Array, examples: int) -> None:
+    """Logs the step that `spent` ends with; norms: of the noisy gradient and of the step, "2"."""
+    mechanism, (gradient_norm, step_norm) = spent.mechanism, map(float, norms)
+    row: dict[str, Any] = {"step": spent.steps_paid, "gradient_norm": gradient_norm, "step_norm": step_norm}
+    row["noise_multiplier"] = float(mechanism.noise_multiplier)
+    is_full = mechanism.sampling_rate == 1
+    if log.writers and (is_full or spent.steps_paid % max(1, mechanism.steps // PARTS) == 0):
+        row["epsilon"] = spent.compute_epsilon()
+    log.add([row], examples if is_full else None)

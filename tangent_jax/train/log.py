@@ -1,0 +1,287 @@
+"""The log of a run: the values of every step or pass in files, as the run goes; and the trace of some of its steps.
+
+    FOLDER/metrics/RUN/steps.csv     a row for each step; TensorBoard's files lie beside it
+    FOLDER/profile/                  the trace, which xprof and TensorBoard's profile page show
+
+RUN is the beginning of the run's identity, so that two runs never share a file. `fit`, `fit_private` and `solve` write
+what they compute anyway: nothing here is part of a compiled program or of an identity, and a run has the same bits with
+a log or without. A resumed run deletes the rows after its last save and goes on in the same files.
+"""
+
+import csv
+import importlib
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, placement, refusal, require
+from tangent_jax.core.files import expanded, write_whole
+
+Row = dict[str, Any]
+
+
+class Writer(Protocol):
+    """Files or a service that receive the rows of one run."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        """Goes on after step `done`: what lies in `folder` of later steps is deleted or hidden."""
+        ...
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Writes rows, each with its "step"; a kill after this loses none."""
+        ...
+
+    def close(self) -> None:
+        """Ends the writing."""
+        ...
+
+
+class Csv:
+    """steps.csv: a row for each step, a column for each value; a value that a step has not is empty."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        self.path, text = folder / "steps.csv", ""
+        if self.path.exists():
+            text = self.path.read_text()
+            text = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
+        rows = [*csv.DictReader(io.StringIO(text))]
+        self.columns = [*(rows[0] if rows else ["step"])]
+        self.begin([row for row in rows if int(row["step"]) <= done])
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Writes the file anew, whole: the names of the columns, and these rows."""
+        head = io.StringIO()
+        csv.writer(head).writerow(self.columns)
+        write_whole(self.path, head.getvalue() + self.lines(rows))
+        self.file = self.path.open("a", newline="")
+
+    def lines(self, rows: Sequence[Row]) -> str:
+        """The rows as lines of the file."""
+        text = io.StringIO()
+        csv.DictWriter(text, self.columns).writerows(rows)
+        return text.getvalue()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Appends rows; a new name becomes a new column of the whole file."""
+        new = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self.columns]
+        if new:
+            self.close()
+            with self.path.open(newline="") as file:
+                earlier = [*csv.DictReader(file)]
+            self.columns += new
+            self.begin(earlier)
+        self.file.write(self.lines(rows))
+        self.file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.file.close()
+
+
+class TensorBoard:
+    """Event files by tensorboardX, which needs no TensorFlow; TensorBoard hides the steps that a resumed run redoes."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        module: Any = optional(*MODULES["tensorboard"])
+        # the suffix, as a file's name holds but the second of its start, and files are read in their names' order
+        self.writer = module.SummaryWriter(str(folder), purge_step=done + 1, filename_suffix=f".{done:012}")
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Adds every number as a scalar of its step."""
+        for row in rows:
+            for name, value in row.items():
+                if name != "step":
+                    self.writer.add_scalar(name, value, row["step"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases of the same name; its environment variables say where, and in which project."""
+
+    def __init__(self, folder: Path, done: int) -> None:
+        module: Any = optional(*MODULES["wandb"])
+        self.run, self.done = module.init(dir=str(folder), id=folder.name, resume="allow"), done
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Logs every row at its step; it keeps the first of two rows of one step, which are the same."""
+        for row in rows:
+            self.run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def close(self) -> None:
+        """Ends the run."""
+        self.run.finish()
+
+
+WRITERS: dict[str, type[Writer]] = {"csv": Csv, "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+MODULES = {"tensorboard": ("tensorboardX", "data"), "wandb": ("wandb", "wandb")}
+"""What a writer imports, and the extra that installs it."""
+
+
+def optional(module: str, extra: str) -> Any:
+    """The module of a package that an extra installs; InputError where it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise refusal("log_steps", module, "none installed", f"Install tangent-jax[{extra}]") from error
+
+
+def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
+    """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
+    # else XLA computes the optimiser's update twice, for dw and for its norm: up to 30 % of a step
+    gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
+    step = jax.tree.map(jnp.subtract, after, before)
+    squares = [sum(jnp.sum(jnp.abs(leaf) ** 2) for leaf in jax.tree.leaves(tree)) for tree in (gradient, step)]
+    return jnp.sqrt(jnp.stack(squares))
+
+
+class Settings(NamedTuple):
+    """The folder and writers of the runs inside `log_steps`; `profile`: the first and last step to trace, or None."""
+
+    folder: Path
+    writers: tuple[str, ...]
+    profile: tuple[int, int] | None
+
+
+_SETTINGS: ContextVar[Settings | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def log_steps(
+    folder: str | os.PathLike, writers: Sequence[str] = ("csv",), profile: tuple[int, int] | None = None
+) -> Iterator[None]:
+    """Runs of `fit`, `fit_private` and `solve` inside the `with` write the values of their steps to a folder.
+
+    Args:       writers: of csv, tensorboard, wandb; profile: (first, last): `jax.profiler` traces these steps, counted
+                from 1. `fit` runs up to 64 steps as one program: the chunks that hold these steps are traced whole.
+    Guarantees: the result of a run has the same bits; a resumed run goes on in its files, with every row once.
+                `fit_private` writes private values alone.
+    Raises:     InputError for another writer, one whose package is not installed, steps that are none.
+    """
+    known, root = ", ".join(WRITERS), expanded("log_steps", folder)
+    for name in writers:
+        require(name in WRITERS, "log_steps", f"writers of {known}", name)
+        if name in MODULES:
+            optional(*MODULES[name])
+    if profile is not None:
+        good = len(profile) == 2 and 1 <= profile[0] <= profile[1]
+        require(good, "log_steps", "a profile of steps (first, last) with 1 <= first <= last", profile)
+    token = _SETTINGS.set(Settings(root, tuple(writers), profile))
+    try:
+        yield
+    finally:
+        _SETTINGS.reset(token)
+
+
+class Log:
+    """The log of one run; without settings it writes nothing. `done`: its last step so far."""
+
+    def __init__(self, settings: Settings | None, run: str | None, done: int) -> None:
+        self.settings, self.done, self.writers, self.held, self.is_tracing = settings, done, [], [], False
+        self.began = time.perf_counter()
+        if settings is not None and settings.writers and placement.is_writer():
+            folder = run_folder(settings.folder / "metrics", run)
+            self.writers = [WRITERS[name](folder, done) for name in settings.writers]
+
+    def begin(self, count: int = 1) -> None:
+        """The next `count` steps begin."""
+        profile = None if self.settings is None else self.settings.profile
+        if profile is not None and not self.is_tracing and self.done < profile[1] and self.done + count >= profile[0]:
+            assert self.settings is not None
+            jax.profiler.start_trace(str(self.settings.folder / "profile"))
+            self.is_tracing, self.traced_from = True, self.done + 1
+        self.began = time.perf_counter()
+
+    def add(self, rows: Sequence[Row], examples: int | None = None) -> None:
+        """The values of the steps that ended, computed on `examples` (None: their number is not to be known)."""
+        seconds, self.done = time.perf_counter() - self.began, rows[-1]["step"]
+        if self.is_tracing and self.settings and self.settings.profile and self.done >= self.settings.profile[1]:
+            self.end_trace()
+        if self.writers:
+            speed = {} if examples is None else {"examples_per_second": examples / seconds}
+            self.write([*self.held, *({**row, **speed} for row in rows[:-1])])
+            self.held = [{**rows[-1], **speed}]
+
+    def add_chunk(self, epoch: int, sums: Mapping[str, np.ndarray], norms: Any, present: np.ndarray) -> None:
+        """The values of a chunk of `fit`.
+
+        Args:   sums: of each step by name, over its examples, "k"; norms: as `norms_of`, "k 2"; present: "k b".
+        """
+        if self.settings is None:
+            return
+        count = present.sum(1)
+        columns = {name: of_steps / count for name, of_steps in sums.items()}
+        columns |= dict(zip(("gradient_norm", "step_norm"), np.asarray(norms, np.float64).T, strict=True))
+        rows = [{"step": self.done + i + 1, "epoch": epoch + 1} for i in range(len(count))]
+        for name, values in columns.items():
+            for row, value in zip(rows, values.tolist(), strict=True):
+                row[name] = value
+        self.add(rows, int(count.sum()))
+
+    def measured(self, values: Mapping[str, Any] | None) -> None:
+        """The values measured after the last step: with them its row is written. Call it before a save."""
+        if self.writers:
+            self.write([{**row, **{name: float(v) for name, v in (values or {}).items()}} for row in self.held])
+            self.held = []
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Gives rows to all writers."""
+        for writer in self.writers if rows else ():
+            writer.write(rows)
+
+    def end_trace(self) -> None:
+        """Writes the trace, and one line on stderr about its steps."""
+        jax.profiler.stop_trace()
+        self.is_tracing = False
+        assert self.settings is not None
+        where = self.settings.folder / "profile"
+        print(f"profile: steps {self.traced_from} to {self.done} in {where}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Ends what is open."""
+        if self.is_tracing:
+            self.end_trace()
+        for writer in self.writers:
+            writer.close()
+
+
+def run_folder(metrics: Path, run: str | None) -> Path:
+    """The folder of a run's files: named by its identity, or, of a run without one, which is never resumed, by a new
+    number."""
+    name = next(f"{i}" for i in range(1, 1 << 20) if not (metrics / f"{i}").exists()) if run is None else run[:8]
+    (metrics / name).mkdir(parents=True, exist_ok=True)
+    return metrics / name
+
+
+@contextmanager
+def open_log(function: str, run: str | None, done: int, total: int | None) -> Iterator[Log]:
+    """The log of a run that `log_steps` asks for, or one that writes nothing.
+
+    Args:   run: the run's identity, None without one; done: the steps that it has taken; total: those it will, or None.
+    Raises: InputError for a profile of steps beyond the end.
+    """
+    settings = _SETTINGS.get()
+    if settings is not None and settings.profile is not None:
+        last, at_most = settings.profile[1], total if total is not None else settings.profile[1]
+        require(last <= at_most, function, f"a profile of steps up to {total}", last, "Trace earlier steps")
+        if last <= done:
+            print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
+    log = Log(settings, run, done)
+    try:
+        yield log
+    finally:
+        log.close()

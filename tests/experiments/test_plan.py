@@ -1,0 +1,74 @@
+"""The plan: sizes and FLOPs of the programs that the run then compiles, and nothing computed, drawn or written."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+from jax.sharding import PartitionSpec
+from run_binary import run
+
+import tangent_jax as tj
+from experiments.shared import plan
+from tangent_jax.models import protocol
+from tangent_jax.train.fit import Training, train_epoch
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The flags that a plan reads."""
+    given = flags.FlagValues()
+    flags.DEFINE_string("topology", None, "", flag_values=given)
+    flags.DEFINE_string("architecture", None, "", flag_values=given)
+    given.mark_as_parsed()
+    monkeypatch.setattr(plan, "F", given)
+
+
+def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
+    recipe, rng = tj.Recipe(batch_size=16, method="taft"), np.random.default_rng(0)
+    predict = recipe.predictor(10)
+    shape = (50, *predict.model.input_shape(predict.subset.stage))
+    monkeypatch.setattr(protocol, "draw", lambda *_: pytest.fail("weights were drawn"))
+    planned = plan.plan_of(recipe, 10, 50)
+    assert planned["weights_bytes"] == sum(leaf.nbytes for leaf in jax.tree.leaves(predict.w))
+    assert planned["inputs_bytes"] == 4 * np.prod(shape)
+    assert planned["training_peak_bytes"] > planned["weights_bytes"] + planned["inputs_bytes"]
+    data = tj.Batches(rng.standard_normal(shape, np.float32), rng.integers(0, 10, 50), recipe.key, batch_size=16)
+    training = Training(predict, recipe.objective(), recipe.optimizer(), (tj.accuracy,))
+    steps = (*data.order(0), None)
+    compiled = train_epoch.lower(training, training.start(predict.zeros()), data.resident(), steps, 0.0).compile()
+    assert planned["flops"] == compiled.cost_analysis()["flops"] > 1e6
+    assert planned["temporary_bytes"] >= compiled.memory_analysis().temp_size_in_bytes > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("binary", "options", "kind"),
+    [
+        ("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit"),
+        ("finetune", ["--solver=optimum"], "optimum"),
+        ("private", ["--subset=fc"], "private"),
+    ],
+)
+def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
+    cache, out, programs = tmp_path / "cache", tmp_path / "out", tmp_path / "programs"
+    own = [f"--cache_dir={cache}", f"--out={out}", f"--compilation_cache={programs}"]
+    line, err = run(binary, "--plan", *own, *options)
+    planned = json.loads(line)
+    assert planned["plan"] == kind
+    assert planned["fits"] is (planned["peak_bytes"] < planned["memory_bytes"]) is True
+    assert min(planned[name] for name in ("flops", "bytes_accessed", "temporary_bytes", "training_peak_bytes")) > 0
+    assert len([*programs.iterdir()]) >= 2
+    assert not cache.exists()
+    assert not out.exists()
+    assert "Traceback" not in err
+
+
+def test_a_batch_divides_over_the_devices_where_it_can(asked):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
+    x, w = plan.Divided((3, 8), np.int32), jax.ShapeDtypeStruct((4, 8), np.float32)
+    placed = plan.placed({"x": x, "w": w, "t": 1.0}, mesh)
+    assert placed["x"].sharding.spec == PartitionSpec(None, "examples")
+    assert placed["w"].sharding.spec == PartitionSpec()
+    assert placed["t"] == 1.0

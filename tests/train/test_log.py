@@ -1,0 +1,228 @@
+"""The log: a row for each step, once, whatever stopped the run; the same bits; private values alone."""
+
+import csv
+import sys
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from tangent_jax.core import InputError, request_stop, trees
+from tangent_jax.privacy import ledger
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.optimum import solve
+from tangent_jax.train import checkpoints
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.evaluate import Measure, accuracy
+from tangent_jax.train.fit import fit
+from tangent_jax.train.log import Csv, log_steps, optional
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import adam
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((44, 3)).astype(np.float32), RNG.integers(0, 3, 44)
+START = {"kernel": np.zeros((3, 3), np.float32)}
+CE, KEY = make_objective("ce", 0.1), jax.random.key(0)
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+def data(key=None):
+    return Batches(X, Y, key, batch_size=8)
+
+
+def by_adam(**options):
+    settings = {"optimizer": adam(0.1), "epochs": 4, "metrics": {"train_accuracy": accuracy}}
+    return fit(linear, data(KEY), CE, start=START, **settings, **options)
+
+
+def privately(**options):
+    return fit_private(linear, data(), CE, mechanism=make_mechanism(3.0, 1e-5, 6), start=START, seed=0, **options)
+
+
+def solved(**options):
+    return solve(linear, data(), CE, start=START, certificate=1e-4, **options)
+
+
+RUNS = {"fit": by_adam, "fit_private": privately, "solve": solved}
+
+
+def rows(folder):
+    """The rows of the one run that a folder holds, without what a clock says."""
+    (path,) = folder.glob("metrics/*/steps.csv")
+    with path.open(newline="") as file:
+        return [{name: v for name, v in row.items() if name != "examples_per_second"} for row in csv.DictReader(file)]
+
+
+def logged(run, folder, writers=("csv",), **options):
+    with log_steps(folder, writers):
+        return run(folder=folder / "run", on_step=Measure(linear, data()), **options)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_log_changes_no_bit_and_no_identity(tmp_path, name):
+    plain = RUNS[name](folder=tmp_path / "plain")
+    watched = logged(RUNS[name], tmp_path / "logged")
+    assert trees.fingerprint(watched.dw) == trees.fingerprint(plain.dw)
+    assert watched.run == plain.run
+    steps = [int(row["step"]) for row in rows(tmp_path / "logged")]
+    assert steps == sorted({*steps})
+    assert len(steps) == (24 if name == "fit" else len(watched.history))
+    assert not (tmp_path / "plain/metrics").exists()
+
+
+def test_the_rows_of_fit_are_its_steps(tmp_path):
+    fitted, seen = logged(by_adam, tmp_path), rows(tmp_path)
+    assert [int(row["step"]) for row in seen] == [*range(1, 25)]
+    assert [int(row["epoch"]) for row in seen] == [e for e in (1, 2, 3, 4) for _ in range(6)]
+    sizes = np.array([8, 8, 8, 8, 8, 4])
+    for name in ("loss", "train_accuracy"):
+        of_steps = np.array([float(row[name]) for row in seen]).reshape(4, 6)
+        np.testing.assert_allclose((of_steps * sizes).sum(1) / 44, [row[name] for row in fitted.history], rtol=1e-12)
+    measured = [row["test_accuracy"] for row in seen]
+    assert [float(v) for v in measured[5::6]] == [row["test_accuracy"] for row in fitted.history]
+    assert not any(measured[:5])
+    first = by_adam(folder=None, on_step=None)  # Adam's first step moves every number by the learning rate
+    assert float(seen[0]["step_norm"]) == pytest.approx(0.1 * 3, rel=1e-3)
+    assert len(first.history) == 4
+
+
+def test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step(tmp_path):
+    start, one = (
+        {"kernel": RNG.standard_normal((3, 3)).astype(np.float32)},
+        Batches(X, Y, KEY, batch_size=44),
+    )
+    with log_steps(tmp_path):
+        fitted = fit(linear, one, CE, start=start, optimizer=adam(0.1), epochs=1)
+    (row,) = rows(tmp_path)
+    gradient = jax.grad(lambda dw: CE(linear, dw, X, Y))(start)["kernel"]
+    assert float(row["gradient_norm"]) == pytest.approx(float(np.linalg.norm(gradient)), rel=1e-5)
+    step = np.asarray(fitted.dw["kernel"]) - start["kernel"]
+    assert float(row["step_norm"]) == pytest.approx(float(np.linalg.norm(step)), rel=1e-5)
+
+
+def scalars(folder):
+    """The (name, step) that TensorBoard shows of a folder's event files: a restart hides the later steps before it."""
+    shown = []
+    for path in sorted(folder.glob("metrics/*/events.*")):
+        raw = path.read_bytes()
+        while raw:
+            length = int.from_bytes(raw[:8], "little")
+            event, raw = Event.FromString(raw[12 : 12 + length]), raw[16 + length :]
+            if event.session_log.status == SessionLog.START:
+                shown = [(name, step) for name, step in shown if step < event.step]
+            shown += [(value.tag, event.step) for value in event.summary.value]
+    return sorted(shown)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows(tmp_path, monkeypatch, name):
+    """Once after a save; once, as by a kill, when rows were written that no save holds, the last of them cut."""
+    writers = "csv", "tensorboard"
+    whole = logged(RUNS[name], tmp_path / "whole", writers)
+    for target in (checkpoints, ledger):
+        monkeypatch.setattr(target.Saver, "is_due", lambda self, last: last)
+    calls = []
+
+    class Stops(Measure):
+        def __call__(self, row, dw):
+            calls.append(1)
+            if len(calls) == 2:
+                request_stop()
+            if len(calls) == 4 and name != "fit_private":  # what its ledger paid for is not taken again
+                raise RuntimeError
+            return super().__call__(row, dw)
+
+    with log_steps(tmp_path / "stopped", writers):
+        for _ in range(3):
+            try:
+                again = RUNS[name](folder=tmp_path / "stopped/run", on_step=Stops(linear, data()))
+            except (KeyboardInterrupt, RuntimeError):
+                (path,) = tmp_path.glob("stopped/metrics/*/steps.csv")
+                with path.open("a") as file:
+                    file.write("1,9")
+    assert len(calls) >= len(whole.history) + 1 * (name != "fit_private")
+    assert trees.fingerprint(again.dw) == trees.fingerprint(whole.dw)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert scalars(tmp_path / "stopped") == scalars(tmp_path / "whole")
+    assert len({*scalars(tmp_path / "whole")}) == len(scalars(tmp_path / "whole")) > 20
+
+
+def test_a_private_log_holds_private_values_alone(tmp_path):
+    """No loss, no norm before clipping, no count of what is not finite; epsilon is what was paid so far."""
+    fitted, seen = logged(privately, tmp_path), rows(tmp_path)
+    names = {"step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon", "test_accuracy"}
+    assert {*seen[0]} == names
+    assert float(seen[-1]["epsilon"]) == fitted.spent.compute_epsilon() == pytest.approx(3.0)
+    epsilons = [float(row["epsilon"]) for row in seen]
+    assert epsilons == sorted(epsilons)
+    # as noise is, so is the norm of the gradient that is logged: of the noisy one
+    sigma, norms = fitted.spent.mechanism.noise_multiplier, [float(row["gradient_norm"]) for row in seen]
+    assert np.mean(norms) == pytest.approx(sigma * 3 / 44, rel=0.5)
+
+
+def test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides(tmp_path):
+    mechanism = make_mechanism(3.0, 1e-5, 6, sampling_rate=0.5)
+    with log_steps(tmp_path):
+        fit_private(linear, data(), CE, mechanism=mechanism, start=START, seed=0)
+    (path,) = tmp_path.glob("metrics/*/steps.csv")
+    assert path.read_text().splitlines()[0].split(",") == [
+        "step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon"
+    ]  # fmt: skip
+
+
+def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
+    with log_steps(tmp_path):
+        for _ in range(2):
+            by_adam()  # without a folder: never resumed
+        fit(linear, data(jax.random.key(1)), CE, start=START, epochs=1, folder=tmp_path / "run")
+    assert len([*tmp_path.glob("metrics/*/steps.csv")]) == 3
+
+
+def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, monkeypatch):
+    logs, ended = [], []
+    run = SimpleNamespace(log=lambda values, step: logs.append((step, values)), finish=lambda: ended.append(1))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: logs.append(options) or run))
+    fitted = logged(solved, tmp_path, ["wandb"])
+    assert (logs[0]["resume"], logs[0]["id"]) == ("allow", fitted.run[:8])
+    assert [step for step, _ in logs[1:]] == [row["passes"] for row in fitted.history]
+    assert "step" not in logs[1][1]
+    assert ended == [1]
+
+
+def test_a_new_value_becomes_a_column_of_the_whole_file(tmp_path):
+    writer = Csv(tmp_path, 0)
+    writer.write([{"step": 1, "loss": 0.5}])
+    writer.write([{"step": 2, "loss": 0.25, "accuracy": 1.0}])
+    writer.close()
+    assert (tmp_path / "steps.csv").read_text().splitlines() == ["step,loss,accuracy", "1,0.5,", "2,0.25,1.0"]
+
+
+def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
+    with log_steps(tmp_path, (), (2, 3)):
+        solved()
+    assert "profile: steps 2 to " in capsys.readouterr().err
+    assert len([*tmp_path.glob("profile/**/*.xplane.pb")]) == 1
+    assert not (tmp_path / "metrics").exists()
+
+
+def test_what_cannot_be_logged_is_refused_before_anything_is_done(tmp_path):
+    for options, message in (
+        ({"writers": ["tsv"]}, "expected writers of csv, tensorboard, wandb; got tsv"),
+        ({"profile": (3, 2)}, "a profile of steps"),
+        ({"profile": (0, 2)}, "a profile of steps"),
+    ):
+        with pytest.raises(InputError, match=message), log_steps(tmp_path, **options):
+            pytest.fail("it began")
+    with (
+        pytest.raises(InputError, match="fit_private: expected a profile of steps up to 6; got 7"),
+        log_steps(tmp_path, profile=(2, 7)),
+    ):
+        privately()
+    with pytest.raises(InputError, match=r"expected no_such_module; got none installed. Install tangent-jax\[data\]"):
+        optional("no_such_module", "data")
