@@ -32,7 +32,7 @@ from tangent_jax.data.sources import content_identifier
 from tangent_jax.data.workers import Decoder, decode_chunks
 from tangent_jax.models import layout
 from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.features import run_trunk
+from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train.fit import State, Training, train_epoch

@@ -34,14 +34,15 @@ from tangent_jax.train.optimizers import as_data
 
 
 class Divided(jax.ShapeDtypeStruct):
-    """A shape whose `axis` is that of a batch's examples."""
+    """The shape of a batch, whose `axis` is that of its examples."""
 
-    axis: int = 0
+    axis = 0
 
-    def along(self, axis: int) -> "Divided":
-        """The shape with another axis of examples."""
-        self.axis = axis
-        return self
+
+class DividedSteps(Divided):
+    """The shape of several steps' batches."""
+
+    axis = 1
 
 
 class Phase(NamedTuple):
@@ -151,10 +152,10 @@ def chunk_of(batches: Batches) -> Chunk:
     if batches.inputs.nbytes > batches.resident_bytes:
         steps = max(1, batches.resident_bytes // (4 * batches.batch_size * each))
         of_batches = steps, batches.width
-        inputs, targets = (Divided((*of_batches, *s), k).along(1) for s, k in ((shape, kind), ((), jnp.int32)))
-        return Chunk(inputs, targets, None, Divided(of_batches, jnp.float32).along(1))
+        inputs, targets = (DividedSteps((*of_batches, *s), k) for s, k in ((shape, kind), ((), jnp.int32)))
+        return Chunk(inputs, targets, None, DividedSteps(of_batches, jnp.float32))
     of_batches = min(STEPS, batches.steps), batches.width
-    order, present = (Divided(of_batches, k).along(1) for k in (jnp.int32, jnp.float32))
+    order, present = (DividedSteps(of_batches, k) for k in (jnp.int32, jnp.float32))
     inputs = jax.ShapeDtypeStruct((len(batches), *shape), kind)
     return Chunk(inputs, jax.ShapeDtypeStruct((len(batches),), jnp.int32), order, present)
 

@@ -26,7 +26,7 @@ from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
 from tangent_jax.privacy.train import add_up, clip_all, fit_private, sample
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
@@ -140,7 +140,7 @@ def test_an_empty_sample_is_noise_alone():
     order, present = sample(batches, Mechanism(1.0, 1.0, 1, 1e-5, 1e-9), 0, 0)
     assert present.sum() == 0
     x, y = map(jnp.asarray, points())
-    total = clip_all(jax.tree_util.Partial(linear), START, (x, y, order, present), 1, CE, MECHANISM)
+    total = clip_all(jax.tree_util.Partial(linear), START, Chunk(x, y, order, present), 1, CE, MECHANISM)
     assert not np.any(total.value["kernel"])
 
 
