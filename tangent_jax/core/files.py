@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -159,7 +160,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 continue  # deleted while this process waited: the next one is another file
             if not shared:
                 file.truncate(0)
-                file.write(f"process {os.getpid()} ({Path(sys.argv[0]).name})")
+                file.write(f"process {os.getpid()} on {socket.gethostname()} ({Path(sys.argv[0]).name})")
                 file.flush()
             try:
                 yield lock
@@ -167,3 +168,17 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 if not shared:
                     file.truncate(0)
             return
+
+
+def holder_of(path: Path) -> tuple[bool, str]:
+    """(True where a process holds the lock file, the process that it names: that holds it or was killed with it)."""
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        return False, ""
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True, file.read()
+        return False, file.read()

@@ -1,0 +1,196 @@
+"""Shard models on many machines: each worker trains some groups of shards, then the launching process composes.
+
+    --worker=I/N              under any scheduler: train the groups whose number is I modulo N, and exit
+    --farm=slurm|local        submit N such workers through submitit, wait for them, and go on
+
+The groups of all stores of a command are numbered in one row. Which groups there are is decided by the shards alone, so
+a component has the same bits whoever trains it.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tangent_jax as tj
+from experiments.shared import command
+from experiments.shared.flags import F
+from experiments.shared.shards import Method
+from tangent_jax.components.claims import Claims
+from tangent_jax.core import check_stop, progress_bar, refusal, require
+from tangent_jax.core.files import locked
+
+LOCAL = {"timeout_min": 60 * 24 * 365}
+SLURM = {"time": 60}
+REQUEUES = 100  # of a Slurm job at its time limit, by submitit
+
+
+class Work(NamedTuple):
+    """A store that a command reads, and the shards of its components."""
+
+    method: Method
+    rows: dict[str, np.ndarray]
+    title: str
+    factors: bool = False
+
+
+def check_workers(workers: int, work: Sequence[Work]) -> None:
+    """Raises InputError for more workers than there are groups of shards."""
+    groups = [names for part in work for names in part.method.groups(part.rows)]
+    shards, do = sum(map(len, groups)), "Start fewer workers, or lower --at_once"
+    expected = f"at most {len(groups)} workers for {len(groups)} groups of {shards} shards"
+    require(workers <= len(groups), "farm", expected, workers, do)
+
+
+def is_worker() -> bool:
+    """True in a process that trains its groups of shards and exits."""
+    return F.worker is not None
+
+
+def train_own(work: Sequence[Work]) -> None:
+    """Trains the groups of --worker=I/N, and says so in the last line of stdout."""
+    given = re.fullmatch(r"(\d+)/(\d+)", F.worker)
+    index, workers = map(int, given.groups()) if given else (0, 0)
+    require(index < workers, "flags", "--worker=I/N with I in 0..N-1", F.worker)
+    check_workers(workers, work)
+    number, trained = 0, 0
+    for part in work:
+        count = len(part.method.groups(part.rows))
+        own = {group for group in range(count) if (number + group) % workers == index}
+        if own:
+            part.method.store(part.rows, part.title, part.factors, own)
+        number, trained = number + count, trained + len(own)
+    print(json.dumps({"worker": index, "workers": workers, "groups": trained}))
+
+
+class Worker:
+    """A worker as submitit runs it: the same command with --worker, in a process of its own."""
+
+    def __init__(self, command: Sequence[str], visible: str | None) -> None:
+        self.command, self.visible, self.child = [*command], visible, 0
+
+    def __call__(self) -> int:
+        """Runs the command and returns its exit code, below 0 for a signal."""
+        environment = dict(os.environ)
+        if environment.get("SUBMITIT_EXECUTOR") == "local":  # submitit's local executor hides every GPU
+            environment.pop("CUDA_VISIBLE_DEVICES", None)
+            environment |= {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # submitit ignores it
+        # in its own session: a scheduler's signal to the group would kill it in the place of asking it to stop
+        process = subprocess.Popen(self.command, env=environment, start_new_session=True)
+        self.child = process.pid
+        try:
+            os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
+        except BaseException:
+            self.stop()
+            raise
+        return process.wait()
+
+    def stop(self) -> None:
+        """Asks the process to end at its next safe point, and waits until it has."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.child, signal.SIGTERM)
+            os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
+
+    def checkpoint(self) -> Any:
+        """The submission that submitit puts back into the queue, before the job's time is over or it is preempted."""
+        from submitit.helpers import DelayedSubmission
+
+        self.stop()
+        return DelayedSubmission(Worker(self.command, self.visible))
+
+
+def launch(binary: str, work: Sequence[Work]) -> None:
+    """Trains the components of all stores by --workers of --farm; InputError naming each worker that failed."""
+    require(F.workers, "flags", "--workers=N with --farm", "none")
+    check_workers(F.workers, work)
+    with ExitStack() as held:
+        for part in work:  # of two launchers the second is refused; their workers would only wait for each other
+            own = Claims(tj.Store(part.method.path(part.title)))
+            held.enter_context(locked(own.lock("launcher"), wait=False))
+        base = [sys.executable, "-m", f"experiments.{binary}", *sys.argv[1:]]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        workers = [Worker([*base, f"--worker={i}/{F.workers}"], visible) for i in range(F.workers)]
+        jobs = submit(workers)
+        print(f"{len(jobs)} workers; logs: {jobs[0].paths.folder}", file=sys.stderr)
+        wait(jobs)
+        failed = [line for line in map(failure, range(len(jobs)), jobs) if line]
+    do = "Run the same command again: what is trained stays"
+    require(not failed, "farm", "every worker to finish", "; ".join(failed), do)
+
+
+def submit(workers: Sequence[Worker]) -> list[Any]:
+    """The jobs of the workers, submitted through submitit."""
+    try:
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+    except ImportError as error:
+        do = "Install tangent-jax[farm], or start --worker=I/N yourself"
+        raise refusal("farm", "the package submitit with --farm", "none", do) from error
+    folder, given = command.out_folder() / "farm", options()
+    if F.farm == "local":
+        known = {"timeout_min"}
+        expected = f"--farm_options of {', '.join(known)} with --farm=local"
+        require(known >= {*given}, "flags", expected, ",".join({*given} - known))
+        executor, given = submitit.LocalExecutor(folder), LOCAL | given
+    else:
+        there, do = shutil.which("sbatch") and shutil.which("srun"), "Use --farm=local, or --worker=I/N elsewhere"
+        require(there, "farm", "Slurm's sbatch and srun on PATH", "none", do)
+        executor, given = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES), SLURM | given
+    try:
+        executor.update_parameters(**given)
+        return executor.submit_array(workers)
+    except (ValueError, TypeError, FailedJobError, FailedSubmissionError) as error:
+        line = next(iter(str(error).split("\n")), type(error).__name__)
+        raise refusal("farm", f"options that --farm={F.farm} takes", line, "Mend --farm_options") from error
+
+
+def options() -> dict[str, Any]:
+    """The pairs of --farm_options; whole numbers as such."""
+    pairs = [entry.partition("=") for entry in F.farm_options]
+    for entry, (key, _, value) in zip(F.farm_options, pairs, strict=True):
+        require(key and value, "flags", "--farm_options=KEY=VALUE,...", entry)
+    return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+
+
+def wait(jobs: Sequence[Any]) -> None:
+    """Waits for the jobs; an interruption ends them: each stops at a safe point."""
+    pending = [*jobs]
+    try:
+        with tj.show_progress("farm"), progress_bar(len(jobs), "worker") as bar:
+            while pending:
+                left = [job for job in pending if not job.done()]
+                bar.update(len(pending) - len(left))
+                pending = left
+                check_stop()
+                time.sleep(0.5)
+    except BaseException:
+        for job in jobs:
+            with suppress(OSError, subprocess.SubprocessError):
+                job.cancel(check=False)
+        raise
+
+
+def failure(index: int, job: Any) -> str | None:
+    """Which worker failed, why and where its log is; None for one that finished."""
+    from submitit.core.utils import UncompletedJobError
+
+    try:
+        code = job.result()
+    except UncompletedJobError:
+        code = None
+    if code == 0:
+        return None
+    log = job.paths.stderr
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    kind = "without an exit code" if code is None else f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    return f"worker {index} ended {kind}: {lines[-1] if lines else 'it wrote nothing'} (log: {log})"
