@@ -51,6 +51,7 @@ TRAINED = {
 
 
 def main() -> None:
+    farm.check_flags()
     counts = numbers("shards", int)
     listed("methods", TRAINED)
     listed("merge", MERGES)

@@ -57,6 +57,10 @@ def main(command: str) -> None:
     inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
     known = command in ("add", "merge") or is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
+    if command == "merge":
+        require(F.other, "store merge", "--other=DIR", "none")
+        other = expanded("store merge", F.other)
+        require(is_store(other), "store merge", "a store in --other", f"{other}, which is none")
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
     else:
@@ -75,10 +79,7 @@ def is_store(path: Path) -> bool:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --other that the store does not hold."""
-    require(F.other, "store merge", "--other=DIR", "none")
-    other = expanded("store merge", F.other)
-    require(is_store(other), "store merge", "a store in --other", f"{other}, which is none")
-    return {"added": store.add_all(tj.Store(other)), "components": len(store)}
+    return {"added": store.add_all(tj.Store(expanded("store merge", F.other))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:

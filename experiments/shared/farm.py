@@ -7,11 +7,11 @@ The groups of all stores of a command are numbered in one row. Which groups ther
 a component has the same bits whoever trains it.
 """
 
+import importlib.util
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +25,7 @@ import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F
 from experiments.shared.shards import Method
+from experiments.shared.worker import Worker
 from tangent_jax.components.claims import Claims
 from tangent_jax.core import check_stop, progress_bar, refusal, require
 from tangent_jax.core.files import locked
@@ -56,11 +57,39 @@ def is_worker() -> bool:
     return F.worker is not None
 
 
-def train_own(work: Sequence[Work]) -> None:
-    """Trains the groups of --worker=I/N, and says so in the last line of stdout."""
+def check_flags() -> None:
+    """Raises InputError for flags that no farm can have: before any long work."""
+    if is_worker():
+        own_part()
+    elif F.farm:
+        require(F.workers, "flags", "--workers=N with --farm", "none")
+        submitit()
+        options()
+    else:
+        require(F.workers is None, "flags", "--farm with --workers", "none")
+        require(not F.farm_options, "flags", "--farm with --farm_options", "none")
+
+
+def own_part() -> tuple[int, int]:
+    """(I, N) of --worker=I/N."""
     given = re.fullmatch(r"(\d+)/(\d+)", F.worker)
     index, workers = map(int, given.groups()) if given else (0, 0)
     require(index < workers, "flags", "--worker=I/N with I in 0..N-1", F.worker)
+    return index, workers
+
+
+def submitit() -> Any:
+    """The package submitit; InputError where it, or the Slurm that --farm asks for, is not there."""
+    do = "Install tangent-jax[farm], or start --worker=I/N yourself"
+    require(importlib.util.find_spec("submitit"), "farm", "the package submitit with --farm", "none", do)
+    there, do = shutil.which("sbatch") and shutil.which("srun"), "Use --farm=local, or --worker=I/N elsewhere"
+    require(F.farm == "local" or there, "farm", "Slurm's sbatch and srun on PATH", "none", do)
+    return importlib.import_module("submitit")
+
+
+def train_own(work: Sequence[Work]) -> None:
+    """Trains the groups of --worker=I/N, and says so in the last line of stdout."""
+    index, workers = own_part()
     check_workers(workers, work)
     number, trained = 0, 0
     for part in work:
@@ -72,46 +101,8 @@ def train_own(work: Sequence[Work]) -> None:
     print(json.dumps({"worker": index, "workers": workers, "groups": trained}))
 
 
-class Worker:
-    """A worker as submitit runs it: the same command with --worker, in a process of its own."""
-
-    def __init__(self, command: Sequence[str], visible: str | None) -> None:
-        self.command, self.visible, self.child = [*command], visible, 0
-
-    def __call__(self) -> int:
-        """Runs the command and returns its exit code, below 0 for a signal."""
-        environment = dict(os.environ)
-        if environment.get("SUBMITIT_EXECUTOR") == "local":  # submitit's local executor hides every GPU
-            environment.pop("CUDA_VISIBLE_DEVICES", None)
-            environment |= {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # submitit ignores it
-        # in its own session: a scheduler's signal to the group would kill it in the place of asking it to stop
-        process = subprocess.Popen(self.command, env=environment, start_new_session=True)
-        self.child = process.pid
-        try:
-            os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
-        except BaseException:
-            self.stop()
-            raise
-        return process.wait()
-
-    def stop(self) -> None:
-        """Asks the process to end at its next safe point, and waits until it has."""
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.child, signal.SIGTERM)
-            os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
-
-    def checkpoint(self) -> Any:
-        """The submission that submitit puts back into the queue, before the job's time is over or it is preempted."""
-        from submitit.helpers import DelayedSubmission
-
-        self.stop()
-        return DelayedSubmission(Worker(self.command, self.visible))
-
-
 def launch(binary: str, work: Sequence[Work]) -> None:
     """Trains the components of all stores by --workers of --farm; InputError naming each worker that failed."""
-    require(F.workers, "flags", "--workers=N with --farm", "none")
     check_workers(F.workers, work)
     with ExitStack() as held:
         for part in work:  # of two launchers the second is refused; their workers would only wait for each other
@@ -130,36 +121,29 @@ def launch(binary: str, work: Sequence[Work]) -> None:
 
 def submit(workers: Sequence[Worker]) -> list[Any]:
     """The jobs of the workers, submitted through submitit."""
+    folder, is_local, given = command.out_folder() / "farm", F.farm == "local", options()
+    package, more = submitit(), {} if is_local else {"max_num_timeout": REQUEUES}
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
     try:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-    except ImportError as error:
-        do = "Install tangent-jax[farm], or start --worker=I/N yourself"
-        raise refusal("farm", "the package submitit with --farm", "none", do) from error
-    folder, given = command.out_folder() / "farm", options()
-    if F.farm == "local":
-        known = {"timeout_min"}
-        expected = f"--farm_options of {', '.join(known)} with --farm=local"
-        require(known >= {*given}, "flags", expected, ",".join({*given} - known))
-        executor, given = submitit.LocalExecutor(folder), LOCAL | given
-    else:
-        there, do = shutil.which("sbatch") and shutil.which("srun"), "Use --farm=local, or --worker=I/N elsewhere"
-        require(there, "farm", "Slurm's sbatch and srun on PATH", "none", do)
-        executor, given = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES), SLURM | given
-    try:
+        executor = (package.LocalExecutor if is_local else package.SlurmExecutor)(folder, **more)
         executor.update_parameters(**given)
         return executor.submit_array(workers)
     except (ValueError, TypeError, FailedJobError, FailedSubmissionError) as error:
-        line = next(iter(str(error).split("\n")), type(error).__name__)
-        raise refusal("farm", f"options that --farm={F.farm} takes", line, "Mend --farm_options") from error
+        lines = [*filter(None, str(error).splitlines()), type(error).__name__]
+        raise refusal("farm", f"options that --farm={F.farm} takes", lines[0], "Mend --farm_options") from error
 
 
 def options() -> dict[str, Any]:
-    """The pairs of --farm_options; whole numbers as such."""
-    pairs = [entry.partition("=") for entry in F.farm_options]
-    for entry, (key, _, value) in zip(F.farm_options, pairs, strict=True):
+    """The parameters for submitit: those of --farm_options, whole numbers as such, before our defaults."""
+    given = {}
+    for entry in F.farm_options:
+        key, _, value = entry.partition("=")
         require(key and value, "flags", "--farm_options=KEY=VALUE,...", entry)
-    return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+        given[key] = int(value) if value.isdigit() else value
+    unknown = {*given} - {*LOCAL} if F.farm == "local" else {}
+    require(not unknown, "flags", f"--farm_options of {', '.join(LOCAL)} with --farm=local", ",".join(unknown))
+    return (LOCAL if F.farm == "local" else SLURM) | given
 
 
 def wait(jobs: Sequence[Any]) -> None:
