@@ -41,7 +41,7 @@ class Work(NamedTuple):
     method: Method
     rows: dict[str, np.ndarray]
     title: str
-    factors: bool = False
+    with_factors: bool = False
 
 
 def check_workers(workers: int, work: Sequence[Work]) -> None:
@@ -96,7 +96,7 @@ def train_own(work: Sequence[Work]) -> None:
         count = len(part.method.groups(part.rows))
         own = {group for group in range(count) if (number + group) % workers == index}
         if own:
-            part.method.store(part.rows, part.title, part.factors, own)
+            part.method.store(part.rows, part.title, part.with_factors, own)
         number, trained = number + count, trained + len(own)
     print(json.dumps({"worker": index, "workers": workers, "groups": trained}))
 
@@ -165,7 +165,7 @@ def wait(jobs: Sequence[Any]) -> None:
 
 
 def failure(index: int, job: Any) -> str | None:
-    """Which worker failed, why and where its log is; None for one that finished."""
+    """Says of a worker that failed why it did and where its log is; None for one that finished."""
     from submitit.core.utils import UncompletedJobError
 
     try:

@@ -37,9 +37,9 @@ class Claims:
 
     def write_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Writes which shards make which group; every process that fills the store writes the same."""
-        text = json.dumps({"groups": groups})
-        if not self.path.exists() or self.path.read_text() != text:
-            write_whole(self.path, text)
+        content = json.dumps({"groups": groups}).encode()
+        if not self.path.exists() or self.path.read_bytes() != content:
+            write_whole(self.path, content)
 
     def lock(self, group: int | str) -> Path:
         """The lock file of a group, or of other work that is done by one process at a time."""

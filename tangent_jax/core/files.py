@@ -132,7 +132,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
     """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
     A process that waits prints the name of the holder on stderr. On a disk that nobody can write a reader gets None.
-    Raises: InputError where another process holds it and `wait` is False.
+    Raises: InputError where another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
         try:
@@ -156,6 +156,9 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                     raise refusal("locked", f"no other process in {path.parent}", got) from error
                 print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
                 fcntl.flock(file, kind)
+            except OSError as error:
+                do = "Mount it with locks, or keep this folder on a local disk"
+                raise refusal("locked", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
                 continue  # deleted while this process waited: the next one is another file
             if not shared:

@@ -153,7 +153,9 @@ def test_a_worker_hands_on_its_exit_code_and_the_launcher_says_why_and_where(tmp
 def test_a_full_disk_in_a_worker_is_one_line_of_the_launcher(alone, tmp_path):
     flags, _, _ = alone
     limit = (30_000, 30_000)  # bytes of a file: less than a component of a whole block
-    flags = [*flags, "--methods=taft", "--epochs=1", "--farm=local", "--workers=2"]
+    flags = [*flags, "--methods=taft", "--epochs=1"]
+    run("compose", *flags, f"--stores={tmp_path / 'other'}", f"--out={tmp_path / 'out'}")  # fills the cache
+    flags += ["--farm=local", "--workers=2"]
     flags += [f"--stores={tmp_path / 's'}", f"--out={tmp_path / 'out'}"]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     child = started(*flags, env=environment, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
