@@ -1,6 +1,8 @@
 """A farm whose workers are killed at random moments ends with the bits of one process: the long form of test_farm.py.
 
-    python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=20 [flags of experiments.compose]
+    python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=5 [flags of experiments.compose]
+
+Each worker is killed at a random moment within --span seconds, five times, and then left alone.
 
 Equal means, for every store: the names; the bytes of each component's numbers and of its factors; its provenance but
 for the measured seconds; the bytes of the sum. Not equal: the order and times of the journal's lines, and file names.
@@ -47,20 +49,30 @@ def command(*flags):
     return [sys.executable, "-W", "ignore", "-m", "experiments.compose", *map(os.fspath, flags)]
 
 
+def holds_a_claim(stores, pid):
+    """True where a lock names this process: it trains a group, or was killed while it did."""
+    locks = [path.read_text() for path in stores.glob("*/claims/*.lock")]
+    return any(text.startswith(f"process {pid} ") for text in locks)
+
+
 def until_done(flags, log, kills, span, rng):
-    """Starts a worker again and again, killing it at random moments `kills` times; (kills, those that held a claim)."""
+    """Starts a worker again and again, killing it at random moments `kills` times; (kills, those that held a claim).
+
+    Every second kill waits until the worker has begun to train: the start alone takes most of a short run.
+    """
     killed, held = 0, 0
     stores = Path(next(flag for flag in flags if flag.startswith("--stores=")).partition("=")[2])
     while True:
         with log.open("a") as file:
             child = subprocess.Popen(command(*flags), cwd=ROOT, stdout=file, stderr=file)
-            try:
-                code = child.wait(rng.uniform(0, span) if killed < kills else 1200)
-            except subprocess.TimeoutExpired:
-                child.send_signal(signal.SIGKILL)
-                killed, code = killed + 1, child.wait()
-                locks = [path.read_text() for path in stores.glob("*/claims/*.lock")]
-                held += any(text.startswith(f"process {child.pid} ") for text in locks)
+        while killed % 2 == 0 and killed < kills and child.poll() is None and not holds_a_claim(stores, child.pid):
+            time.sleep(0.05)
+        try:
+            code = child.wait(rng.uniform(0, span) if killed < kills else 1200)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            code = child.wait()
+            killed, held = killed + 1, held + holds_a_claim(stores, child.pid)
         assert code in (0, -signal.SIGKILL), log.read_text()[-2000:]
         if code == 0 and killed >= kills:
             return killed, held
@@ -69,7 +81,7 @@ def until_done(flags, log, kills, span, rng):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    for name, default in (("kills", 5), ("workers", 4), ("span", 20)):
+    for name, default in (("kills", 5), ("workers", 4), ("span", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given, flags = parser.parse_known_args()
     began = time.perf_counter()

@@ -412,7 +412,7 @@ MUTATIONS = [
     M("tangent_jax/components/store.py", "own = other.factors(name) if other.has_factors(name) else None", "own = None", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/core/files.py", "except OSError as error:\n                do =", "except ZeroDivisionError as error:\n                do =", "tests/core/test_files.py::test_a_file_system_without_locks_is_one_line"),
     M("experiments/shared/farm.py", "(number + group) % workers == index", "group % workers == index", f"{FARM}::test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits_of_one_process"),
-    M("experiments/shared/farm.py", 'own.lock("launcher")', 'own.lock("other")', f"{FARM}::test_of_two_launchers_at_once_the_second_is_refused"),
+    M("experiments/shared/farm.py", '.lock("launcher")', '.lock("other")', f"{FARM}::test_of_two_launchers_at_once_the_second_is_refused"),
     M("experiments/shared/farm.py", "    if code == 0:\n", "    if code is not None:\n", f"{FARM}::test_a_worker_hands_on_its_exit_code_and_the_launcher_says_why_and_where"),
     M("experiments/shared/farm.py", "require(workers <= len(groups),", "require(True,", "tests/experiments/test_wrong_flags.py"),
     M("experiments/shared/worker.py", "            self.stop()\n            raise\n", "            raise\n", f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),

@@ -105,9 +105,9 @@ def launch(binary: str, work: Sequence[Work]) -> None:
     """Trains the components of all stores by --workers of --farm; InputError naming each worker that failed."""
     check_workers(F.workers, work)
     with ExitStack() as held:
-        for part in work:  # of two launchers the second is refused; their workers would only wait for each other
-            own = Claims(tj.Store(part.method.path(part.title)))
-            held.enter_context(locked(own.lock("launcher"), wait=False))
+        # of two launchers the second is refused: their workers would only wait for each other
+        for path in sorted({part.method.path(part.title) for part in work}):
+            held.enter_context(locked(Claims(tj.Store(path)).lock("launcher"), wait=False))
         base = [sys.executable, "-m", f"experiments.{binary}", *sys.argv[1:]]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         workers = [Worker([*base, f"--worker={i}/{F.workers}"], visible) for i in range(F.workers)]
@@ -141,6 +141,9 @@ def options() -> dict[str, Any]:
         key, _, value = entry.partition("=")
         require(key and value, "flags", "--farm_options=KEY=VALUE,...", entry)
         given[key] = int(value) if value.isdigit() else value
+    minutes = {key: value for key, value in given.items() if key in {*LOCAL, *SLURM}}
+    are_whole = all(isinstance(value, int) for value in minutes.values())
+    require(are_whole, "flags", "whole minutes in --farm_options", minutes)
     unknown = {*given} - {*LOCAL} if F.farm == "local" else {}
     require(not unknown, "flags", f"--farm_options of {', '.join(LOCAL)} with --farm=local", ",".join(unknown))
     return (LOCAL if F.farm == "local" else SLURM) | given

@@ -217,7 +217,7 @@ def test_a_farm_through_slurm_s_commands(alone, tmp_path, monkeypatch):
 def test_four_workers_each_killed_five_times_end_with_the_bits_of_one_process(tmp_path):
     """Of digits; `python tests/farm_kills.py --help` for other data."""
     flags = ["--methods=taft", "--shards=8", "--at_once=2", "--epochs=2", f"--cache_dir={tmp_path / 'cache'}"]
-    command = [sys.executable, "-W", "ignore", str(ROOT / "tests/farm_kills.py"), str(tmp_path), "--span=10", *flags]
+    command = [sys.executable, "-W", "ignore", str(ROOT / "tests/farm_kills.py"), str(tmp_path), *flags]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr[-2000:]
     result = json.loads(child.stdout)

@@ -62,6 +62,7 @@ CASES = [
     ("compose", ["--farm=local"], "flags: expected --workers=N with --farm; got none"),
     ("compose", ["--farm=slurm", "--workers=2"], "farm: expected Slurm's sbatch and srun on PATH; got none"),
     ("compose", ["--farm=local", "--workers=2", "--farm_options=time"], "flags: expected --farm_options=KEY=VALUE"),
+    ("compose", ["--farm=local", "--workers=2", "--farm_options=timeout_min=1:00"], "expected whole minutes in"),
     ("compose", ["--farm=local", "--workers=2", "--farm_options=gpus=1"], "of timeout_min with --farm=local; got gpus"),
     (
         "compose",
