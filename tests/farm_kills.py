@@ -60,12 +60,13 @@ def until_done(flags, log, kills, span, rng):
 
     Every second kill waits until the worker has begun to train: the start alone takes most of a short run.
     """
-    killed, held = 0, 0
+    killed, held, is_done = 0, 0, False
     stores = Path(next(flag for flag in flags if flag.startswith("--stores=")).partition("=")[2])
     while True:
         with log.open("a") as file:
             child = subprocess.Popen(command(*flags), cwd=ROOT, stdout=file, stderr=file)
-        while killed % 2 == 0 and killed < kills and child.poll() is None and not holds_a_claim(stores, child.pid):
+        waits = killed % 2 == 0 and killed < kills and not is_done
+        while waits and child.poll() is None and not holds_a_claim(stores, child.pid):
             time.sleep(0.05)
         try:
             code = child.wait(rng.uniform(0, span) if killed < kills else 1200)
@@ -74,7 +75,8 @@ def until_done(flags, log, kills, span, rng):
             code = child.wait()
             killed, held = killed + 1, held + holds_a_claim(stores, child.pid)
         assert code in (0, -signal.SIGKILL), log.read_text()[-2000:]
-        if code == 0 and killed >= kills:
+        is_done = code == 0
+        if is_done and killed >= kills:
             return killed, held
 
 
