@@ -399,7 +399,7 @@ MUTATIONS = [
     # a farm of shard models
     M("tangent_jax/components/state.py", 'named = {line["name"]: line}', "named = {}", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
     M("tangent_jax/components/state.py", "with_factors([*named.values(), *composed])", "[*named.values(), *composed]", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
-    M("tangent_jax/components/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_or_a_name_that_no_store_writes_is_refused"),
+    M("tangent_jax/components/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_no_store_writes_is_refused"),
     M("tangent_jax/components/state.py", "known = is_well_formed(line)", "known = all(map(is_well_formed, entries))", f"{CLAIMS}::test_a_journal_is_read_in_linear_time"),
     M("tangent_jax/components/apart.py", "for name in group if name in self.shards}", "for name in missing}", f"{CLAIMS}::test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it"),
     M("tangent_jax/components/apart.py", "with claims.claimed(number), show_progress(", "with show_progress(", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
