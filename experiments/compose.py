@@ -1,7 +1,8 @@
 """Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
 
 With --search_lrs every method's learning rate (and rank) is chosen on held-out images by the accuracy of its
-composition at the largest number of shards. The paper's tables of composition.
+composition at the largest number of shards. The paper's tables of composition. Many machines train the components
+by --farm or --worker (docs/batch_jobs.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -16,12 +17,12 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
-from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
+from experiments.shared import command, farm, plots, setup
+from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method
 from tangent_jax.components.merge import MERGES, Merger
-from tangent_jax.core import Tree, identity, trees
+from tangent_jax.core import Tree, identity, require, trees
 from tangent_jax.solver.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
@@ -35,7 +36,7 @@ flags.DEFINE_list(
     "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
 flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
-define(*SHARDED, *OPTIMUM, "rank", **SHARDED_DEFAULTS, out="out/compose")
+define(*SHARDED, *OPTIMUM, *FARM, "rank", **SHARDED_DEFAULTS, out="out/compose")
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -50,6 +51,7 @@ TRAINED = {
 
 
 def main() -> None:
+    farm.check_flags()
     counts = numbers("shards", int)
     listed("methods", TRAINED)
     listed("merge", MERGES)
@@ -57,13 +59,17 @@ def main() -> None:
     settings = {name: searched(name, max(counts), runs) for name in F.methods}
     methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
     first = methods[F.methods[0]]
+    if farm.is_worker():
+        return farm.train_own(work(methods, counts))
+    if F.farm:
+        farm.launch("compose", work(methods, counts))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count in counts:
         divided, row = first.divide(count), {}
         for name, method in methods.items():
-            merges = [how for how in F.merge if how != "mean"] if name == "taft" else []
-            store = method.store(divided, f"{count}" + "-factors" * bool(merges), bool(merges))
+            merges = merges_of(name)
+            store = method.store(divided, title_of(count, name), bool(merges))
             row[name] = method.accuracy(tj.compose(left(store)))
             for how in merges:
                 penalty = chosen_penalty(method, count, store, how)
@@ -95,6 +101,30 @@ def main() -> None:
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
 
 
+def work(methods: dict[str, Method], counts: list[int]) -> list[farm.Work]:
+    """The stores that the composition reads, for whoever trains them beforehand."""
+    stores = []
+    for count in counts:
+        divided = methods[F.methods[0]].divide(count)
+        for name, method in methods.items():
+            merges = merges_of(name)
+            stores.append(farm.Work(method, divided, title_of(count, name), bool(merges)))
+            if merges and len(F.merge_penalties) > 1 and validation(method) is None:
+                held = copy.copy(method).hold_out()
+                stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
+    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values()]
+
+
+def merges_of(name: str) -> list[str]:
+    """The merges of a method's components besides their mean."""
+    return [how for how in F.merge if how != "mean"] if name == "taft" else []
+
+
+def title_of(count: int, name: str) -> str:
+    """The title of the store of a method's components."""
+    return f"{count}" + "-factors" * bool(merges_of(name))
+
+
 def make(name: str, **changes: Any) -> Method:
     """A method by its name in TRAINED."""
     method, kind = TRAINED[name]
@@ -111,6 +141,8 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
         method = make(name, **changes).hold_out()
         key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
         if key not in runs.done:
+            do = "Run it once without --worker, or give --lr"
+            require(not farm.is_worker(), "compose", "settings searched before its workers start", "none searched", do)
             rows = method.divide(count)
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
             runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
@@ -142,7 +174,7 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         return penalties[0]
     if on is None:
         method = copy.copy(method).hold_out()
-        store, on = method.store(method.divide(count), f"{count}-factors", factors=True), method.test
+        store, on = method.store(method.divide(count), title_of(count, "taft"), factors=True), method.test
     tried = {}
     with tj.show_progress(f"{count} shards, {how}"):
         merger = Merger(left(store), tj.Factors(store), how)

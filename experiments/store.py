@@ -1,7 +1,10 @@
 """The operator's tool: python -m experiments.store COMMAND --store=DIR, where COMMAND is one of
 
 add      a component from a folder that finetune wrote (--source, --name)
+merge    adds the components of the store --other, one atomic step each; again, it adds what is missing
 list     the components: whose data, how much, when
+status   of each shard whether it is done, running (by which process), lost (its process was killed) or waiting; --store
+         may be a folder of stores
 compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
 remove   components by --names, or all that saw the --examples of a file or an image of --owner; --retrain puts each
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
@@ -16,6 +19,7 @@ last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -23,6 +27,7 @@ from absl import flags
 import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
+from tangent_jax.components.claims import STATES, Claims
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
@@ -31,6 +36,7 @@ from tangent_jax.core.records import read_lines
 define("cache_dir", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
 flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
+flags.DEFINE_string("other", None, "merge: the store whose components are added.")
 flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
 flags.DEFINE_list("names", [], "remove: components, separated by commas.")
 flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
@@ -48,14 +54,44 @@ flags.DEFINE_bool("json", False, "JSON instead of a table.")
 
 def main(command: str) -> None:
     path = expanded("store", F.store)
-    known = command == "add" or (path / "HEAD").exists() or (path / "store.json").exists()
+    inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
+    known = command in ("add", "merge") or is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
-    result = COMMANDS[command](tj.Store(path))
+    if command == "merge":
+        require(F.other, "store merge", "--other=DIR", "none")
+        other = expanded("store merge", F.other)
+        require(is_store(other), "store merge", "a store in --other", f"{other}, which is none")
+    if command == "status":
+        result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
+    else:
+        result = COMMANDS[command](tj.Store(path))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
         sys.exit(1)
+
+
+def is_store(path: Path) -> bool:
+    """True for the folder of a store, whole or damaged."""
+    return (path / "HEAD").exists() or (path / "store.json").exists()
+
+
+def merge(store: tj.Store) -> dict[str, Any]:
+    """Adds the components of --other that the store does not hold."""
+    return {"added": store.add_all(tj.Store(expanded("store merge", F.other))), "components": len(store)}
+
+
+def status(stores: list[tj.Store]) -> dict[str, Any]:
+    """The state of each shard of some stores, and how many there are of each state."""
+    tables = {store.root.name: Claims(store).states() for store in stores}
+    rows = [
+        {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
+        for root, states in tables.items()
+        for name, state in states.items()
+    ]
+    tabulate(rows)
+    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in STATES}
 
 
 def add(store: tj.Store) -> dict[str, Any]:
@@ -203,7 +239,9 @@ def export_all(store: tj.Store) -> dict[str, Any]:
 
 COMMANDS = {
     "add": add,
+    "merge": merge,
     "list": listing,
+    "status": status,
     "compose": compose,
     "remove": remove,
     "verify": verify,

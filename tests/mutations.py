@@ -50,6 +50,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 )
 MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
+CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 
 
 class Mutation(NamedTuple):
@@ -396,7 +397,7 @@ MUTATIONS = [
     M(MERGING, "        names = sorted(components)\n", "        names = list(components)\n", f"{MERGE}::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit"),
     M(MERGING, "                check_factors(\"merge\", components[name], own)\n", "", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M(FACTORS, '    require(not extra, function, "factors of the step', '    require(True, function, "factors of the step', f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
-    M("tangent_jax/components/state.py", 'return entries + [entry["factors"] for entry in entries if entry.get("factors")]', 'return entries', f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
+    M("tangent_jax/components/state.py", "return with_factors([*self.components.values(), *self.composed.values()])", "return [*self.components.values(), *self.composed.values()]", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M("tangent_jax/components/erasure.py", "if factors.exists():", "if not factors.exists():", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
     M("tangent_jax/components/apart.py", "penalty=total / len(left)", "penalty=recipe.penalty", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
@@ -455,6 +456,27 @@ MUTATIONS = [
       f"{DEVICES}::test_noise_is_added_once"),
     M(TRAIN, "entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32))", "entropy = np.frombuffer(os.urandom(16), np.uint32)",
       f"{DEVICES}::test_processes_hold_one_result"),
+    # a farm of shard models
+    M("tangent_jax/components/state.py", 'named = {line["name"]: line}', "named = {}", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M("tangent_jax/components/state.py", "with_factors([*named.values(), *composed])", "[*named.values(), *composed]", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M("tangent_jax/components/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_no_store_writes_is_refused"),
+    M("tangent_jax/components/state.py", "known = is_well_formed(line)", "known = all(map(is_well_formed, entries))", f"{CLAIMS}::test_a_journal_is_read_in_linear_time"),
+    M("tangent_jax/components/apart.py", "for name in group if name in self.shards}", "for name in missing}", f"{CLAIMS}::test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it"),
+    M("tangent_jax/components/apart.py", "with claims.claimed(number), show_progress(", "with show_progress(", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/components/apart.py", 'with claims.claimed("stale"):', "if True:", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/components/claims.py", "            self.store.reload()\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/components/claims.py", '"running" if held else "lost" if process', '"running" if process', f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
+    M("tangent_jax/components/store.py", " and path.parent != self.root / CLAIMS", "", f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
+    M("tangent_jax/components/store.py", 'require(not clash, "Store.add_all"', 'require(True, "Store.add_all"', f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
+    M("tangent_jax/components/store.py", "require(not other.state.receipts,", "require(True,", f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
+    M("tangent_jax/components/store.py", "own = other.factors(name) if other.has_factors(name) else None", "own = None", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
+    M("tangent_jax/core/files.py", "except OSError as error:\n                do =", "except ZeroDivisionError as error:\n                do =", "tests/core/test_files.py::test_a_file_system_without_locks_is_one_line"),
+    M("experiments/shared/farm.py", "(number + group) % workers == index", "group % workers == index", f"{FARM}::test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits_of_one_process"),
+    M("experiments/shared/farm.py", '.lock("launcher")', '.lock("other")', f"{FARM}::test_of_two_launchers_at_once_the_second_is_refused"),
+    M("experiments/shared/farm.py", "    if code == 0:\n", "    if code is not None:\n", f"{FARM}::test_a_worker_hands_on_its_exit_code_and_the_launcher_says_why_and_where"),
+    M("experiments/shared/farm.py", "require(workers <= len(groups),", "require(True,", "tests/experiments/test_wrong_flags.py"),
+    M("experiments/shared/worker.py", "            self.stop()\n            raise\n", "            raise\n", f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),
+    M("experiments/compose.py", "require(not farm.is_worker(),", "require(True,", f"{FARM}::test_a_search_is_not_left_to_workers"),
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from experiments.shared import jobs
-from experiments.shared.flags import JOB, define
+from experiments.shared.flags import EVERY, define
 from tangent_jax.core import check_stop, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
@@ -95,7 +95,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
 
-    define(*JOB)
+    define(*EVERY)
     app.run(guarded)
 
 

@@ -83,6 +83,12 @@ TABLE: dict[str, partial] = {
     "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
     "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
     "shards": flag("integer", "Shards trained apart.", low=2, default=50),
+    "at_once": flag(
+        "integer",
+        "Models trained as one program: memory for about five dw each. Rounding depends on it.",
+        low=1,
+        default=10,
+    ),
     "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
@@ -117,6 +123,17 @@ TABLE: dict[str, partial] = {
         "Of --plan: devices that are not here, such as v5e:2x2 (needs libtpu); unset: those here.",
         default=None,
     ),
+    "farm": flag("enum", "Train the components by --workers through submitit.", ["slurm", "local"], default=None),
+    "workers": flag("integer", "Of --farm: how many.", low=1, default=None),
+    "farm_options": flag(
+        "list",
+        "Of --farm=slurm: submitit's parameters as KEY=VALUE, with commas: partition, time (minutes), gpus_per_node, "
+        "mem, account, ...; of --farm=local: timeout_min.",
+        default=[],
+    ),
+    "worker": flag(
+        "string", "I/N: train the components of worker I (from 0) of N, and exit; without it, compose.", default=None
+    ),
     "out": flag("string", "Folder of result.json and pictures."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: as the cluster says.", default=None),
@@ -124,7 +141,7 @@ TABLE: dict[str, partial] = {
     "process_id": flag("integer", "This process, from 0, with --coordinator.", low=0, default=None),
 }
 MODEL = ("weights", "architecture", "image_size")
-JOB = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
+EVERY = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
 """The flags of every binary."""
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes")
 COMPUTE = ("dtype", "linearization", "output")
@@ -133,12 +150,13 @@ OPTIMUM = ("solver", "certificate", "passes")
 SEARCH = ("lrs", "search_epochs", "seeds")
 """The flags that `search.measure` reads."""
 SHARDED = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "stores", "held_out")
-SHARDED += ("lr_nlft", "sharding", "owners", "concentration")
+SHARDED += ("lr_nlft", "sharding", "owners", "concentration", "at_once")
 """The flags that `shards.Method` reads; their defaults are SHARDED_DEFAULTS."""
 # f_w(x), of a random head, would count once, however many are added: so the outputs are the tangent alone
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 JOB = ("metrics", "profile_steps", "plan", "topology")
 """The flags of a binary that is one long run: what it writes as it goes, and whether it will fit."""
+FARM = ("farm", "workers", "farm_options", "worker")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
 

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import setup
 from experiments.shared.flags import F
-from tangent_jax.components.apart import fit_apart
+from tangent_jax.components.apart import fit_apart, group_shards
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 
@@ -58,24 +60,41 @@ class Method:
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return nonempty
 
-    def store(self, rows: dict[str, np.ndarray], title: str, factors: bool = False) -> tj.Store:
-        """The store of one component per shard, read or trained now, with the component's factors where `factors`."""
-        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
-        store = tj.Store(expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words)))
+    def store(
+        self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
+    ) -> tj.Store:
+        """The store of one component per shard, read or trained now, with the component's factors where `factors`.
+
+        `only`: the groups that are trained, None for all.
+        """
+        store = tj.Store(self.path(title))
         title, owners = f"{self.dataset.name} {self.name}", tj.shards.read_owners(F.owners) if F.owners else None
-        tj.fill(store, self.predict, self.train, self.recipe, rows, title, factors, owners)
+        tj.fill(store, self.predict, self.train, self.recipe, rows, title, factors, owners, F.at_once, only)
         return store
+
+    def path(self, title: str) -> Path:
+        """The folder of the store of this title."""
+        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
+        return expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+
+    def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
+        """The shards that train together, by name."""
+        return group_shards(self.train, self.recipe, rows, F.at_once)
+
+    def whole(self) -> dict[str, np.ndarray]:
+        """All the data as one shard, which `full` trains."""
+        return {"all": np.arange(len(self.train))}
 
     def full(self) -> Tree:
         """The tangent weights of one model on all the data."""
-        return self.store({"all": np.arange(len(self.train))}, "full")["all"]
+        return self.store(self.whole(), "full")["all"]
 
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
         """Trains one model for each entry of `rows`, all as one program, and stores none."""
         with tj.show_progress(title):
-            return [*fit_apart(self.predict, features or self.train, self.recipe, rows).values()]
+            return [*fit_apart(self.predict, features or self.train, self.recipe, rows, F.at_once).values()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
         """The accuracy on the test images, or on other features."""

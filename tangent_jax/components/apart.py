@@ -2,12 +2,13 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from tangent_jax.components.claims import Claims
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
@@ -20,27 +21,91 @@ from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import curvature
+from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import Fitted
-from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.objective import distance_bound
 
-AT_ONCE = 10  # models trained as one program, and added to the store together
+AT_ONCE = 10  # models trained as one program
 
 
 Rows = Mapping[str, np.ndarray]
 """The rows of the features that each named shard holds."""
 
 
-def fit_apart(predict: Predictor, features: Features, recipe: Recipe, shards: Rows) -> dict[str, Fitted]:
+def fit_apart(
+    predict: Predictor, features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE
+) -> dict[str, Fitted]:
     """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn."""
     if recipe.solver == "optimum":
         return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
-    runs = [
-        features.batches(recipe.named(name).key, rows=rows, batch_size=recipe.batch_size)
-        for name, rows in shards.items()
-    ]
-    settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": AT_ONCE}
+    runs = runs_of(features, recipe, shards)
+    settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
     return dict(zip(shards, fit_many(predict, runs, recipe.objective(), **settings), strict=True))
+
+
+def runs_of(features: Features, recipe: Recipe, shards: Rows) -> list[Batches]:
+    """The batches of each shard, in its own order of examples."""
+    named = [(recipe.named(name).key, rows) for name, rows in shards.items()]
+    return [features.batches(key, rows=rows, batch_size=recipe.batch_size) for key, rows in named]
+
+
+def group_shards(features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE) -> list[list[str]]:
+    """The names of the shards of each group that trains as one program; optima are found one by one.
+
+    Guarantees: decided by all shards and `at_once`, not by which of them are trained already nor by whom: a component
+                has the same bits whichever process trains its group, on one kind of device.
+    """
+    if recipe.solver == "optimum":
+        return [[name] for name in shards]
+    names = [*shards]
+    return [[names[s] for s in members] for members in groups(runs_of(features, recipe, shards), at_once)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Filling:
+    """The training of a store's components, one for each shard; `anchor`: the provenance that they share."""
+
+    store: Store
+    predict: Predictor
+    features: Features
+    recipe: Recipe
+    shards: Rows
+    factors: bool
+    anchor: Provenance
+
+    def origin(self, name: str, seconds: float = 0.0) -> Provenance:
+        """The provenance of a shard's component."""
+        here = dataclasses.replace(self.anchor, recipe=self.recipe.named(name))
+        return here.trained(self.features.take(self.shards[name]), seconds)
+
+    def stale(self) -> list[str]:
+        """The components in the store that came of other settings, data or weights, or lack their factors."""
+        return [name for name in self.store if not self.is_current(name)]
+
+    def is_current(self, name: str) -> bool:
+        """True for a component that training would make again."""
+        if name not in self.shards or (self.factors and not self.store.has_factors(name)):
+            return False
+        was, now = self.store.provenance(name), self.origin(name)
+        return all(getattr(was, f) == getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
+
+    def missing(self, group: Sequence[str]) -> list[str]:
+        """The shards of a group that the store has no component of."""
+        return [name for name in group if name in self.shards and name not in self.store]
+
+    def train(self, group: Sequence[str], at_once: int) -> None:
+        """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
+        missing = self.missing(group)
+        if not missing:
+            return
+        together = {name: self.shards[name] for name in group if name in self.shards}
+        fits = fit_apart(self.predict, self.features, self.recipe, together, at_once)
+        for name in missing:
+            dw, features = fits[name].dw, self.features.take(self.shards[name])
+            origin = dataclasses.replace(self.origin(name, fits[name].seconds), certificate=fits[name].certificate)
+            own = factors_of(self.predict, features, self.recipe, dw) if self.factors else None
+            self.store.add(name, jax.tree.map(np.asarray, dw), origin, own)
 
 
 def fill(
@@ -52,14 +117,17 @@ def fill(
     title: str,
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
+    at_once: int = AT_ONCE,
+    only: Container[int] | None = None,
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
 
     `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
-    owner's can be removed.
+    owner's can be removed. `only`: the numbers of the groups (`group_shards`) that this process trains, None for all.
 
     A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
-    that were removed from the store are left out of their shards, and said.
+    that were removed from the store are left out of their shards, and said. Other processes may fill the same store:
+    who finds a group claimed waits, and takes what the other one added.
     Raises: InputError where the store holds a component that this function did not make.
     """
     names = [name for _, name in features.examples]
@@ -68,32 +136,19 @@ def fill(
     foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
     do = "Choose another folder for the stores"
     require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
+    grouped, claims = group_shards(features, recipe, shards, at_once), Claims(store)
     shards = without_forgotten(store, features, shards)
-
-    def origin(name: str, seconds: float) -> Provenance:
-        here = dataclasses.replace(anchor, recipe=recipe.named(name))
-        return here.trained(features.take(shards[name]), seconds)
-
-    def stale(name: str) -> bool:
-        if name not in shards:
-            return True
-        if factors and not store.has_factors(name):
-            return True
-        was, now = store.provenance(name), origin(name, 0.0)
-        return any(getattr(was, f) != getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
-
-    old = [name for name in store if stale(name)]
-    if old:
-        store.discard(old)
-    missing = [name for name in shards if name not in store]
-    for start in range(0, len(missing), AT_ONCE):
-        names = missing[start : start + AT_ONCE]
-        with show_progress(f"{title} shards {start + 1}-{start + len(names)} of {len(missing)}"):
-            fits = fit_apart(predict, features, recipe, {name: shards[name] for name in names})
-        for name, fitted in fits.items():
-            provenance = dataclasses.replace(origin(name, fitted.seconds), certificate=fitted.certificate)
-            own = factors_of(predict, features.take(shards[name]), recipe, fitted.dw) if factors else None
-            store.add(name, jax.tree.map(np.asarray, fitted.dw), provenance, own)
+    filling = Filling(store, predict, features, recipe, shards, factors, anchor)
+    if filling.stale():
+        with claims.claimed("stale"):  # one after the other: what another process has just added is not stale
+            old = filling.stale()
+            if old:
+                store.discard(old)
+    for number, group in enumerate(grouped):
+        if (only is None or number in only) and filling.missing(group):
+            claims.write_groups(grouped)
+            with claims.claimed(number), show_progress(f"{title} group {number + 1} of {len(grouped)}"):
+                filling.train(group, at_once)
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:

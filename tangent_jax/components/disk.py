@@ -7,6 +7,7 @@
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
     lock                        held while the store is used; names the process that changes it
+    claims/                     which process trains which shards now (claims.py): no part of what the store holds
 
 The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
 what the line took out; whoever opens the store next deletes every file of the store's that the journal does not name.
@@ -41,6 +42,7 @@ FORMAT = 2
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of the files that a store writes
 KINDS = ("components", "composed", "factors", "receipts")
 MARKS = ("store.json", "journal.jsonl", "HEAD")
+CLAIMS = "claims"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +178,11 @@ class Disk:
                     self.load()
                 self.sweep()
             yield
+
+    def reload(self) -> None:
+        """Reads what other processes have changed."""
+        with self.using():
+            pass
 
     def load(self) -> None:
         """Reads marker and journal; InputError where one is missing, or a later version or 0.1 wrote them."""

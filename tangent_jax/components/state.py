@@ -78,8 +78,12 @@ class State:
 
     def files(self) -> list[dict]:
         """The entries of all files: components, compositions, and the components' factors."""
-        entries = [*self.components.values(), *self.composed.values()]
-        return entries + [entry["factors"] for entry in entries if entry.get("factors")]
+        return with_factors([*self.components.values(), *self.composed.values()])
+
+
+def with_factors(entries: list[dict]) -> list[dict]:
+    """The entries, and those of the factors that they have."""
+    return entries + [entry["factors"] for entry in entries if entry.get("factors")]
 
 
 def replay(entries: Iterable[dict[str, Any]]) -> State:
@@ -88,7 +92,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
     for number, line in enumerate(entries, 1):
         try:
             state.apply(line)
-            known = well_formed(state)
+            known = is_well_formed(line)
         except (KeyError, TypeError, AttributeError) as error:
             got = f"line {number} ({type(error).__name__}: {error})"
             raise refusal("Store", "lines of this version in the journal", got) from error
@@ -96,10 +100,23 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
     return state
 
 
-def well_formed(state: State) -> bool:
-    """True where every file that the lines name is one that a store writes, with its hashes."""
-    entries = state.files()
-    named = [entry.get(field, "") for entry in entries for field in ("file", "weights")]
-    identities = [*(entry.get("id") for entry in entries), *state.receipts]
+def is_well_formed(line: dict[str, Any]) -> bool:
+    """True where every file that a line brings is one that a store writes, with its hashes.
+
+    Only what the line itself brings is looked at: lines before it have been, so a journal is read in linear time.
+    """
+    operation, composed, named = line["op"], [], {}
+    if operation == "add":
+        named = {line["name"]: line}
+    elif operation == "convert":
+        named = line["components"]
+    elif operation == "compose":
+        composed = [line]
+    elif operation in ("remove", "discard"):
+        named, composed = line.get("added", {}), [line["composed"]] if line.get("composed") else []
+    entries = with_factors([*named.values(), *composed])
+    receipts = {line["receipt"]: line["receipt_hash"]} if "receipt" in line else {}
+    identities = [*(entry.get("id") for entry in entries), *receipts]
+    hashes = [entry.get(field, "") for entry in entries for field in ("file", "weights")]
     are_ours = all(isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) for text in identities)
-    return are_ours and all(isinstance(text, str) for text in [*named, *state.receipts.values(), *state.components])
+    return are_ours and all(isinstance(text, str) for text in [*hashes, *receipts.values(), *named])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.components import sums
-from tangent_jax.components.disk import MARKS, Disk, Factors
+from tangent_jax.components.disk import CLAIMS, MARKS, Disk, Factors
 from tangent_jax.components.files import read_component, read_metadata
 from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, check_same
@@ -97,6 +97,24 @@ class Store(Disk, Mapping[str, Tree]):
             require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
+    def add_all(self, other: "Store") -> list[str]:
+        """Adds the components of another store that are missing here, each in one step; returns their names.
+
+        Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest.
+        Raises: InputError, before it adds any, where a name has other numbers here or the other store has removed
+                something, which this one would not know; and what `add` refuses.
+        """
+        self.reload()
+        theirs, do = other.state.components, "Keep that one apart, or train its components here"
+        require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
+        clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
+        require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        missing = [name for name in other if name not in self]
+        for name in missing:
+            own = other.factors(name) if other.has_factors(name) else None
+            self.add(name, other[name], other.provenance(name), own)
+        return missing
+
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.examples if self.state.has_forgotten(i)]
@@ -168,7 +186,8 @@ class Store(Disk, Mapping[str, Tree]):
             wrong = [f"{path}: missing" for path in expected if not path.exists()]
             wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_fingerprint(p) != whole]
             marks = {self.root / name for name in (*MARKS, "lock")}
-            extra = {path for path in self.root.rglob("*") if path.is_file()} - {*expected} - marks
+            files = {path for path in self.root.rglob("*") if path.is_file() and path.parent != self.root / CLAIMS}
+            extra = files - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
             wrong += [f"{path}: {left}" for path in extra]
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -131,7 +132,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
     """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
     A process that waits prints the name of the holder on stderr. On a disk that nobody can write a reader gets None.
-    Raises: InputError where another process holds it and `wait` is False.
+    Raises: InputError where another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
         try:
@@ -155,11 +156,14 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                     raise refusal("locked", f"no other process in {path.parent}", got) from error
                 print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
                 fcntl.flock(file, kind)
+            except OSError as error:
+                do = "Mount it with locks, or keep this folder on a local disk"
+                raise refusal("locked", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
                 continue  # deleted while this process waited: the next one is another file
             if not shared:
                 file.truncate(0)
-                file.write(f"process {os.getpid()} ({Path(sys.argv[0]).name})")
+                file.write(f"process {os.getpid()} on {socket.gethostname()} ({Path(sys.argv[0]).name})")
                 file.flush()
             try:
                 yield lock
@@ -167,3 +171,17 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 if not shared:
                     file.truncate(0)
             return
+
+
+def holder_of(path: Path) -> tuple[bool, str]:
+    """(True where a process holds the lock file, the process that it names: that holds it or was killed with it)."""
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        return False, ""
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True, file.read()
+        return False, file.read()

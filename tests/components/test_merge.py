@@ -142,7 +142,8 @@ def test_a_kernel_alone_merges_to_the_optimum_of_all_data(x64):
 
 
 def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
-    store = make_store(tmp_path / "store")
+    store = Store(tmp_path / "store")
+    assert store.add_all(make_store(tmp_path / "apart")) == [f"shard {s}" for s in range(3)]
     kept = store.factors("shard 1")
     assert trees.fingerprint(kept) == trees.fingerprint(factors(1))
     assert kept.layouts == factors(1).layouts

@@ -1,5 +1,6 @@
 """Whole writes: synced before they are named, and nothing left of one that fails; one lock."""
 
+import errno
 import os
 
 import pytest
@@ -54,6 +55,20 @@ def test_a_lock_is_held_by_one_writer(tmp_path):
         with pytest.raises(InputError, match=expected), locked(tmp_path / "lock", wait=False):
             pass
     with locked(tmp_path / "lock", shared=True), locked(tmp_path / "lock", shared=True, wait=False):
+        pass
+
+
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
+    """As Lustre without -o flock is."""
+
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    with (
+        pytest.raises(InputError, match=rf"a file system with locks \(flock\) in {tmp_path}; got"),
+        locked(tmp_path / "a"),
+    ):
         pass
 
 

@@ -1,6 +1,7 @@
 """Mistakes that an operator may type give one clear line, exit code 1, and nothing written."""
 
 import json
+import os
 
 import pytest
 from photos import write
@@ -63,6 +64,22 @@ CASES = [
     ("finetune", ["--compilation_cache=/dev/null/x"], "finetune: [Errno 20] Not a directory"),
     ("store", ["list", "--compilation_cache="], "flags, --compilation_cache: expected a path"),
     ("private", ["--plan", "--topology=v5e:2by2"], "plan: expected a --topology such as v5e:2x2"),
+    ("compose", ["--worker=4/4"], "flags: expected --worker=I/N with I in 0..N-1; got 4/4"),
+    ("compose", ["--worker=all"], "flags: expected --worker=I/N with I in 0..N-1; got all"),
+    ("compose", ["--workers=2"], "flags: expected --farm with --workers; got none"),
+    ("compose", ["--farm=local"], "flags: expected --workers=N with --farm; got none"),
+    ("compose", ["--farm=slurm", "--workers=2"], "farm: expected Slurm's sbatch and srun on PATH; got none"),
+    ("compose", ["--farm=local", "--workers=2", "--farm_options=time"], "flags: expected --farm_options=KEY=VALUE"),
+    ("compose", ["--farm=local", "--workers=2", "--farm_options=timeout_min=1:00"], "expected whole minutes in"),
+    ("compose", ["--farm=local", "--workers=2", "--farm_options=gpus=1"], "of timeout_min with --farm=local; got gpus"),
+    (
+        "compose",
+        ["--worker=0/5", "--shards=3", "--methods=fc", "--at_once=1", f"--stores={os.devnull}"],
+        "farm: expected at most 4 workers for 4 groups of 4 shards; got 5. Start fewer workers, or lower --at_once",
+    ),
+    ("store", ["merge", "--store=no/store"], "store merge: expected --other=DIR; got none"),
+    ("store", ["merge", "--store=no/store", "--other=no/other"], "store merge: expected a store in --other"),
+    ("store", ["status", "--store=no/store"], "store: expected a store; got no/store"),
     # a flag that a binary does not read does not exist for it
     ("table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
     ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
