@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, progress_bar, refusal, require
+from tangent_jax.core import InputError, Tree, identity, placement, progress_bar, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows, in_batches
@@ -181,7 +181,7 @@ def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dty
 
 def run_size() -> int:
     """The rows that a trunk runs at once: few on a CPU, where they stay in its caches."""
-    return 8 if jax.default_backend() == "cpu" else CHUNK
+    return 8 if placement.mesh().devices.flat[0].platform == "cpu" else CHUNK
 
 
 Chunks = Iterator[tuple[np.ndarray, list[int]]]

@@ -106,9 +106,16 @@ def widened(a: Array) -> Array:
 
 def product(spec: str, a: Array, b: Array) -> Array:
     """An einsum of operands as they are, summed in f32 or wider: a sum rounded to half would move by its rounding."""
-    if jax.default_backend() == "cpu":  # has no such product of halves
-        return jnp.einsum(spec, widened(a), widened(b))
-    return jnp.einsum(spec, a, b, preferred_element_type=jnp.promote_types(jnp.result_type(a, b), jnp.float32))
+    kind = jnp.result_type(a, b)
+    wide = jnp.promote_types(kind, jnp.float32)
+    if kind == wide:
+        return jnp.einsum(spec, a, b)
+    return jax.lax.platform_dependent(
+        a,
+        b,
+        cpu=lambda a, b: jnp.einsum(spec, widened(a), widened(b)),  # a CPU has no such product of halves
+        default=lambda a, b: jnp.einsum(spec, a, b, preferred_element_type=wide),
+    )
 
 
 def letters(use: Use) -> tuple[str, str, str]:
