@@ -46,7 +46,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     f"tangent_jax/solver/{name}.py"
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
 )
-MERGING = "tangent_jax/components/merge.py"
+MERGING, LOWERING = "tangent_jax/components/merge.py", "tests/test_lowering.py"
 
 
 class Mutation(NamedTuple):
@@ -395,6 +395,15 @@ MUTATIONS = [
     M("tangent_jax/models/features.py", "        cached = rows_at(", "        cached = found = rows_at(", f"{WORDS}::test_a_name_of_the_table_stands_only_where_the_table_allows_it"),
     M("tangent_jax/data/archives.py", '    """Stanford Cars."""\n', "", f"{WORDS}::test_every_public_function_class_and_method_has_a_docstring"),
     M("tangent_jax/core/__init__.py", "import identity\n", "import identity, identity as identities\n", f"{WORDS}::test_no_name_hides_a_module"),
+    M("tangent_jax/rules/convolution.py", "return jax.lax.platform_dependent(x, w, cpu=over_patches, default=by_xla)", 'return over_patches(x, w) if jax.default_backend() == "cpu" else by_xla(x, w)', f"{LOWERING}::test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own"),
+    M("tangent_jax/models/signals.py", "    if kind == wide:", '    if jax.default_backend() == "cpu":', f"{LOWERING}::test_halves_are_multiplied_as_they_are_where_the_sum_is_wide_all_the_same"),
+    M("tangent_jax/rules/multi_head.py", "cuda=cudnn.attend, default=plain", "default=plain", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
+    M("tangent_jax/rules/multi_head.py", "jax.jvp(plain, primals, tangents)", "(plain(*primals), tangents[0])", f"{LOWERING}::test_where_it_is_differentiated_attention_is_formed_and_has_the_closed_form_s_tangent"),
+    M("tangent_jax/rules/cudnn.py", '"fmha_scale": e**-0.5', '"fmha_scale": 1.0', f"{LOWERING}::test_the_kernel_is_called_as_jax_itself_calls_it"),
+    M("tangent_jax/rules/cudnn.py", "layouts = (0, 2, 1, 3), (0,)", "layouts = (0, 1, 2, 3), (0,)", f"{LOWERING}::test_the_kernel_is_called_as_jax_itself_calls_it"),
+    M("tangent_jax/rules/cudnn.py", " and q.shape[-1] % 8 == 0", "", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
+    M("tangent_jax/rules/cudnn.py", "PartitionSpec(*operands[0].sharding.spec[:1])", "PartitionSpec()", f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
+    M("experiments/shared/timing.py", "            rows[name] = failed(name, error)\n", "            raise\n", "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
 ]  # fmt: skip
 
 

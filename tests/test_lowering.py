@@ -284,3 +284,38 @@ assert np.allclose(o, plain(q, q, q), atol=1e-6)
 """
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+
+
+# Copies from the host, which JAX logs on a CPU too
+
+
+def test_no_copy_is_of_one_step_or_one_micro_batch():
+    """As many copies to the device for 2 steps of an epoch as for 16, for 2 micro-batches as for 8."""
+    code = """
+import sys
+import jax, numpy as np
+import tangent_jax as tj
+from helpers import predictor
+predict, _ = predictor()
+x = np.random.default_rng(0).standard_normal((32, *predict.model.input_shape(predict.subset.stage))).astype(np.float32)
+y, mechanism = np.arange(32) % 7, tj.Mechanism(1.0, 2.0, 2, 1e-5)
+runs = {
+    "fit": lambda data: tj.fit(predict, data, epochs=2),
+    "fit_private": lambda data: tj.fit_private(predict, data, mechanism=mechanism, seed=0),
+}
+for run, sizes in {"fit": (16, 2), "fit_private": (16, 4)}.items():
+    for size in sizes:
+        runs[run](tj.Batches(x, y, jax.random.key(0), batch_size=size))  # compiles
+        print("run", file=sys.stderr, flush=True)
+        with jax.transfer_guard_host_to_device("log"):
+            runs[run](tj.Batches(x, y, jax.random.key(0), batch_size=size))
+        print("compile", file=sys.stderr, flush=True)
+"""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONPATH": os.pathsep.join(("tests", "."))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, timeout=500)
+    runs = done.stderr.decode().split("run\n")[1:]
+    fit, fit_smaller, private, private_smaller = (
+        r.split("compile\n")[0].count("host-to-device transfer") for r in runs
+    )
+    assert fit == fit_smaller > 0
+    assert private == private_smaller > 0
