@@ -247,13 +247,15 @@ def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
 
 
 def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
-    """The sections of this machine and setting that a file holds."""
+    """The sections of this machine and setting that a file holds whole."""
     if not path.exists():
         return {}
     try:
         stored = json.loads(path.read_text())
         is_same = stored["machine"] == about and {*stored["sections"]} <= {*SECTIONS}
-        return stored["sections"] if is_same else {}
+        late = {"failed": "no time left"}.items()
+        whole = {n: s for n, s in stored["sections"].items() if not any(late <= row.items() for row in s["rows"])}
+        return whole if is_same else {}
     except (ValueError, KeyError, TypeError):
         return {}  # measured again
 

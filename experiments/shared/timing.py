@@ -27,10 +27,12 @@ class Operation(NamedTuple):
 
     @property
     def mebibytes(self) -> float | None:
-        """The memory that the program needs: arguments, results and temporaries."""
+        """The memory that the program needs, where it is known: arguments, results and temporaries."""
         if self.program is None:
             return None
         memory = self.program.memory_analysis()
+        if memory is None:  # a device that does not say
+            return None
         sizes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
         return (sizes - memory.alias_size_in_bytes) / 2**20
 
@@ -104,8 +106,8 @@ def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: f
     left = min(max(deadline - time.monotonic(), 0.0), each * len(ready))
     for row in rounds(ready, "measuring", 20, left) if ready else []:
         figures = {"ms": f"{1e3 * row['seconds']:.4g}", "±": f"{1e3 * row['spread']:.2g}"}
-        memory = {"MiB": f"{row['memory_mib']:.0f}", "seconds": row["seconds"]}
-        rows[row["operation"]] = {"name": row["operation"], **figures, **memory}
+        memory = {} if row["memory_mib"] is None else {"MiB": f"{row['memory_mib']:.0f}"}
+        rows[row["operation"]] = {"name": row["operation"], "seconds": row["seconds"], **figures, **memory}
     return [rows[name] for name in makes]
 
 
