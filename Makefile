@@ -3,7 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-versions mutate lint parity clean
+# A machine without network: `make wheels` on one that has it, carry build/wheels along, `make accelerator` there.
+LACKS ?= dp-accounting dm-tree
+TARGET ?= 3.12
+X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
+
+.PHONY: accelerator wheels demo test test-all test-versions mutate lint parity clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -36,6 +41,14 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which 
 	$(PIP) --editable '.[parity]'
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy or pytorch'
+
+accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
+	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)
+	PYTHONPATH=build/site $(PYTHON) -m experiments.accelerator --page=docs/accelerators $(ARGS)
+
+wheels:  ## what such a machine lacks for private runs, which the measurement does without: LACKS="NAME ..." TARGET=its Python
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(TARGET) $(X86) \
+	  --constraint constraints.txt --dest build/wheels $(LACKS)
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'

@@ -9,7 +9,7 @@ The last line of stdout: {"private_over_ordinary", "memory_private_over_ordinary
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,66 +22,36 @@ from jax.tree_util import Partial
 import tangent_jax as tj
 from experiments.shared import command, timing
 from experiments.shared.flags import F, define
-from experiments.shared.timing import Operation, compiled_step
+from experiments.shared.operations import CLASSES, inputs_of, private_step_of, private_steps, random_vit
+from experiments.shared.timing import Operation
 from tangent_jax.core import Tree
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.forward import one_query_input
-from tangent_jax.privacy.noise import noise_key
-from tangent_jax.privacy.train import clip, private_step
-from tangent_jax.train.fit import State
-from tangent_jax.train.optimizers import apply
 
 define(batch_size=32, out="out/bench_private")
 flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
 flags.DEFINE_integer("repeats", 5, "Rounds over all operations, at most.", lower_bound=1)
 flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run.")
 
-CLASSES = 200
 RATIOS = {  # name: a word of the row that is compared with the private step
     "vmapped_over_private": "our vmapped",
     "jax_privacy_over_private": "full linearised",
     "jax_privacy_class_query_over_private": "jax_privacy, class",
     "opacus_over_private": "Opacus",
 }
-Summed = Callable[[Any, Tree, jax.Array, jax.Array], tj.ClippedSum]
 
 
 def operations() -> Iterator[Operation]:
     config = tj.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block is run
-    model, n = tj.VisionTransformer(config), F.batch_size
-    w = jax.block_until_ready(initial_weights(model, jax.random.key(0)))
-    predict = tj.tangent(tj.Pretrained(model, w, "random"), output="tangent")
-    dw, objective = predict.zeros(), tj.make_objective("ce", penalty=0.0)
-    mechanism, optimizer = tj.make_mechanism(3.0, 1e-5), tj.momentum(1e-6)
+    pretrained, n = random_vit(config), F.batch_size
+    for make in private_steps(pretrained, n).values():
+        yield make()
+    predict = tj.tangent(pretrained, output="tangent")
     tokens = jax.random.normal(jax.random.key(2), (n, config.tokens, config.width))
-    x, y = one_query_input(config, tokens)[0], jnp.arange(n) % CLASSES
-
-    def operation(name: str, step: Callable, predict: Any = predict, x: jax.Array = x) -> Operation:
-        return compiled_step(name, step, [State(dw, optimizer.init(dw))], noise_key(0, 0), predict, x, y)
-
-    def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
-        return State(*apply(optimizer, gradient, state.optimizer_state, state.dw))
-
-    def private(summed: Summed) -> Callable:
-        def step(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-            total = summed(predict, state.dw, x, y)
-            return private_step(state, total, n, key, objective, mechanism, optimizer)[0]
-
-        return step
-
-    present, options = jnp.ones(n), {"loss": tj.CrossEntropy(), "clip_norm": 1.0}
-    vmapped = private(lambda predict, dw, x, y: tj.clipped_sum(predict, dw, x, y, present, **options))
-    ours = private(lambda predict, dw, x, y: clip(predict, dw, x, y, present, objective, mechanism))
-    yield operation("ordinary step", ordinary)
-    yield operation("private step, norms in closed form", ours)
-    yield operation("private step, our vmapped gradients", vmapped)
     if find_spec("jax_privacy"):
-        theirs = private(by_jax_privacy)
-        yield operation("jax_privacy, class-query block", theirs)
-        yield operation("jax_privacy, full linearised block", theirs, full_block(config, w), tokens)
+        dw, (x, y), full = predict.zeros(), inputs_of(predict, n), full_block(config, pretrained.w)
+        yield private_step_of("jax_privacy, class-query block", by_jax_privacy, predict, dw, x, y)
+        yield private_step_of("jax_privacy, full linearised block", by_jax_privacy, full, dw, tokens, y)
     if find_spec("opacus"):
-        yield by_opacus(config, np.array(tokens), np.array(y))
+        yield by_opacus(config, np.array(tokens), np.arange(n) % CLASSES)
     for name in ("jax_privacy", "opacus"):
         if not find_spec(name):
             print(f"bench_private: {name} is not installed, and left out", file=sys.stderr)

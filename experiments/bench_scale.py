@@ -35,6 +35,7 @@ from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import initial_weights
+from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 
 define(out="out/bench_scale")
@@ -186,14 +187,16 @@ def trace_costs() -> dict[str, Any]:
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
     shape, dw = model.input_shape(predict.subset.stage), predict.zeros()
-    trunk = jax.jit(partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None))
+    trunk = jax.jit(
+        partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None, stored="float32")
+    )
     images = jax.ShapeDtypeStruct((batch, model.image_size, model.image_size, 3), jnp.uint8)
-    data = jax.ShapeDtypeStruct((batch, *shape), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
+    x, y = jax.ShapeDtypeStruct((batch, *shape), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
     state = jax.eval_shape(lambda: State(dw, tj.adam().init(dw)))
-    order = jnp.arange(batch, dtype=jnp.int32)[None], jnp.ones((1, batch)), None
+    chunk = Chunk(x, y, jnp.arange(batch, dtype=jnp.int32)[None], jnp.ones((1, batch)))
     epoch, training = inspect.unwrap(train_epoch), Training(predict, tj.make_objective(), tj.adam(1e-5))
-    step = jax.jit(lambda state, training, *data: epoch(training, state, *data)[0])
-    lowered = {"trunk_flops": trunk.lower(w, images), "step_flops": step.lower(state, training, data, order, 0.0)}
+    step = jax.jit(lambda state, training, chunk: epoch(training, state, chunk, None, 0.0)[0])
+    lowered = {"trunk_flops": trunk.lower(w, images), "step_flops": step.lower(state, training, chunk)}
     costs: dict[str, Any] = {name: program.cost_analysis() for name, program in lowered.items()}
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 

@@ -51,6 +51,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
+LOWERING = "tests/test_lowering.py"
 
 
 class Mutation(NamedTuple):
@@ -477,6 +478,14 @@ MUTATIONS = [
     M("experiments/shared/farm.py", "require(workers <= len(groups),", "require(True,", "tests/experiments/test_wrong_flags.py"),
     M("experiments/shared/worker.py", "            self.stop()\n            raise\n", "            raise\n", f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),
     M("experiments/compose.py", "require(not farm.is_worker(),", "require(True,", f"{FARM}::test_a_search_is_not_left_to_workers"),
+    M("tangent_jax/rules/convolution.py", "return jax.lax.platform_dependent(x, w, cpu=over_patches, default=by_xla)", 'return over_patches(x, w) if jax.default_backend() == "cpu" else by_xla(x, w)', f"{LOWERING}::test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own"),
+    M("tangent_jax/rules/multi_head.py", "cuda=cudnn.attend, default=plain", "default=plain", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
+    M("tangent_jax/rules/multi_head.py", "jax.jvp(plain, primals, tangents)", "(plain(*primals), tangents[0])", f"{LOWERING}::test_where_it_is_differentiated_attention_is_formed_and_has_the_closed_form_s_tangent"),
+    M("tangent_jax/rules/cudnn.py", '"fmha_scale": e**-0.5', '"fmha_scale": 1.0', f"{LOWERING}::test_the_kernel_is_called_as_jax_itself_calls_it"),
+    M("tangent_jax/rules/cudnn.py", "layouts = (0, 2, 1, 3), (0,)", "layouts = (0, 1, 2, 3), (0,)", f"{LOWERING}::test_the_kernel_is_called_as_jax_itself_calls_it"),
+    M("tangent_jax/rules/cudnn.py", " and q.shape[-1] % 8 == 0", "", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
+    M("tangent_jax/rules/cudnn.py", "PartitionSpec(*operands[0].sharding.spec[:1])", "PartitionSpec()", f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
+    M("experiments/shared/timing.py", "            rows[name] = failed(name, error)\n", "            raise\n", "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
 ]  # fmt: skip
 
 

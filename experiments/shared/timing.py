@@ -8,8 +8,10 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Tree, progress_bar, trees
+from tangent_jax.core import Tree, check_stop, progress_bar, trees
 from tangent_jax.models.vit.forward import block
+
+Row = dict[str, Any]
 
 
 class Operation(NamedTuple):
@@ -25,10 +27,12 @@ class Operation(NamedTuple):
 
     @property
     def mebibytes(self) -> float | None:
-        """The memory that the program needs: arguments, results and temporaries."""
+        """The memory that the program needs, where it is known: arguments, results and temporaries."""
         if self.program is None:
             return None
         memory = self.program.memory_analysis()
+        if memory is None:  # a device that does not say
+            return None
         sizes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
         return (sizes - memory.alias_size_in_bytes) / 2**20
 
@@ -80,6 +84,38 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
         }
         for operation, taken in zip(ready, times, strict=True)
     ]
+
+
+def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: float) -> list[Row]:
+    """A row for each operation: its time and memory, or in one line why it has none.
+
+    deadline: of `time.monotonic`, after which no operation is begun; each: seconds that one is timed for, at most.
+    """
+    ready, rows = [], {}
+    for name, make in makes.items():
+        check_stop()
+        if time.monotonic() > deadline:
+            rows[name] = {"name": name, "failed": "no time left"}
+            continue
+        try:
+            operation = make()
+            jax.block_until_ready(operation.call())
+            ready.append(operation._replace(name=name))
+        except Exception as error:  # of a compiler or device that nobody here has tried: the row says which
+            rows[name] = failed(name, error)
+    left = min(max(deadline - time.monotonic(), 0.0), each * len(ready))
+    for row in rounds(ready, "measuring", 20, left) if ready else []:
+        figures = {"ms": f"{1e3 * row['seconds']:.4g}", "±": f"{1e3 * row['spread']:.2g}"}
+        memory = {} if row["memory_mib"] is None else {"MiB": f"{row['memory_mib']:.0f}"}
+        rows[row["operation"]] = {"name": row["operation"], "seconds": row["seconds"], **figures, **memory}
+    return [rows[name] for name in makes]
+
+
+def failed(name: str, error: Exception) -> Row:
+    """The row of what has no figure."""
+    first = (str(error).splitlines() or [""])[0][:160]
+    is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
+    return {"name": name, "failed": "out of memory" if is_memory else f"{type(error).__name__}: {first}"}
 
 
 def standard(config: tj.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:

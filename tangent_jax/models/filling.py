@@ -44,7 +44,7 @@ def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 def run_size() -> int:
     """The rows that a device runs at once: few on a CPU, where they stay in its caches."""
-    return 8 if jax.default_backend() == "cpu" else CHUNK
+    return 8 if placement.mesh(local=True).devices.flat[0].platform == "cpu" else CHUNK
 
 
 def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:

@@ -31,15 +31,18 @@ def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, T
     Edge cases: a window of 1 is a dense layer on every stride-th pixel.
     """
     w, dw = kernel
-    size = w.shape[0]
+    sides = [(w.shape[0] // 2, w.shape[0] // 2)] * 2
 
-    def convolved(x: Array) -> Array:
-        if jax.default_backend() == "cpu":  # XLA's own, inside a loop, was 27 times slower there (jax 0.10.2)
-            return jnp.einsum(PATCHES, patches(x, size, stride), w)
-        sides = [(size // 2, size // 2)] * 2
+    def over_patches(x: Array, w: Array) -> Array:
+        return jnp.einsum(PATCHES, patches(x, w.shape[0], stride), w)
+
+    def by_xla(x: Array, w: Array) -> Array:
         return jax.lax.conv_general_dilated(x, w, (stride, stride), sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
-    from_kernel = None if dw is None else probe.einsum(PATCHES, patches(x, size, stride), dw)
+    def convolved(x: Array) -> Array:  # on a CPU XLA's own, inside a loop, was 27 times slower (jax 0.10.2)
+        return jax.lax.platform_dependent(x, w, cpu=over_patches, default=by_xla)
+
+    from_kernel = None if dw is None else probe.einsum(PATCHES, patches(x, w.shape[0], stride), dw)
     return convolved(x), total(None if dx is None else convolved(dx), from_kernel)
 
 

@@ -1,8 +1,10 @@
 """Multi-head softmax attention, every token a query."""
 
+import jax
 from jax import Array
 
 from tangent_jax.core import Tangent
+from tangent_jax.rules import cudnn
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import contract
 
@@ -21,9 +23,30 @@ def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangen
     Args:       q, dq: "b n h e"; k, dk, v, dv: "b m h e".
     Returns:    (o, do), "b n h e".
     Guarantees: do is linear in (dq, dk, dv) together.
-    Edge cases: m = 1 gives o = v, do = dv.
+    Edge cases: m = 1 gives o = v, do = dv; with no tangent, in half precision on CUDA, a is never formed (cudnn.py).
     """
+    if dq is None and dk is None and dv is None and cudnn.takes(q):
+        return fused(q, k, v), None
+    return weighted(q, dq, k, dk, v, dv)
+
+
+def weighted(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
+    """`attention` by its equations, a formed."""
     scale = q.shape[-1] ** -0.5
     q, dq = q * scale, None if dq is None else dq * scale
     a, da = softmax(*contract("bnhe,bmhe->bhnm", q, dq, k, dk))
     return contract("bhnm,bmhe->bnhe", a, da, v, dv)
+
+
+def plain(q: Array, k: Array, v: Array) -> Array:
+    """The attention alone, "b n h e"."""
+    return weighted(q, None, k, None, v, None)[0]
+
+
+@jax.custom_jvp
+def fused(q: Array, k: Array, v: Array) -> Array:
+    """The attention alone, by cuDNN's kernel on CUDA; where it is differentiated, `plain`: the kernel has no rule."""
+    return jax.lax.platform_dependent(q, k, v, cuda=cudnn.attend, default=plain)
+
+
+fused.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))

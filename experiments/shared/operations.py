@@ -1,0 +1,206 @@
+"""The programs that benches time: forward passes and training steps, private steps, passes of the solver.
+
+Each function returns {name: a function that compiles it}, so that one that fails leaves the others. Weights are random:
+speed does not depend on them, though some processors take zeros faster than other numbers.
+"""
+
+import inspect
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+import tangent_jax as tj
+from experiments.shared import timing
+from experiments.shared.timing import Operation, compiled, compiled_step
+from tangent_jax.core import Tree, trees
+from tangent_jax.models.filling import run_trunk
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.privacy.noise import noise_key
+from tangent_jax.privacy.train import private_step
+from tangent_jax.solver import passes
+from tangent_jax.train.batches import Chunk
+from tangent_jax.train.fit import State, Training, train_epoch
+from tangent_jax.train.fit_many import repeated, train_epoch_many
+from tangent_jax.train.optimizers import apply
+
+CLASSES, MECHANISM = 200, tj.Mechanism(1.0, 10.0, 50, 1e-5)
+Operations = dict[str, Callable[[], Operation]]
+
+
+def random_vit(config: tj.ViTConfig) -> tj.Pretrained:
+    """A ViT of random weights."""
+    model = tj.VisionTransformer(config)
+    return tj.Pretrained(model, jax.block_until_ready(initial_weights(model, jax.random.key(0))), "random")
+
+
+def inputs_of(predict: tj.Predictor, batch: int, dtype: Any = jnp.float32) -> tuple[jax.Array, jax.Array]:
+    """Random inputs, "b ...", of the predictor's first stage, and labels "b"."""
+    shape = predict.model.input_shape(predict.subset.stage)
+    return jax.random.normal(jax.random.key(2), (batch, *shape), dtype), jnp.arange(batch) % predict.model.classes
+
+
+def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], dtype: Any) -> Operations:
+    """Forward passes from images and training steps from features, plain, tangent and non-linear."""
+    model: Any = pretrained.model
+    config, w = model.config, pretrained.w
+    shape = batch, model.image_size, model.image_size, 3
+    images = jax.random.normal(jax.random.key(1), shape, dtype)
+
+    def plain(w: Tree, x: jax.Array) -> jax.Array:
+        return model.apply(trees.cast(w, dtype), x)
+
+    def dual(w: Tree, dw: Tree, x: jax.Array) -> Any:
+        return model.dual(trees.pair(trees.cast(w, dtype), trees.cast(dw, dtype)), x)
+
+    full = partial(timing.standard, config, start=0)
+    makes: Operations = {
+        "plain forward, full last block": lambda: compiled(
+            "plain forward, full last block", lambda w, x: full(trees.cast(w, dtype), x), w, images
+        ),
+        "plain forward": lambda: compiled("plain forward", plain, w, images),
+    }
+    for n in [n for n in blocks if n <= config.depth]:
+        taft, nlft = tj.tangent(pretrained, n, dtype=dtype), tj.nonlinear(pretrained, n, dtype=dtype)
+        autodiff = tj.tangent(pretrained, n, dtype=dtype, linearization="autodiff")
+        zeros, (x, labels) = taft.zeros(), inputs_of(taft, batch, dtype)
+        makes[f"TAFT-{n} forward"] = partial(compiled, f"TAFT-{n} forward", dual, w, zeros, images)
+        for name, predict in {"NLFT-{} step": nlft, "TAFT-{} step": taft, "TAFT-{} step, autodiff": autodiff}.items():
+            makes[name.format(n)] = partial(step, name.format(n), predict, zeros, x, labels)
+    return makes
+
+
+def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
+    """A step of the last block by jax.jvp of its standard form: the baseline of the class query."""
+    model: Any = pretrained.model
+    config = model.config
+
+    def predict(w: Tree, dw: Tree, x: jax.Array) -> jax.Array:
+        w, dw = trees.cast(w, x.dtype), trees.cast(dw, x.dtype)
+        f_lin = tj.linearize(lambda w, x: timing.standard(config, w, x, config.depth), w)
+        return f_lin(dw, x).total.astype(jnp.float32)
+
+    x = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype)
+    zeros, labels = tj.tangent(pretrained, 1).zeros(), jnp.arange(batch) % config.classes
+    return step("TAFT-1 step, full block by jvp", Partial(predict, pretrained.w), zeros, x, labels)
+
+
+def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
+    """Compiles one training step on one batch of cached features, optimiser included."""
+    chunk = Chunk(x, labels, jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels))))
+    state = State(dw, tj.adam().init(dw))
+    epoch = inspect.unwrap(train_epoch)
+    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
+    return compiled_step(
+        name, lambda state, training, chunk: epoch(training, state, chunk, None, 0.0)[0], [state], training, chunk
+    )
+
+
+def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once: int, name: str) -> Operation:
+    """Compiles one TAFT-1 step of each of `models` models that share the anchor, `at_once` of them in one program."""
+    predict = tj.tangent(pretrained, 1, dtype=dtype)
+    dw, (x, labels) = predict.zeros(), inputs_of(predict, batch, dtype)
+    order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
+    states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(models // at_once)]
+    epoch = inspect.unwrap(train_epoch_many)
+    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
+    data = ((x, labels), (order, jnp.ones(order.shape), None), 0.0)
+    return compiled_step(
+        name, lambda states, training, *data: epoch(training, states, *data)[0], states, training, *data
+    )
+
+
+def private_step_of(
+    name: str, summed: Callable[..., tj.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array
+) -> Operation:
+    """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: an ordinary one."""
+    objective, mechanism, optimizer = tj.make_objective("ce", penalty=0.0), MECHANISM, tj.momentum(1e-6)
+
+    def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
+        gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
+        return State(*apply(optimizer, gradient, state.optimizer_state, state.dw))
+
+    def private(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
+        assert summed is not None
+        total = summed(predict, state.dw, x, y)
+        return private_step(state, total, len(y), key, objective, mechanism, optimizer)[0]
+
+    state, step = State(dw, optimizer.init(dw)), private if summed else ordinary
+    return compiled_step(name, step, [state], noise_key(0, 0), predict, x, y)
+
+
+def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
+    """Steps of the last block: ordinary, private by norms in closed form, private by vmapped gradients."""
+    predict = tj.tangent(pretrained, output="tangent")
+    dw, (x, y), present = predict.zeros(), inputs_of(predict, batch), jnp.ones(batch)
+    options: Any = {"loss": tj.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
+    sums: dict[str, Callable[..., tj.ClippedSum] | None] = {
+        "ordinary step": None,
+        "private step, norms in closed form": lambda p, dw, x, y: tj.clipped_sum_closed_form(
+            p, dw, x, y, present, **options
+        ),
+        "private step, our vmapped gradients": lambda p, dw, x, y: tj.clipped_sum(p, dw, x, y, present, **options),
+    }
+    return {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
+
+
+def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operations:
+    """The computations of a pass of `solve` on one batch: gradient, Hessian's product with kept values, factors."""
+    predict, objective = tj.tangent(pretrained, dtype=dtype), tj.make_objective("rsl", penalty=0.1)
+    dw, (x, y) = predict.zeros(), inputs_of(predict, batch, dtype)
+    part = passes.Part(passes.Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
+
+    def product() -> Operation:
+        held, outputs = part._replace(linear=passes.keep(part.linear, dw)), jnp.zeros((batch, predict.model.classes))
+        return compiled(
+            "product with kept values", inspect.unwrap(passes.add_product), dw, held, dw, outputs, objective
+        )
+
+    def part_factors(part: Any, dw: Tree) -> Any:
+        outputs = jnp.zeros((batch, pretrained.model.classes))
+        return passes.part_curvature(part, dw, outputs, objective, jax.random.key(0), 0, signals=4)
+
+    return {
+        "gradient": partial(compiled, "gradient", inspect.unwrap(passes.add_gradient), dw, part, dw, objective),
+        "product with kept values": product,
+        "factors, 4 signals an example": partial(compiled, "factors, 4 signals an example", part_factors, part, dw),
+    }
+
+
+def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
+    """The trunk below the last block, from uint8 images."""
+    model: Any = pretrained.model
+    images = jnp.full((batch, *model.input_shape(0)), 100, jnp.uint8)
+    run = partial(inspect.unwrap(run_trunk), model=model, stop=model.config.depth, dtype=dtype, stored="float32")
+    return compiled("trunk", run, pretrained.w, images)
+
+
+def trunk_flops(config: tj.ViTConfig) -> float:
+    """FLOPs of the trunk's products for one image, by hand: a compiled program does not know its custom calls'."""
+    n, d, f = config.tokens, config.width, config.mlp_width
+    block = 2 * n * (4 * d * d + 2 * d * f) + 4 * n * n * d
+    return 2.0 * (n - 1) * 3 * config.patch_size**2 * d + (config.depth - 1) * block
+
+
+def peaks(dtype: Any, small: bool = False) -> dict[str, float]:
+    """FLOP/s of a large matrix product and bytes/s (read and written) of a large copy, the best of five."""
+    n, count = (3072, 1 << 26) if jax.devices()[0].platform == "cpu" else (8192, 1 << 29)
+    n, count = (256, 1 << 16) if small else (n, count)
+    a, long = jax.random.normal(jax.random.key(0), (n, n), dtype), jnp.ones(count, jnp.float32)
+
+    def best(f: Callable, *args: Any) -> float:
+        jax.block_until_ready(f(*args))
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            jax.block_until_ready(f(*args))
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    matmul = best(jax.jit(jnp.matmul), a, a)
+    copy = best(jax.jit(lambda x: x + 1), long)
+    return {"flops_per_second": 2 * n**3 / matmul, "bytes_per_second": 2 * long.nbytes / copy}

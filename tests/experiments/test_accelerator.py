@@ -1,0 +1,85 @@
+"""The page of a device: written section by section, also where most of what is optional is absent."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from run_binary import ROOT, run
+
+from experiments.shared import timing
+
+ABSENT = """
+import runpy, sys
+for name in "array_record dp_accounting grain huggingface_hub matplotlib sklearn tensorflow_datasets".split():
+    sys.modules[name] = None
+runpy.run_module("experiments.accelerator", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_small_form_writes_its_page_where_optional_packages_are_absent_and_goes_on(tmp_path):
+    def measure(*flags):
+        command = [sys.executable, "-c", ABSENT, "--small", f"--out={tmp_path}", f"--page={tmp_path}/page", *flags]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=500, env=os.environ, check=True
+        )
+        return json.loads(done.stdout.strip().rpartition("\n")[2]), json.loads((tmp_path / "sections.json").read_text())
+
+    result, stored = measure("--only=agreement,private")
+    assert (result["right"], result["failed"]) == (True, 0)
+    assert [*stored["sections"]] == ["agreement", "private"]
+    result, more = measure()
+    sections = more["sections"]
+    assert (result["right"], result["failed"]) == (True, 0)
+    assert [*sections] == ["agreement", "private", "peak", "steps", "solver", "models", "trunk"]
+    assert {name: sections[name] for name in stored["sections"]} == stored["sections"]  # not measured again
+    page = (tmp_path / "page/cpu.md").read_text()
+    titles = [line for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["## Agreement", "## Peak", "## Steps", "## Private", "## Solver", "## Models", "## Trunk"]
+    for row in (
+        "outputs, bfloat16",
+        "TAFT-1 step",
+        "private step, norms in closed form",
+        "a step of 50 models at once",
+    ):
+        assert f"| {row}" in page, row
+    trunk = sections["trunk"]["rows"][-1]
+    assert float(trunk["images/s"]) > 0
+    assert trunk["of peak"].endswith("%")
+
+
+def test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured():
+    def no_memory():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
+
+    def no_kernel():
+        raise NotImplementedError("no such kernel")
+
+    good = partial(timing.compiled, "one", lambda x: x + 1, jnp.ones(3))
+    makes = {"first": good, "large": no_memory, "new": no_kernel, "last": good}
+    rows = {row["name"]: row for row in timing.measured(makes, time.monotonic() + 60, 0.01)}
+    assert [*rows] == [*makes]
+    assert min(rows["first"]["seconds"], rows["last"]["seconds"]) > 0
+    assert rows["large"]["failed"] == "out of memory"
+    assert rows["new"]["failed"] == "NotImplementedError: no such kernel"
+    assert timing.measured(makes, time.monotonic() - 1, 0.01)[0] == {"name": "first", "failed": "no time left"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--sizes=XL", "flags: expected --sizes of Ti, S, B, L; got XL"),
+        ("--batch_sizes=0", "flags: expected --batch_sizes of 1 or more; got 0"),
+        ("--only=tunk", "flags: expected --only of agreement, peak, steps, private, solver, models, trunk; got tunk"),
+    ],
+)
+def test_wrong_flags_are_one_line(tmp_path, flag, message):
+    _, err = run("accelerator", flag, f"--out={tmp_path}/out", code=1)
+    assert err.strip().splitlines()[-1].startswith(message)
+    assert not (tmp_path / "out").exists()

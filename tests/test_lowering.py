@@ -1,0 +1,322 @@
+"""Every program lowers for CUDA and TPU on a machine that has neither, in the form of the platform that it is for.
+
+Lowering is neither compiling nor running: what XLA makes of a program there is seen on a machine that has one.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import TOLERANCE, assert_rel_close, normal, tree_normal
+from jax import export
+
+import tangent_jax as tj
+from tangent_jax.core import trees
+from tangent_jax.models.filling import run_trunk
+from tangent_jax.models.signals import product
+from tangent_jax.privacy.noise import noise_key
+from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.rules import attention, cudnn
+from tangent_jax.solver import optimum, passes
+from tangent_jax.train.batches import Chunk
+from tangent_jax.train.fit import State, Training, train_epoch
+from tangent_jax.train.fit_many import repeated, train_epoch_many
+from tangent_jax.train.targets import called
+
+ACCELERATORS = ("cuda", "tpu")
+MECHANISM = tj.Mechanism(1.0, 2.0, 3, 1e-5)
+OBJECTIVE = tj.make_objective("ce", penalty=1e-2)
+
+
+@pytest.fixture(autouse=True)
+def nobody_asks_which_devices_there_are(monkeypatch):
+    """What is asked while a program is traced is asked of this machine, which may not be the one that runs it."""
+
+    def asked(*_, **__):
+        raise AssertionError("a program asks for the devices of the machine that traces it")
+
+    for name in ("default_backend", "devices", "local_devices"):
+        monkeypatch.setattr(jax, name, asked)
+
+
+def lowered(platform, f, *arguments):
+    """The program of f as StableHLO for a platform, or for several as one."""
+    kernels = [export.DisabledSafetyCheck.custom_call(cudnn.TARGET)]  # no version of JAX promises them to the next
+    platforms = [platform] if isinstance(platform, str) else platform
+    return export.export(jax.jit(f), platforms=platforms, disabled_checks=kernels)(*arguments).mlir_module()
+
+
+def vit(dtype="float32", heads=2, **options):
+    """A predictor of a ViT whose heads cuDNN's kernel would take, a step, four inputs, their labels."""
+    config = tj.ViTConfig(
+        width=8 * heads, depth=2, heads=heads, mlp_width=20, patch_size=4, image_size=8, classes=7, **options
+    )
+    model = tj.VisionTransformer(config)
+    w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
+    predict = tj.tangent(tj.Pretrained(model, w, "random"), 1, dtype=jnp.dtype(dtype))
+    return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
+
+
+def resnet():
+    model = tj.ResNet(tj.ResNetConfig((1, 1), False, 2, "small", 5, 7))
+    w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
+    predict = tj.tangent(tj.Pretrained(model, w, "random"), 1)
+    return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
+
+
+def lora():
+    predict, _, _, y = vit()
+    made = tj.Pretrained(predict.model, predict.w, "random").with_lora(2, 1, jax.random.key(0))
+    predict = tj.tangent(made, 1, "lora")
+    return predict, predict.zeros(), normal(3, (4, *made.model.input_shape(predict.subset.stage))), y
+
+
+def changed(case, **fields):
+    return dataclasses.replace(case[0], **fields), *case[1:]
+
+
+CASES = {
+    "ViT": vit,
+    "ViT, half": partial(vit, "bfloat16"),
+    "ViT, mean": partial(vit, pool="avg"),
+    "autodiff": lambda: changed(vit(), linearization="autodiff"),
+    "autodiff, half": lambda: changed(vit("bfloat16", pool="avg"), linearization="autodiff"),
+    "nlft": lambda: changed(vit("bfloat16", pool="avg"), method="nlft"),
+    "ResNet": resnet,
+    "LoRA": lora,
+}
+
+
+def epoch(predict, dw, x, y):
+    """One epoch of `fit`."""
+    training = Training(predict, OBJECTIVE, tj.adam(), (tj.accuracy,))
+    chunk = Chunk(x, y, jnp.arange(4).reshape(2, 2), jnp.ones((2, 2)))
+    return train_epoch, training, training.start(dw), chunk, None, 0.0
+
+
+def epoch_of_many(predict, dw, x, y):
+    """One epoch of `fit_many`: three models at once."""
+    training = Training(predict, OBJECTIVE, tj.adam())
+    steps = jnp.zeros((2, 3, 2), int), jnp.ones((2, 3, 2)), None
+    return train_epoch_many, training, repeated(training.start(dw), 3), (x, y), steps, 0.0
+
+
+def part(predict, dw, x, y):
+    return passes.Part(passes.Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
+
+
+def solver(predict, dw, x, y):
+    """What a pass of `solve` computes: kept products, gradient, Hessian's product, factors, a step."""
+
+    def run(dw, part):
+        keyed = jax.random.key(0)
+        outputs = passes.outputs_of(part.linear, dw)
+        kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
+        part = part._replace(linear=kept)
+        gradient, _, outputs = passes.add_gradient(dw, part, dw, OBJECTIVE)
+        bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
+        r, p, rz = optimum._directed(gradient, None)
+        state = optimum.State(dw, dw, r, p, rz, rz, rz)
+        return optimum._advance(state, bent, None), curvature, passes.change_of(kept, dw)
+
+    return run, dw, part(predict, dw, x, y)
+
+
+def private(predict, dw, x, y):
+    """One step of `fit_private`: clipped sums over two micro-batches, and noise."""
+    chunk, optimizer = Chunk(x, y, jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))), tj.momentum()
+
+    def step(predict, dw, chunk, key):
+        total = clip_all(predict, dw, chunk, 2, OBJECTIVE, MECHANISM)
+        return private_step(State(dw, optimizer.init(dw)), total, 4.0, key, OBJECTIVE, MECHANISM, optimizer)
+
+    return step, predict, dw, chunk, noise_key(0, 0)
+
+
+def vmapped(predict, dw, x, y):
+    """The clipped sum of per-example gradients."""
+    options = {"loss": tj.CrossEntropy(), "clip_norm": 1.0, "chunk": 2}
+    return partial(tj.clipped_sum, **options), predict, dw, x, y, jnp.ones(4)
+
+
+def trunk(predict, dw, x, y):
+    """Images to features."""
+    options = {"model": predict.model, "stop": predict.subset.stage, "dtype": predict.dtype, "stored": "float32"}
+    return partial(run_trunk, **options), predict.w, jnp.zeros((2, *predict.model.input_shape(0)), jnp.uint8)
+
+
+def outputs(predict, dw, x, y):
+    return called, predict, dw, x
+
+
+PROGRAMS = [
+    *((epoch, case) for case in ("ViT", "autodiff", "autodiff, half", "nlft", "ResNet", "LoRA")),
+    *((epoch_of_many, case) for case in ("ViT, half", "ResNet")),
+    *((solver, case) for case in ("ViT", "ViT, half", "ResNet", "LoRA")),
+    *((private, case) for case in ("ViT", "ViT, half", "nlft", "ResNet")),
+    *((vmapped, case) for case in ("ViT, half", "nlft")),
+    *((trunk, case) for case in ("ViT", "ViT, half", "ViT, mean", "ResNet")),
+    *((outputs, case) for case in ("ViT, half", "autodiff, half", "nlft", "ResNet")),
+]
+FUSED = [(trunk, "ViT, half"), (outputs, "nlft")]  # in half precision, without a tangent, every token a query
+
+
+@pytest.mark.parametrize(("program", "case"), PROGRAMS, ids=lambda value: getattr(value, "__name__", value))
+def test_every_program_lowers_for_cuda_and_tpu_from_here_and_never_calls_the_host(program, case):
+    f, *arguments = program(*CASES[case]())
+    text = lowered(ACCELERATORS, f, *arguments)
+    assert "callback" not in text
+    assert ((program, case) in FUSED) == (cudnn.TARGET in text)
+
+
+def test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own():
+    f, *arguments = trunk(*resnet())
+    counts = [lowered(platform, f, *arguments).count("stablehlo.convolution") for platform in ("cuda", "tpu", "cpu")]
+    assert counts == [3, 3, 0]  # the stem's and a block's two
+
+
+def test_halves_are_multiplied_as_they_are_where_the_sum_is_wide_all_the_same():
+    half = jnp.ones((2, 3), jnp.bfloat16)
+    texts = [lowered(platform, partial(product, "ij,kj->ik"), half, half) for platform in ("cuda", "tpu", "cpu")]
+    for text in texts:
+        assert "lhs_precision_type = bf16, rhs_precision_type = bf16, accumulation_type = f32" in text
+        assert "-> tensor<2x2xf32>" in text
+
+
+# Attention by cuDNN's kernel
+
+
+def operands(shape=(2, 5, 3, 8), dtype="bfloat16"):
+    return [normal(i, shape, jnp.dtype(dtype)) for i in range(3)]
+
+
+def alone(q, k, v):
+    """Attention without a tangent."""
+    return attention(q, None, k, None, v, None)[0]
+
+
+def custom_calls(text):
+    """Every call of the kernel: its settings, and the rest of its line."""
+    for line in text.splitlines():
+        if cudnn.TARGET in line:
+            line = line.split(" loc(")[0]
+            start, stop = line.index('backend_config = "') + 18, line.index('", operand_layouts')
+            yield json.loads(line[start:stop].replace("\\22", '"')), line[stop:], line[: start - 18].partition("=")[2]
+
+
+def without_defaults(settings):
+    """Settings without the fields that hold protobuf's defaults: unset is the same."""
+    if not isinstance(settings, dict):
+        return settings
+    kept = {name: without_defaults(value) for name, value in settings.items()}
+    return {name: value for name, value in kept.items() if value not in ([], 0, "0", False, "PRIMITIVE_TYPE_INVALID")}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_kernel_is_called_as_jax_itself_calls_it(monkeypatch, dtype):
+    from jax._src.cudnn import fused_attention_stablehlo as theirs
+
+    monkeypatch.setattr(theirs, "check_cudnn_version", lambda: 91000)  # jax asks the machine that traces
+    monkeypatch.setattr(theirs, "check_compute_capability", lambda *_: True)
+    monkeypatch.setattr(theirs, "is_cuda_compute_capability_equal", lambda *_: False)
+    q, k, v = operands(dtype=dtype)
+    k, v = k[:, :4], v[:, :4]
+    jax_s = partial(jax.nn.dot_product_attention, implementation="cudnn")
+    (own, layouts, call), (want, *same) = (next(custom_calls(lowered("cuda", f, q, k, v))) for f in (alone, jax_s))
+    assert [layouts, call] == same
+    own, want = (without_defaults(settings)["cudnn_fmha_backend_config"] for settings in (own, want))
+    assert own.pop("fmha_scale") == pytest.approx(want.pop("fmha_scale"), rel=1e-12)  # theirs by NumPy's root
+    assert own == want
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 5, 3, 8), "float32"), ((2, 5, 3, 4), "bfloat16"), ((2, 5, 3, 136), "bfloat16")]
+)
+def test_what_the_kernel_does_not_compute_is_never_given_to_it(shape, dtype):
+    assert cudnn.TARGET not in lowered("cuda", alone, *operands(shape, dtype))
+    assert cudnn.TARGET in lowered("cuda", alone, *operands((2, 5, 3, 128)))
+
+
+def test_a_cpu_computes_what_it_computed_before():
+    q, k, v = operands()
+    a = jax.nn.softmax(jnp.einsum("bnhe,bmhe->bhnm", q * 8**-0.5, k).astype(jnp.float32)).astype(jnp.bfloat16)
+    for f in (alone, jax.jit(alone)):
+        assert (f(q, k, v) == jnp.einsum("bhnm,bmhe->bnhe", a, v)).all()
+
+
+def test_where_it_is_differentiated_attention_is_formed_and_has_the_closed_form_s_tangent():
+    x, dx = operands(), [normal(10 + i, (2, 5, 3, 8), jnp.bfloat16) for i in range(3)]
+    want = attention(*(a for pair in zip(x, dx, strict=True) for a in pair))
+    assert_rel_close(jax.jvp(alone, x, dx), want, TOLERANCE["bfloat16"])
+    assert cudnn.TARGET not in lowered("cuda", lambda *x: jax.vjp(alone, *x)[1](x[0]), *x)
+
+
+def test_examples_of_a_vmapped_axis_are_examples_as_others():
+    q, k, v = operands()
+    more = jnp.stack([q, 2 * q, 3 * q])
+    f = jax.vmap(alone, (0, None, None))
+    assert_rel_close(f(more, k, v), jnp.stack([alone(q, k, v) for q in more]))
+    (settings, *_), *others = custom_calls(lowered("cuda", f, more, k, v))
+    assert not others
+    assert settings["cudnn_fmha_backend_config"]["intermediate_tensor_shape"]["dimensions"] == ["6", "3", "5", "5"]
+
+
+def test_each_device_attends_to_its_own_examples():
+    """The rule by which XLA divides the call, here about the plain form, as a CPU has no kernel."""
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from tangent_jax.rules.cudnn import over_devices
+from tangent_jax.rules.multi_head import plain
+rows = NamedSharding(jax.make_mesh((2,), ("examples",)), PartitionSpec("examples"))
+q = jnp.asarray(np.random.default_rng(0).standard_normal((4, 5, 3, 8)), jnp.float32)
+f = jax.jit(over_devices(plain)).lower(*[jax.device_put(q, rows)] * 3).compile()
+assert "all-gather" not in f.as_text()
+o = f(*[jax.device_put(q, rows)] * 3)
+assert o.sharding.is_equivalent_to(rows, 4), o.sharding
+assert np.allclose(o, plain(q, q, q), atol=1e-6)
+"""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+
+
+# Copies from the host, which JAX logs on a CPU too
+
+
+def test_no_copy_is_of_one_step_or_one_micro_batch():
+    """As many copies to the device for 2 steps of an epoch as for 16, for 2 micro-batches as for 8."""
+    code = """
+import sys
+import jax, numpy as np
+import tangent_jax as tj
+from helpers import predictor
+predict, _ = predictor()
+x = np.random.default_rng(0).standard_normal((32, *predict.model.input_shape(predict.subset.stage))).astype(np.float32)
+y, mechanism = np.arange(32) % 7, tj.Mechanism(1.0, 2.0, 2, 1e-5)
+runs = {
+    "fit": lambda data: tj.fit(predict, data, epochs=2),
+    "fit_private": lambda data: tj.fit_private(predict, data, mechanism=mechanism, seed=0),
+}
+for run, sizes in {"fit": (16, 2), "fit_private": (16, 4)}.items():
+    for size in sizes:
+        runs[run](tj.Batches(x, y, jax.random.key(0), batch_size=size))  # compiles
+        print("run", file=sys.stderr, flush=True)
+        with jax.transfer_guard_host_to_device("log"):
+            runs[run](tj.Batches(x, y, jax.random.key(0), batch_size=size))
+        print("compile", file=sys.stderr, flush=True)
+"""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONPATH": os.pathsep.join(("tests", "."))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, timeout=500)
+    runs = done.stderr.decode().split("run\n")[1:]
+    fit, fit_smaller, private, private_smaller = (
+        r.split("compile\n")[0].count("host-to-device transfer") for r in runs
+    )
+    assert fit == fit_smaller > 0
+    assert private == private_smaller > 0
