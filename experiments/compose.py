@@ -22,7 +22,7 @@ from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method
 from tangent_jax.components.merge import MERGES, Merger
-from tangent_jax.core import Tree, identity, require, trees
+from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.solver.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
@@ -90,7 +90,7 @@ def main() -> None:
     panel = {"x": counts, "lines": series, "xlabel": "shards composed; dashed: one model", "ylabel": "test accuracy"}
     panel |= {"levels": full, "ticks": counts}
     plots.curves(command.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
-    print(text)
+    print(text, file=None if placement.is_writer() else sys.stderr)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {

@@ -1,7 +1,7 @@
 """The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout.
 
 A binary that takes `processes` runs as one job of several processes, of which process 0 alone writes: in the others
---out is a folder that is deleted at the end, and nothing is printed on stdout.
+--out and --stores are folders that are deleted at the end, and nothing is printed on stdout.
 """
 
 import atexit
@@ -23,6 +23,8 @@ from experiments.shared import jobs
 from experiments.shared.flags import EVERY, define
 from tangent_jax.core import check_stop, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
+
+SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 
 
 def out_folder() -> Path:
@@ -106,10 +108,11 @@ def join(name: str, processes: bool) -> None:
     placement.use_devices(F.devices)
     do = "Start one process, which uses all devices of its host"
     require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
-    if not placement.is_writer() and "out" in F:
-        scratch = tempfile.TemporaryDirectory()
-        F.out = scratch.name
-        atexit.register(scratch.cleanup)
+    if not placement.is_writer():
+        SCRATCH.append(tempfile.TemporaryDirectory())
+        atexit.register(SCRATCH[0].cleanup)
+        for flag in {"out", "stores"} & {*F}:
+            F[flag].value = str(Path(SCRATCH[0].name) / flag)
 
 
 def leave(code: int) -> None:
@@ -118,6 +121,8 @@ def leave(code: int) -> None:
         sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()
+    for folder in SCRATCH:
+        folder.cleanup()
     if placement.is_writer():
         time.sleep(1)  # it coordinates the others, which are leaving too
     os._exit(code)

@@ -17,7 +17,7 @@ import tangent_jax as tj
 from experiments.shared import command, plots, setup
 from experiments.shared.flags import F
 from tangent_jax.components.apart import fit_apart
-from tangent_jax.core import identity, trees
+from tangent_jax.core import identity, placement, trees
 from tangent_jax.core.records import whole_lines
 from tangent_jax.data.sources import Dataset
 
@@ -36,7 +36,8 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = [*whole_lines(Line, path)]  # the run of a torn line is trained again
+        # the run of a torn line is trained again; of a job's processes one reads and writes
+        lines: list[Line] = placement.from_writer(lambda: [*whole_lines(Line, path)])
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}
 

@@ -3,6 +3,8 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,7 +15,7 @@ from tangent_jax.components.provenance import Provenance, check_same, make_prove
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
-from tangent_jax.core import Tree, require, show_progress
+from tangent_jax.core import Tree, placement, require, show_progress
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import Cache, Features
@@ -91,8 +93,8 @@ class Filling:
         return all(getattr(was, f) == getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
 
     def missing(self, group: Sequence[str]) -> list[str]:
-        """The shards of a group that the store has no component of."""
-        return [name for name in group if name in self.shards and name not in self.store]
+        """The shards of a group that the store of process 0 has no component of."""
+        return placement.from_writer(lambda: [n for n in group if n in self.shards and n not in self.store])
 
     def train(self, group: Sequence[str], at_once: int) -> None:
         """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
@@ -105,7 +107,21 @@ class Filling:
             dw, features = fits[name].dw, self.features.take(self.shards[name])
             origin = dataclasses.replace(self.origin(name, fits[name].seconds), certificate=fits[name].certificate)
             own = factors_of(self.predict, features, self.recipe, dw) if self.factors else None
-            self.store.add(name, jax.tree.map(np.asarray, dw), origin, own)
+            placement.from_writer(partial(self.store.add, name, jax.tree.map(np.asarray, dw), origin, own))
+
+    def mirror(self) -> None:
+        """Makes the stores of a job's other processes hold what process 0's does: only that one is kept."""
+        if jax.process_count() == 1:
+            return
+        for name in placement.from_writer(lambda: [*self.store]):
+            held = placement.from_writer(partial(self.component, name))
+            if name not in self.store:
+                self.store.add(name, *held)
+
+    def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
+        """A component with its provenance and factors."""
+        own = self.store.factors(name) if self.factors else None
+        return jax.tree.map(np.asarray, self.store[name]), self.store.provenance(name), own
 
 
 def fill(
@@ -137,18 +153,30 @@ def fill(
     do = "Choose another folder for the stores"
     require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
     grouped, claims = group_shards(features, recipe, shards, at_once), Claims(store)
-    shards = without_forgotten(store, features, shards)
+    shards = placement.from_writer(lambda: without_forgotten(store, features, shards))
     filling = Filling(store, predict, features, recipe, shards, factors, anchor)
-    if filling.stale():
-        with claims.claimed("stale"):  # one after the other: what another process has just added is not stale
-            old = filling.stale()
-            if old:
-                store.discard(old)
+    placement.from_writer(partial(discard_stale, filling, claims))
     for number, group in enumerate(grouped):
         if (only is None or number in only) and filling.missing(group):
-            claims.write_groups(grouped)
-            with claims.claimed(number), show_progress(f"{title} group {number + 1} of {len(grouped)}"):
+            with ExitStack() as held, show_progress(f"{title} group {number + 1} of {len(grouped)}"):
+                placement.from_writer(partial(claim, claims, grouped, number, held))
                 filling.train(group, at_once)
+    filling.mirror()
+
+
+def discard_stale(filling: Filling, claims: Claims) -> None:
+    """Takes stale components out, one process after the other: what another has just added is not stale."""
+    if filling.stale():
+        with claims.claimed("stale"):
+            old = filling.stale()
+            if old:
+                filling.store.discard(old)
+
+
+def claim(claims: Claims, grouped: Sequence[Sequence[str]], number: int, held: ExitStack) -> None:
+    """Claims a group until `held` is closed."""
+    claims.write_groups(grouped)
+    held.enter_context(claims.claimed(number))
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
