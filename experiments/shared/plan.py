@@ -208,21 +208,21 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) ->
     else:
         fresh = passes.Fresh(predict, inputs, rows)
     part = passes.Part(fresh, Divided((count,), jnp.int32), Divided((count,), jnp.float32))
-    kept: Any = jax.eval_shape(passes.keep, fresh, dw)
-    held = size_of(kept) * often
-    outputs = jax.ShapeDtypeStruct(kept.outputs.shape, kept.outputs.dtype)
+    held_part: Any = jax.eval_shape(passes.keep, fresh, dw)
+    held = size_of(held_part) * often
+    outputs = jax.ShapeDtypeStruct(held_part.outputs.shape, held_part.outputs.dtype)
     key = jax.eval_shape(lambda: jax.random.key(0))
     curvature = passes.part_curvature, (part, dw, outputs, objective, key, 0), {"signals": -(-SIGNALS // len(batches))}
-    factors = jax.eval_shape(lambda *a: passes.part_curvature(*a, **curvature[2]), *curvature[1])
+    matrices = jax.eval_shape(lambda *a: passes.part_curvature(*a, **curvature[2]), *curvature[1])
     keeps = held <= passes.room()
-    part = part._replace(linear=kept) if keeps else part
+    part = part._replace(linear=held_part) if keeps else part
     programs = {
         "product": (passes.add_product, (dw, part, dw, outputs, objective), {}),
         "gradient": (passes.add_gradient, (dw, part, dw, objective), {}),
         "factors": curvature,
     }
     # the state's four trees, the product and its sum; the factors and their inverses
-    stays = predict.w, (inputs, targets), (dw,) * 6, (factors,) * 2
+    stays = predict.w, (inputs, targets), (dw,) * 6, (matrices,) * 2
     return Phase(programs, stays, often, held * keeps)
 
 

@@ -183,8 +183,7 @@ def fit_private(
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         expected = mechanism.sampling_rate * len(batches)
-        # copies: the caller's dw is not donated
-        state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))
+        state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
         done = len(history) and history.rows[-1]["step"]
@@ -209,8 +208,7 @@ def fit_private(
             if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
                 ledger.save(state, history)
             bar.update()
-    rows = history.merged()
-    non_finite = int(sum(row["non_finite"] for row in rows))
+    rows, non_finite = history.merged(), int(sum(row["non_finite"] for row in history.rows))
     return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 

@@ -180,13 +180,8 @@ def fit(
     training = Training(predict, objective, optimizer, tuple(metrics.values()))
     state, history, saver = training.start(dw), History(), None
     if folder is not None:
-        kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
-        require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
-        assert isinstance(source, Batches)
-        training = dataclasses.replace(training, traced=step_program(training, state, source))
-        run = run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs)
+        training, saver = opened(folder, training, state, source, epochs)
         history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
-        saver = Saver(folder, run)
         state = saver.restore(state, history)
     state, training = placement.placed((jax.tree.map(jnp.array, state), training))  # the caller's dw is not donated
     check = partial(check_batch, predict, dw, objective)
@@ -220,6 +215,16 @@ def fit(
             bar.update()
             bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
     return summary(state.dw, history.merged())._replace(run=None if saver is None else saver.run)
+
+
+def opened(
+    folder: str | os.PathLike, training: Training, state: State, source: Any, epochs: int
+) -> tuple[Training, Saver]:
+    """The training and the saver of a run that is named by all that decides it; InputError for data without an end."""
+    kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
+    require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
+    training = dataclasses.replace(training, traced=step_program(training, state, source))
+    return training, Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
 
 
 def as_source(function: str, data: Any, key: Array | None) -> Any:
