@@ -187,9 +187,7 @@ def trace_costs() -> dict[str, Any]:
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
     shape, dw = model.input_shape(predict.subset.stage), predict.zeros()
-    trunk = jax.jit(
-        partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None, stored="float32")
-    )
+    trunk = jax.jit(partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None))
     images = jax.ShapeDtypeStruct((batch, model.image_size, model.image_size, 3), jnp.uint8)
     x, y = jax.ShapeDtypeStruct((batch, *shape), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
     state = jax.eval_shape(lambda: State(dw, tj.adam().init(dw)))

@@ -20,10 +20,10 @@ from jax import export
 import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.models.filling import run_trunk
-from tangent_jax.models.signals import product
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.rules import attention, cudnn
+from tangent_jax.rules.probe import product
 from tangent_jax.solver import optimum, passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
@@ -148,7 +148,7 @@ def vmapped(predict, dw, x, y):
 
 def trunk(predict, dw, x, y):
     """Images to features."""
-    options = {"model": predict.model, "stop": predict.subset.stage, "dtype": predict.dtype, "stored": "float32"}
+    options = {"model": predict.model, "stop": predict.subset.stage, "dtype": predict.dtype}
     return partial(run_trunk, **options), predict.w, jnp.zeros((2, *predict.model.input_shape(0)), jnp.uint8)
 
 

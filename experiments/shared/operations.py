@@ -175,7 +175,7 @@ def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
     """The trunk below the last block, from uint8 images."""
     model: Any = pretrained.model
     images = jnp.full((batch, *model.input_shape(0)), 100, jnp.uint8)
-    run = partial(inspect.unwrap(run_trunk), model=model, stop=model.config.depth, dtype=dtype, stored="float32")
+    run = partial(inspect.unwrap(run_trunk), model=model, stop=model.config.depth, dtype=dtype)
     return compiled("trunk", run, pretrained.w, images)
 
 

@@ -28,7 +28,7 @@ Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 
 @partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "stored", "traced"))
 def run_trunk(
-    w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, stored: str, traced: str = ""
+    w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, stored: str = "float32", traced: str = ""
 ) -> Array:
     """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0, packed where it is stored
     in int8. `traced`: the key of its program, which another compiles anew."""

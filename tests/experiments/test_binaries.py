@@ -297,7 +297,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     ("arguments", "message"),
     [
         (["list", "--store=/nowhere"], "store: expected a store; got /nowhere"),
-        (["forget"], "store: expected one command of add, list"),
+        (["forget"], "store: expected one command of add, merge, list"),
         ([], "got none"),
         (["add", "--source=/nowhere", "--store={tmp}"], "store add: expected dw.safetensors in /nowhere"),
     ],

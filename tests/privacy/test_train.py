@@ -102,7 +102,7 @@ def test_noise_is_added_once_whatever_the_micro_batches():
         batches = Batches(x, y, batch_size=size)
         order, present = sample(batches, MECHANISM, 0, 0)
         chunks = [
-            (jnp.asarray(x), jnp.asarray(y), order[i : i + 3], present[i : i + 3]) for i in range(0, len(order), 3)
+            Chunk(jnp.asarray(x), jnp.asarray(y), order[i : i + 3], present[i : i + 3]) for i in range(0, len(order), 3)
         ]
         total = add_up(jax.tree_util.Partial(linear), START, iter(chunks), CE, MECHANISM)
         assert float(total.sensitivity) == MECHANISM.clip_norm
