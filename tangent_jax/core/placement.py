@@ -15,7 +15,8 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -220,6 +221,26 @@ def keeper(folder: Path) -> int:
     return lowest
 
 
+def cluster(environment: Mapping[str, str]) -> str | None:
+    """The name of the cluster whose job of several processes the environment describes, or None.
+
+    Not asked of JAX: it takes every pod of Kubernetes for a part of a job.
+    """
+
+    def count(name: str) -> int:
+        return int(environment.get(name, "1"))
+
+    is_slurm = {"SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_LOCALID"} <= {*environment}  # by srun
+    described = {
+        "slurm": is_slurm and count("SLURM_NTASKS") > 1,
+        "ompi": count("OMPI_COMM_WORLD_SIZE") > 1,
+        "gketpu": "," in environment.get("TPU_WORKER_HOSTNAMES", environment.get("TPU_PROCESS_ADDRESSES", "")),
+        "k8s": {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*environment},  # an Indexed Job
+        "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu" and find_spec("libtpu") is not None,
+    }
+    return next((name for name, there in described.items() if there), None)
+
+
 def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
     """Joins this process to its job by `jax.distributed`: the one that the arguments name, else the cluster's, if any.
 
@@ -230,6 +251,9 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
     given = [value for value in (coordinator, processes, process_id) if value is not None]
     do = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
     require(len(given) in (0, 3), "start", "a job's three numbers together", f"{len(given)} of them", do)
+    method = "deactivate" if given else cluster(os.environ)
+    if method is None:
+        return
     if given:
         _check_job(coordinator, processes, process_id)
 
@@ -242,9 +266,11 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
     timer.daemon = True
     timer.start()
     try:
-        jax.distributed.initialize(coordinator, processes, process_id, initialization_timeout=START_SECONDS + 60)
+        by = None if method == "k8s" else method  # which has no name there
+        options: Any = {"cluster_detection_method": by, "initialization_timeout": START_SECONDS + 60}
+        jax.distributed.initialize(coordinator, processes, process_id, **options)
     except ValueError:
-        require(not given, "start", "a job", "arguments that JAX refuses", do)  # no cluster describes one: alone
+        require(method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do)  # libtpu alone is no TPU
     finally:
         timer.cancel()
     progress.stop_together(jax.process_count() > 1)

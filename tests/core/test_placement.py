@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tangent_jax.core import placement
 from tangent_jax.models.features import Features
@@ -24,3 +25,25 @@ def test_one_process_writes_and_agrees_with_itself():
     assert placement.agreed(value) is value
     assert isinstance(placement.replicated({"a": np.ones(2)})["a"], jax.Array)
     assert placement.divided(jnp.ones((3, 2)), 0).shape == (3, 2)
+
+
+SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # a script of sbatch, before srun
+        ({**SRUN, "SLURM_NTASKS": "1"}, None),  # a task of an array
+        ({**SRUN, "SLURM_NTASKS": "2"}, "slurm"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "ompi"),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),  # any pod
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, "k8s"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "gketpu"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+    ],
+)
+def test_a_job_is_one_that_the_environment_describes(environment, name):
+    assert placement.cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
