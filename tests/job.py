@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -19,7 +20,7 @@ import numpy as np
 from helpers import predictor, small
 
 import tangent_jax as tj
-from tangent_jax.core import placement
+from tangent_jax.core import placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.privacy import train as private
 from tangent_jax.privacy.audit import recovered_noise, run_openly
@@ -109,22 +110,30 @@ def slowly(folder):
 
 
 def stopped(folder):
-    """A run that the last process is asked to stop in its second epoch, and the same one not stopped."""
+    """Runs that the last process is asked to stop in their second epoch, by a signal or not, and one not stopped."""
     settings = {"start": START, "epochs": 30, "optimizer": tj.adam(0.05)}
     whole = tj.fit(linear, batches(size=26), **settings)
     if jax.process_count() == 1:
         return
+    # SIGTERM JAX takes, and tells the others
+    asks = {"a handler": request_stop, "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    for name, ask in asks.items():
+        run = {"folder": folder / name, **settings}
 
-    def ask(row, dw):
-        if row["epoch"] == 2 and jax.process_index() == 1:
-            os.kill(os.getpid(), signal.SIGTERM)  # which JAX takes, and tells the others
-        time.sleep(0.1 * (row["epoch"] >= 2))
+        def on_step(row, dw, ask=ask):
+            if row["epoch"] == 2 and jax.process_index() == 1:
+                ask()
+            time.sleep(0.1 * (row["epoch"] >= 2))
 
-    with suppress(KeyboardInterrupt):
-        tj.fit(linear, batches(size=26), **settings, folder=folder / "run", on_step=ask)
-    (saved,) = placement.from_writer(lambda: [p.read_text() for p in (folder / "run").glob("*/checkpoint.json")])
-    yield "epochs saved", np.array(len(json.loads(saved)["history"]))
-    yield "went on", host(tj.fit(linear, batches(size=26), **settings, folder=folder / "run").dw) - host(whole.dw)
+        with suppress(KeyboardInterrupt):
+            tj.fit(linear, batches(size=26), on_step=on_step, **run)
+        (saved,) = placement.from_writer(partial(checkpoints, folder / name))
+        yield f"{name}: epochs saved", np.array(len(json.loads(saved)["history"]))
+        yield f"{name}: went on", host(tj.fit(linear, batches(size=26), **run).dw) - host(whole.dw)
+
+
+def checkpoints(folder):
+    return [path.read_text() for path in folder.glob("*/checkpoint.json")]
 
 
 def cached(folder):
