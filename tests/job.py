@@ -1,8 +1,8 @@
 """What `tests/test_devices.py` runs on one, two and four devices and in two processes: every trainer, on small shapes.
 
-    python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--apart]
+    python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--own-cache]
 
-The parts are this file's functions, all by default; --apart: a cache for each process. Process 0 writes
+The parts are this file's functions, all by default; --own-cache: a cache for each process. Process 0 writes
 FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
 """
 
@@ -136,12 +136,34 @@ def checkpoints(folder):
     return [path.read_text() for path in folder.glob("*/checkpoint.json")]
 
 
+def apart():
+    """What two processes raise that do not do the same, or of which one fails: all of them, and none waits."""
+    process = jax.process_index()
+    if jax.process_count() == 1:
+        return
+
+    def fail(row, dw):
+        if process == 1:
+            raise ZeroDivisionError("one of two")
+
+    calls = {
+        "inputs": lambda: tj.fit(linear, Batches(X * (1 + process), Y, jax.random.key(0)), start=START),
+        "order": lambda: tj.fit_private(linear, batches(process), mechanism=tj.make_mechanism(3.0, 1e-5), start=START),
+        "on_step": lambda: tj.fit(linear, batches(), start=START, on_step=fail),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except (tj.InputError, ArithmeticError, RuntimeError) as error:
+            yield f"raised: {name}", np.array(float(("in every process" in str(error)) == (name != "on_step")))
+
+
 def cached(folder):
     """Features that the processes compute part by part, and an error of one of them."""
     model, w = small()
     images = np.random.default_rng(1).integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
     examples = Examples(tuple(f"{i}" for i in range(150)), np.zeros(150, np.int32), lambda i: images[i])
-    own = folder / ("cache" if "--apart" not in sys.argv else f"cache-{jax.process_index()}")
+    own = folder / ("cache" if "--own-cache" not in sys.argv else f"cache-{jax.process_index()}")
     features = tj.features(model, w, examples, 1, tj.Cache(own))
     yield "features", np.asarray(features.inputs)
 
@@ -178,7 +200,7 @@ def main():
         placement.start(f"127.0.0.1:{job[1]}", 2, int(job[0]))
     parts = {
         "trained": trained, "solved": solved, "privately": lambda: privately(folder),
-        "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided,
+        "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided, "apart": apart,
     }  # fmt: skip
     chosen = [name for name in parts if f"--{name}" in sys.argv] or parts
     if "--slowly" in sys.argv:

@@ -453,8 +453,9 @@ MUTATIONS = [
     M("tangent_jax/models/filling.py", "if is_shared or (keeper == me and chunk in missing):", "if keeper == me:",
       f"{DEVICES}::test_processes_hold_one_result"),
     M("tangent_jax/privacy/ledger.py", "        placement.from_writer(self.write)\n", "", f"{DEVICES}::test_a_private_job_that_is_killed_never_takes_a_step_unpaid"),
+    M("tangent_jax/train/objective.py", "    placement.check_alike(function, np.asarray(some), batches.targets[batches.rows], key)\n", "", f"{DEVICES}::test_processes_that_do_not_agree_are_refused_and_an_error_of_one_is_raised_in_all"),
     M(NOISES, "bits = placement.agreed(np.frombuffer(os.urandom(8), np.uint32))", "bits = np.frombuffer(os.urandom(8), np.uint32)",
-      f"{DEVICES}::test_noise_is_added_once"),
+      f"{DEVICES}::test_processes_hold_one_result"),
     M(TRAIN, "entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32))", "entropy = np.frombuffer(os.urandom(16), np.uint32)",
       f"{DEVICES}::test_processes_hold_one_result"),
     # a farm of shard models

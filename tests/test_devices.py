@@ -70,6 +70,11 @@ def test_processes_hold_one_result(results):
     assert np.ptp(results["processes"]["coins"])
 
 
+def test_processes_that_do_not_agree_are_refused_and_an_error_of_one_is_raised_in_all(results):
+    for name in ("processes", "other"):
+        assert all(results[name][f"raised: {call}"] == 1 for call in ("inputs", "order", "on_step"))
+
+
 @pytest.mark.parametrize("placement", ["1", "4", "processes"])
 def test_noise_is_added_once(results, placement):
     """54,000 draws: their scale is 1 to 0.3 %; noise of two processes would have sqrt(2)."""
@@ -92,7 +97,7 @@ def test_a_stop_of_one_process_is_one_of_all_and_both_go_on_to_the_same_bits(res
 
 
 def test_features_of_processes_without_a_common_disk_are_those_of_one(results, tmp_path):
-    job(tmp_path, "--apart", "--cached")
+    job(tmp_path, "--own-cache", "--cached")
     for name in ("results", "results-1"):
         assert np.array_equal(np.load(tmp_path / f"{name}.npz")["features"], results["1"]["features"])
     assert {path.name for path in tmp_path.glob("cache*")} == {"cache-0", "cache-1"}

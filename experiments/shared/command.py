@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that kee
 def out_folder() -> Path:
     """The folder of --out, made where it does not exist."""
     out = expanded("flags, --out", flags.FLAGS.out)
-    out.mkdir(parents=True, exist_ok=True)
+    placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
 
@@ -93,6 +94,11 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             expected = "enough memory" if is_memory else "a computation without error"
             print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
             leave(1)
+        except Exception as error:
+            if not jax.distributed.is_initialized():
+                raise
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            leave(1)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(130)
@@ -104,7 +110,12 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
 def join(name: str, processes: bool) -> None:
     """Joins the job that flags or a cluster name, and takes the devices that are asked for."""
     F: Any = flags.FLAGS
-    check_device(name, lambda: placement.start(F.coordinator, F.processes, F.process_id))
+    job = F.coordinator, F.processes, F.process_id
+    if "worker" in F and (F.worker or F.farm):  # of a farm each process works by itself, whatever the cluster says
+        require(job == (None, None, None), name, "--worker or --farm without --coordinator", "both")
+        check_device(name, lambda: None)
+    else:
+        check_device(name, lambda: placement.start(*job))
     placement.use_devices(F.devices)
     do = "Start one process, which uses all devices of its host"
     require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)

@@ -11,10 +11,12 @@ Every computation is one logical program on global arrays, which XLA divides (GS
 differs between numbers of devices is the order in which sums over examples are formed, and so their last bits.
 """
 
+import functools
 import os
 import pickle
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -130,14 +132,26 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def memory() -> int | None:
-    """The bytes of all devices of the mesh together; None for devices that do not report them, such as a CPU."""
-    stats = mesh(local=True).devices[0].memory_stats() or {}
-    return stats["bytes_limit"] * mesh().size if "bytes_limit" in stats else None
+    """The bytes of all devices of the mesh together; None for devices that do not report them, such as a CPU.
+
+    Every device counts as the one with the least, of all processes: what fits decides the same in all.
+    """
+    least = _least_memory()[0]
+    return least * mesh().size if least else None
 
 
 def machine_memory() -> int:
-    """The bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The bytes of this machine's memory; of a job, of its smallest machine."""
+    return _least_memory()[1]
+
+
+@functools.cache
+def _least_memory() -> tuple[int, int]:
+    """The bytes of a device (0 where they are not reported) and of a machine. All processes call this."""
+    device = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    megabytes = np.array([device, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]) >> 20
+    least = gathered(megabytes.astype(np.int32)).min(0)
+    return int(least[0]) << 20, int(least[1]) << 20
 
 
 def resident_bytes() -> int:
@@ -165,24 +179,36 @@ def gathered(value: Any) -> np.ndarray:
 def together(function: Callable[[], T]) -> T:
     """function() in every process; what one of them raises, all raise: none is left waiting for another.
 
-    Raises: InputError, OSError or KeyboardInterrupt, as function() does, with the first failing process's message.
+    Raises: what function() does; in the other processes the same kind of error with its message, and RuntimeError for
+            kinds other than InputError, OSError and KeyboardInterrupt.
     """
     if jax.process_count() == 1:
         return function()
     error, value = None, None
     try:
         value = function()
-    except (InputError, OSError, KeyboardInterrupt) as raised:
+    except (Exception, KeyboardInterrupt) as raised:
         error = raised
-    kinds = [None, InputError, OSError, KeyboardInterrupt]
-    kind = next((i for i, k in enumerate(kinds) if k is not None and isinstance(error, k)), 0)
-    message = np.frombuffer(str(error).encode()[:500].ljust(500), np.uint8)
-    codes = gathered(np.array(kind))
+    kinds = [InputError, OSError, KeyboardInterrupt, RuntimeError]
+    code = 0 if error is None else next((i for i, k in enumerate(kinds, 1) if isinstance(error, k)), len(kinds))
+    codes = gathered(np.array(code))
     if not codes.any():
         return value  # pyright: ignore[reportReturnType]
     first = int(np.flatnonzero(codes)[0])
-    text = gathered(message)[first].tobytes().decode(errors="replace").strip()
-    raise error or kinds[codes[first]](f"{text} (in process {first})")  # pyright: ignore[reportOptionalCall]
+    own = f"{'' if 0 < code < len(kinds) else f'{type(error).__name__}: '}{error}"
+    text = gathered(np.frombuffer(own.encode()[:500].ljust(500), np.uint8))[first].tobytes()
+    raise error or kinds[codes[first] - 1](f"{text.decode(errors='replace').strip()} (in process {first})")
+
+
+def check_alike(function: str, *arrays: Any) -> None:
+    """Raises InputError, in all processes of a job, where their arrays differ: each would train something else."""
+    if jax.process_count() > 1:
+        crc = functools.reduce(
+            lambda crc, a: zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc), arrays, 0
+        )
+        do = "Start all processes of a job alike, on the same data"
+        good = len({*gathered(np.array(crc, np.uint32)).tolist()}) == 1
+        require(good, function, "the same examples, order and settings in every process", "others in some", do)
 
 
 def from_writer(function: Callable[[], T]) -> T:
@@ -274,6 +300,8 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
     finally:
         timer.cancel()
     progress.stop_together(jax.process_count() > 1)
+    if jax.process_count() > 1:
+        _least_memory()  # also the first exchange, which on a CPU waits for half a minute only: before any long work
 
 
 def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:

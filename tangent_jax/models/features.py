@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,9 @@ def features(
     folders = [root / here for root in roots]
     folder = first_folder(folders)
     keeper = placement.keeper(folder)
-    with locked(folder / "lock") if keeper == jax.process_index() else nullcontext():
+    with ExitStack() as held:
+        is_keeper = keeper == jax.process_index()
+        placement.together(lambda: held.enter_context(locked(folder / "lock")) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
     skipped = sorted(rows.skipped)

@@ -56,7 +56,7 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
     """
     processes, me = jax.process_count(), jax.process_index()
     placement.together(lambda: rows.make() if keeper == me else None)
-    missing, is_shared = rows.missing(), bool(np.all(placement.gathered(np.array(keeper)) == 0))
+    missing, is_shared = placement.together(rows.missing), bool(np.all(placement.gathered(np.array(keeper)) == 0))
     of_all = placement.gathered(np.isin(np.arange(-(-rows.count // CHUNK)), missing)).any(0)
     wanted: list[int] = np.flatnonzero(of_all).tolist()
     own = wanted[me::processes]

@@ -201,7 +201,7 @@ def fit_private(
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
             log_private_step(log, spent, norms, len(batches))
-            returned = on_step(row, state.dw) if on_step else None
+            returned = placement.together(partial(on_step, row, state.dw)) if on_step else None
             history.add("fit_private", row, returned)
             log.measured(returned)
             placement.agree_to_stop()
@@ -209,7 +209,7 @@ def fit_private(
                 ledger.save(state, history)
             bar.update()
     rows, non_finite = history.merged(), int(sum(row["non_finite"] for row in history.rows))
-    return PrivatelyFitted(state.dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
+    return PrivatelyFitted(placement.replicated(state.dw), len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
 
 
 def check_finite(norm: float, step: int) -> None:

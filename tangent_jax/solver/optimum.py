@@ -160,10 +160,9 @@ class Solver:
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
-        run = self.saver and self.saver.run
         with (
             progress_bar(self.passes, "pass", self.used) as bar,
-            open_log("solve", run, self.used, self.passes) as log,
+            open_log("solve", self.saver and self.saver.run, self.used, self.passes) as log,
         ):
             while not self.is_done():
                 began = time.perf_counter()
@@ -171,7 +170,8 @@ class Solver:
                 state, row = self.begin(state) if state.at_point else self.advance(state)
                 row["seconds"] = time.perf_counter() - began
                 log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
-                values = on_step(dict(row), along(state.base, 1.0, state.offset)) if on_step else None
+                dw = along(state.base, 1.0, state.offset)
+                values = placement.together(partial(on_step, dict(row), dw)) if on_step else None
                 self.history.add("solve", row, values)
                 log.measured(values)
                 placement.agree_to_stop()
@@ -277,7 +277,7 @@ class Solver:
         """The result of the passes so far."""
         last = self.history.rows[-1]
         return Solved(
-            dw=state.base,
+            dw=placement.replicated(state.base),
             certificate=last.get("certificate"),
             gradient_norm=last["gradient_norm"],
             total_penalty=self.problem.total_penalty,

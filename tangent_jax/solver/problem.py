@@ -238,4 +238,4 @@ def curvature(
     dw = predict.zeros() if dw is None else dw
     problem = make_problem("curvature", predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
-    return dataclasses.replace(total, anchor="".join(fingerprints(predict.w)))
+    return dataclasses.replace(placement.replicated(total), anchor="".join(fingerprints(predict.w)))

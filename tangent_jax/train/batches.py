@@ -163,13 +163,15 @@ class OnDevice:
 
     def __init__(self) -> None:
         self.arrays: tuple[Array, Array] | None = None
+        self.mesh = placement.mesh()
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
         """Returns (inputs, targets), "n ...", on the device."""
         arrays = self.arrays
-        if arrays is None:
+        if arrays is None or self.mesh != placement.mesh():
             inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
             arrays = self.arrays = placement.replicated((inputs, targets))
+            self.mesh = placement.mesh()
         return arrays
 
 

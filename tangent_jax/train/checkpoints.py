@@ -117,6 +117,7 @@ class Saver:
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.run, self.folder = run, expanded("folder", folder).absolute() / run
+        placement.check_alike("checkpoints", np.frombuffer(run.encode(), np.uint8))
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0

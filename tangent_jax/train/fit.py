@@ -207,14 +207,14 @@ def fit(
             row = epoch_row("fit", epoch, sums, examples, steps)
             row["seconds"] = time.perf_counter() - began
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
-            returned = on_step({**row, **measured}, state.dw) if on_step else None
+            returned = placement.together(partial(on_step, {**row, **measured}, state.dw)) if on_step else None
             row = history.add("fit", row, returned, **measured)
             log.measured(returned)
             if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
                 saver.save(state, history)
             bar.update()
             bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
-    return summary(state.dw, history.merged())._replace(run=None if saver is None else saver.run)
+    return summary(placement.replicated(state.dw), history.merged())._replace(run=None if saver is None else saver.run)
 
 
 def opened(
@@ -256,7 +256,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     require(isinstance(data, Batches), "fit", expected, type(data).__name__, do)
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
-    return jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count))
+    return placement.replicated(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, finite_number, placement, require, trees
@@ -143,6 +144,9 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
+    some = batches.inputs[batches.rows[:: max(1, len(batches) // 8)]]
+    key = np.zeros(0) if batches.key is None else batches.permuted(0)
+    placement.check_alike(function, np.asarray(some), batches.targets[batches.rows], key)
     shape = output_shape(function, undrawn(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(function, batches.targets[batches.rows], shape, objective)
     return shape
