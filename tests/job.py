@@ -21,6 +21,7 @@ from helpers import predictor, small
 
 import tangent_jax as tj
 from tangent_jax.core import placement, request_stop
+from tangent_jax.core.job import start
 from tangent_jax.data.sources import Examples
 from tangent_jax.privacy import train as private
 from tangent_jax.privacy.audit import recovered_noise, run_openly
@@ -72,8 +73,8 @@ def solved():
         "newton": (linear, batches(), "ce", START),
         "streamed": (linear, batches(resident_bytes=300), "rsl", START),
     }
-    for name, (f, data, loss, start) in runs.items():
-        optimum = tj.solve(f, data, tj.make_objective(loss, 0.3), start=start, certificate=1e-4, passes=60)
+    for name, (f, data, loss, dw) in runs.items():
+        optimum = tj.solve(f, data, tj.make_objective(loss, 0.3), start=dw, certificate=1e-4, passes=60)
         yield f"solve {name}", host(optimum.dw)
         yield f"solve {name} ends", np.array([float(optimum.converged)])
 
@@ -195,9 +196,9 @@ def divided():
 
 
 def main():
-    folder, job = Path(sys.argv[1]), [a for a in sys.argv[2:] if not a.startswith("--")]
-    if job:
-        placement.start(f"127.0.0.1:{job[1]}", 2, int(job[0]))
+    folder, place = Path(sys.argv[1]), [a for a in sys.argv[2:] if not a.startswith("--")]
+    if place:
+        start(f"127.0.0.1:{place[1]}", 2, int(place[0]))
     parts = {
         "trained": trained, "solved": solved, "privately": lambda: privately(folder),
         "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided, "apart": apart,

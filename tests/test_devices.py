@@ -136,6 +136,7 @@ REFUSED = {
     "--coordinator=127.0.0.1:1": "start: expected a job's three numbers together; got 1 of them",
     "--coordinator=12700 --processes=2 --process_id=0": "start: expected a coordinator HOST:PORT; got 12700",
     "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "start: expected a process_id of 0 to 1; got 2",
+    "--coordinator=nohost.invalid:1 --processes=2 --process_id=1": "start: expected a coordinator that has an address",
     "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "start: expected a port that is free",
 }
 
@@ -151,7 +152,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
 
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_that_nobody_joins_ends_with_one_line(process):
-    code = "from tangent_jax.core import placement as p; p.START_SECONDS = 2; p.start('127.0.0.1:{}', 2, {})"
+    code = "from tangent_jax.core import job as p; p.START_SECONDS = 2; p.start('127.0.0.1:{}', 2, {})"
     command = [sys.executable, "-W", "ignore", "-c", code.format(free_port(), process)]
     ended = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True

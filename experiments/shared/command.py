@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from absl import app, flags, logging
 
 import tangent_jax as tj
 from experiments.shared import jobs
 from experiments.shared.flags import EVERY, define
-from tangent_jax.core import check_stop, placement, refusal, request_stop, require
+from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
@@ -110,14 +111,19 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
 def join(name: str, processes: bool) -> None:
     """Joins the job that flags or a cluster name, and takes the devices that are asked for."""
     F: Any = flags.FLAGS
-    job = F.coordinator, F.processes, F.process_id
+    place = F.coordinator, F.processes, F.process_id
     if "worker" in F and (F.worker or F.farm):  # of a farm each process works by itself, whatever the cluster says
-        require(job == (None, None, None), name, "--worker or --farm without --coordinator", "both")
+        require(place == (None, None, None), name, "--worker or --farm without --coordinator", "both")
         check_device(name, lambda: None)
     else:
-        check_device(name, lambda: placement.start(*job))
+        do = "Start one process, which uses all devices of its host"
+        require(processes or F.processes in (None, 1), name, "one process", F.processes, do)
+        check_device(name, lambda: job.start(*place))
+    own = {"process_id", "out", "stores", "cache_dir"}
+    given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
+    placement.check_alike(f"{name}, flags", np.frombuffer(repr(sorted(given)).encode(), np.uint8))
     placement.use_devices(F.devices)
-    do = "Start one process, which uses all devices of its host"
+    do = "Start it in one process of the cluster's job"
     require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
     if not placement.is_writer():
         SCRATCH.append(tempfile.TemporaryDirectory())

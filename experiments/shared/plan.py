@@ -106,7 +106,7 @@ def mesh_of(topology: str | None) -> Mesh:
     except Exception as error:
         do = "Install libtpu of the version that jax[tpu] names; for GPUs JAX compiles only where one is"
         raise refusal(
-            "plan", "a --topology such as v5e:2x2", f"{topology} ({str(error).splitlines()[0]})", do
+            "plan", "a --topology such as v5e:2x2, and libtpu", f"{topology} ({str(error).splitlines()[0]})", do
         ) from error
     return Mesh(np.array(devices), ("examples",))
 

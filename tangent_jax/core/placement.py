@@ -14,11 +14,8 @@ differs between numbers of devices is the order in which sums over examples are 
 import functools
 import os
 import pickle
-import sys
-import threading
 import zlib
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,11 +27,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tangent_jax.core import progress
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.notation import Tree
 
 T = TypeVar("T")
-START_SECONDS = 300  # that processes of a job wait for one another
 _used: list[int | None] = [None]
 _agreements = iter(range(1 << 62))
 
@@ -136,17 +132,17 @@ def memory() -> int | None:
 
     Every device counts as the one with the least, of all processes: what fits decides the same in all.
     """
-    least = _least_memory()[0]
+    least = least_memory()[0]
     return least * mesh().size if least else None
 
 
 def machine_memory() -> int:
     """The bytes of this machine's memory; of a job, of its smallest machine."""
-    return _least_memory()[1]
+    return least_memory()[1]
 
 
 @functools.cache
-def _least_memory() -> tuple[int, int]:
+def least_memory() -> tuple[int, int]:
     """The bytes of a device (0 where they are not reported) and of a machine. All processes call this."""
     device = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     megabytes = np.array([device, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]) >> 20
@@ -245,78 +241,3 @@ def keeper(folder: Path) -> int:
     lowest = together(lambda: next(p for p, name in enumerate(names) if name.exists()))
     together(lambda: names[jax.process_index()].unlink(missing_ok=True))
     return lowest
-
-
-def cluster(environment: Mapping[str, str]) -> str | None:
-    """The name of the cluster whose job of several processes the environment describes, or None.
-
-    Not asked of JAX: it takes every pod of Kubernetes for a part of a job.
-    """
-
-    def count(name: str) -> int:
-        return int(environment.get(name, "1"))
-
-    is_slurm = {"SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_LOCALID"} <= {*environment}  # by srun
-    described = {
-        "slurm": is_slurm and count("SLURM_NTASKS") > 1,
-        "ompi": count("OMPI_COMM_WORLD_SIZE") > 1,
-        "gketpu": "," in environment.get("TPU_WORKER_HOSTNAMES", environment.get("TPU_PROCESS_ADDRESSES", "")),
-        "k8s": {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*environment},  # an Indexed Job
-        "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu" and find_spec("libtpu") is not None,
-    }
-    return next((name for name, there in described.items() if there), None)
-
-
-def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
-    """Joins this process to its job by `jax.distributed`: the one that the arguments name, else the cluster's, if any.
-
-    Args:   coordinator: HOST:PORT of process 0; processes: how many there are; process_id: 0 to processes - 1.
-    Raises: InputError for arguments that name no job, and in process 0 for a port that is taken. Where a process does
-            not come within START_SECONDS, this one ends with a line on stderr and exit code 1: JAX would abort.
-    """
-    given = [value for value in (coordinator, processes, process_id) if value is not None]
-    do = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
-    require(len(given) in (0, 3), "start", "a job's three numbers together", f"{len(given)} of them", do)
-    method = "deactivate" if given else cluster(os.environ)
-    if method is None:
-        return
-    if given:
-        _check_job(coordinator, processes, process_id)
-
-    def give_up() -> None:
-        expected = f"{processes or 'all'} processes of the job within {START_SECONDS} s"
-        print(f"start: expected {expected}; got fewer. Start all, with one coordinator.", file=sys.stderr, flush=True)
-        os._exit(1)
-
-    timer = threading.Timer(START_SECONDS, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        by = None if method == "k8s" else method  # which has no name there
-        options: Any = {"cluster_detection_method": by, "initialization_timeout": START_SECONDS + 60}
-        jax.distributed.initialize(coordinator, processes, process_id, **options)
-    except ValueError:
-        require(method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do)  # libtpu alone is no TPU
-    finally:
-        timer.cancel()
-    progress.stop_together(jax.process_count() > 1)
-    if jax.process_count() > 1:
-        _least_memory()  # also the first exchange, which on a CPU waits for half a minute only: before any long work
-
-
-def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
-    """Raises InputError for values that name no job, or where process 0 cannot have the port."""
-    import socket
-
-    host, _, port = coordinator.rpartition(":")
-    good = host and port.isdecimal() and 0 < int(port) < 1 << 16
-    require(good, "start", "a coordinator HOST:PORT", coordinator)
-    require(processes >= 1, "start", "at least 1 process", processes)
-    require(0 <= process_id < processes, "start", f"a process_id of 0 to {processes - 1}", process_id)
-    if process_id == 0:
-        try:
-            with socket.create_server(("", int(port))):
-                pass
-        except OSError as error:
-            got = f"{coordinator} ({os.strerror(error.errno or 0)})"
-            raise refusal("start", "a port that is free", got, "Choose another for all processes") from error

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tangent_jax.core import placement
+from tangent_jax.core.job import cluster
 from tangent_jax.models.features import Features
 from tangent_jax.train.batches import Batches
 
@@ -46,4 +47,4 @@ SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_S
     ],
 )
 def test_a_job_is_one_that_the_environment_describes(environment, name):
-    assert placement.cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
+    assert cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
