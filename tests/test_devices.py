@@ -27,9 +27,13 @@ def start(folder, *arguments, devices=1):
 
 
 def finish(*processes):
-    for process in processes:
-        _, stderr = process.communicate(timeout=240)
-        assert process.returncode == 0, stderr[-3000:]
+    try:
+        for process in processes:
+            _, stderr = process.communicate(timeout=240)
+            assert process.returncode == 0, stderr[-3000:]
+    finally:
+        for process in processes:  # one that waits for another would outlive the test
+            process.kill()
 
 
 def free_port():
