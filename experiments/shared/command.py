@@ -121,7 +121,7 @@ def join(name: str, processes: bool) -> None:
         check_device(name, lambda: job.start(*place))
     own = {"process_id", "out", "stores", "cache_dir"}
     given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
-    placement.check_alike(f"{name}, flags", np.frombuffer(repr(sorted(given)).encode(), np.uint8))
+    placement.check_alike(f"{name}, flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
     placement.use_devices(F.devices)
     do = "Start it in one process of the cluster's job"
     require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)

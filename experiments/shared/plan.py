@@ -8,7 +8,6 @@ pages of the cached features and as the device's copy; Python, the libraries and
 """
 
 import json
-import os
 import sys
 import time
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from tangent_jax.models.int8 import packed_shape
 from tangent_jax.privacy.train import _clip_all, _private_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
-from tangent_jax.train.batches import STEPS, Batches, Chunk
+from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.optimizers import as_data
 
@@ -115,7 +114,7 @@ def room_of(mesh: Mesh) -> int | None:
     """The bytes that one device holds, on a CPU the machine; None for devices that are not here or do not say."""
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return placement.machine_memory()
     return None if F.topology else (device.memory_stats() or {}).get("bytes_limit")
 
 
@@ -148,13 +147,12 @@ def batches_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> Batches:
 
 def chunk_of(batches: Batches) -> Chunk:
     """The chunk that is on the devices at once: of all inputs, or of those that are streamed."""
-    each, shape, kind = batches.inputs.nbytes // len(batches), batches.inputs.shape[1:], batches.inputs.dtype
-    if batches.inputs.nbytes > batches.resident_bytes:
-        steps = max(1, batches.resident_bytes // (4 * batches.batch_size * each))
-        of_batches = steps, batches.width
+    shape, kind = batches.inputs.shape[1:], batches.inputs.dtype
+    if not batches.is_resident:
+        of_batches = batches.chunk_steps, batches.width
         inputs, targets = (DividedSteps((*of_batches, *s), k) for s, k in ((shape, kind), ((), jnp.int32)))
         return Chunk(inputs, targets, None, DividedSteps(of_batches, jnp.float32))
-    of_batches = min(STEPS, batches.steps), batches.width
+    of_batches = min(batches.chunk_steps, batches.steps), batches.width
     order, present = (DividedSteps(of_batches, k) for k in (jnp.int32, jnp.float32))
     inputs = jax.ShapeDtypeStruct((len(batches), *shape), kind)
     return Chunk(inputs, jax.ShapeDtypeStruct((len(batches),), jnp.int32), order, present)

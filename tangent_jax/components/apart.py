@@ -107,7 +107,7 @@ class Filling:
             dw, features = fits[name].dw, self.features.take(self.shards[name])
             origin = dataclasses.replace(self.origin(name, fits[name].seconds), certificate=fits[name].certificate)
             own = factors_of(self.predict, features, self.recipe, dw) if self.factors else None
-            placement.from_writer(partial(self.store.add, name, jax.tree.map(np.asarray, dw), origin, own))
+            placement.in_writer(partial(self.store.add, name, jax.tree.map(np.asarray, dw), origin, own))
 
     def mirror(self) -> None:
         """Makes the stores of a job's other processes hold what process 0's does: only that one is kept."""
@@ -155,11 +155,11 @@ def fill(
     grouped, claims = group_shards(features, recipe, shards, at_once), Claims(store)
     shards = placement.from_writer(lambda: without_forgotten(store, features, shards))
     filling = Filling(store, predict, features, recipe, shards, factors, anchor)
-    placement.from_writer(partial(discard_stale, filling, claims))
+    placement.in_writer(partial(discard_stale, filling, claims))
     for number, group in enumerate(grouped):
         if (only is None or number in only) and filling.missing(group):
             with ExitStack() as held, show_progress(f"{title} group {number + 1} of {len(grouped)}"):
-                placement.from_writer(partial(claim, claims, grouped, number, held))
+                placement.in_writer(partial(claim, claims, grouped, number, held))
                 filling.train(group, at_once)
     filling.mirror()
 

@@ -15,7 +15,7 @@ import functools
 import os
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,20 +196,28 @@ def together(function: Callable[[], T]) -> T:
     raise error or kinds[codes[first] - 1](f"{text.decode(errors='replace').strip()} (in process {first})")
 
 
-def check_alike(function: str, *arrays: Any) -> None:
-    """Raises InputError, in all processes of a job, where their arrays differ: each would train something else."""
+def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> None:
+    """Raises InputError, in all processes of a job, where their arrays differ: each would train something else.
+
+    Args:   arrays: gives them; one process alone does not ask.
+    """
     if jax.process_count() > 1:
-        crc = functools.reduce(
-            lambda crc, a: zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc), arrays, 0
-        )
+        crc = 0
+        for a in arrays():
+            crc = zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc)
         do = "Start all processes of a job alike, on the same data"
         good = len({*gathered(np.array(crc, np.uint32)).tolist()}) == 1
         require(good, function, "the same examples, order and settings in every process", "others in some", do)
 
 
+def in_writer(function: Callable[[], T]) -> T | None:
+    """Calls function() in process 0 alone, and returns there what it does; what it raises, all raise."""
+    return together(lambda: function() if is_writer() else None)
+
+
 def from_writer(function: Callable[[], T]) -> T:
     """The value of function(), which process 0 alone calls, in all processes; what it raises, all raise."""
-    value: Any = together(lambda: function() if is_writer() else None)
+    value: Any = in_writer(function)
     if jax.process_count() == 1:
         return value
     content = np.frombuffer(pickle.dumps(value), np.uint8)

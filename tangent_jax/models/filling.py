@@ -54,16 +54,30 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
             disk each process writes what it computed; else the keeper of each writes all, and the chunks go round.
     Raises: InputError where a process does not see what another wrote.
     """
-    processes, me = jax.process_count(), jax.process_index()
+    me = jax.process_index()
     placement.together(lambda: rows.make() if keeper == me else None)
-    missing, is_shared = placement.together(rows.missing), bool(np.all(placement.gathered(np.array(keeper)) == 0))
+    missing = placement.together(rows.missing)
     of_all = placement.gathered(np.isin(np.arange(-(-rows.count // CHUNK)), missing)).any(0)
-    wanted: list[int] = np.flatnonzero(of_all).tolist()
-    own = wanted[me::processes]
-    if wanted and keeper == me:
-        rows.complete.unlink(missing_ok=True)
+    if of_all.any():
+        if keeper == me:
+            rows.complete.unlink(missing_ok=True)
+        write_chunks(rows, np.flatnonzero(of_all).tolist(), missing, source, keeper)
+        do = "Take a disk for the cache that shows a file's bytes to all processes at once"
+        placement.together(lambda: require(not rows.refresh(), "features", f"all rows in {rows.folder}", "less", do))
+    placement.together(lambda: rows.finish() if keeper == me else None)
+
+
+def write_chunks(
+    rows: CachedRows, wanted: list[int], missing: list[int], source: Callable[[list[int]], Chunks], keeper: int
+) -> None:
+    """Computes the chunks that are wanted on any disk, and writes those that are missing on this one's; as `fill`."""
+    processes, me = jax.process_count(), jax.process_index()
+    is_shared, own = bool(np.all(placement.gathered(np.array(keeper)) == 0)), wanted[me::processes]
     done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
-    with closing(source(own)) as computed, progress_bar(rows.count, "image", done) as bar:
+    with (
+        closing(source(own) if own else (item for item in ())) as computed,
+        progress_bar(rows.count, "image", done) as bar,
+    ):
         for start in range(0, len(wanted), processes):
             parts = wanted[start : start + processes]
             item = placement.together(partial(next, computed, None))
@@ -79,9 +93,6 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
             placement.together(write)
             placement.agree_to_stop()
             bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
-    do = "Take a disk for the cache that shows a file's bytes to all processes at once"
-    placement.together(lambda: require(not rows.refresh(), "features", f"all rows in {rows.folder}", "less", do))
-    placement.together(lambda: rows.finish() if keeper == me else None)
 
 
 def exchanged(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:

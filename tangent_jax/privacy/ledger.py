@@ -72,7 +72,7 @@ class Ledger:
     def pay(self, steps: int) -> None:
         """Pays for `steps` in all: that is on disk when this returns, in every process."""
         self.spent = self.spent.paid(steps)
-        placement.from_writer(self.write)
+        placement.in_writer(self.write)
 
     def write(self) -> None:
         """Writes the account as it is."""
@@ -110,5 +110,5 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
         def hold() -> None:
             locks.extend(filter(None, [held.enter_context(locked(root / "ledger.lock", wait=False))]))
 
-        placement.from_writer(hold)
+        placement.in_writer(hold)
         yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

@@ -101,6 +101,17 @@ class Batches:
         return -(-len(self) // self.batch_size)
 
     @property
+    def is_resident(self) -> bool:
+        """True where the devices hold all inputs; else they are streamed."""
+        return self.inputs.nbytes <= self.resident_bytes
+
+    @property
+    def chunk_steps(self) -> int:
+        """The most steps of one chunk: of streamed inputs those that take a quarter of `resident_bytes`."""
+        bytes_each = max(1, self.inputs.nbytes // len(self.targets))
+        return STEPS if self.is_resident else max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
+
+    @property
     def width(self) -> int:
         """The rows of a batch with its padding: the devices divide them."""
         return placement.width(self.batch_size)
@@ -130,19 +141,17 @@ class Batches:
 
     def resident(self) -> tuple[Array, Array]:
         """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
-        fit = self.inputs.nbytes <= self.resident_bytes
         expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
-        require(fit, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
+        require(self.is_resident, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
         return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
         """Yields the inputs and targets of `order`, "k b", in chunks."""
-        if self.inputs.nbytes <= self.resident_bytes:
-            for start in range(0, len(order), STEPS):
-                yield Chunk(*self.resident(), order[start : start + STEPS], present[start : start + STEPS])
+        steps = self.chunk_steps
+        if self.is_resident:
+            for start in range(0, len(order), steps):
+                yield Chunk(*self.resident(), order[start : start + steps], present[start : start + steps])
             return
-        bytes_each = max(1, self.inputs.nbytes // len(self.targets))
-        steps = max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
 
         def read(start: int) -> Chunk:
             rows = order[start : start + steps]
@@ -163,7 +172,7 @@ class OnDevice:
 
     def __init__(self) -> None:
         self.arrays: tuple[Array, Array] | None = None
-        self.mesh = placement.mesh()
+        self.mesh: Any = None  # on whose devices the arrays are
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
         """Returns (inputs, targets), "n ...", on the device."""

@@ -117,7 +117,7 @@ class Saver:
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.run, self.folder = run, expanded("folder", folder).absolute() / run
-        placement.check_alike("checkpoints", np.frombuffer(run.encode(), np.uint8))
+        placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
@@ -174,7 +174,7 @@ class Saver:
         leaves = jax.tree.leaves(state)
         if placement.mesh().size > 1:
             leaves = [placement.on_host(leaf) for leaf in leaves]
-        placement.from_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
+        placement.in_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
         self.saved, self.steps = time.perf_counter(), len(history)
 
     def write(self, named: dict[str, Any], history: History, ledger: str | None) -> None:

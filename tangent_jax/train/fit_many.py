@@ -87,12 +87,11 @@ def fit_many(
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
             states = repeated(training.start(dw), len(together))
-            apart = (
-                len(together) % placement.mesh().size == 0
-            )  # then each device has whole models, else examples of all
-            states = (
-                jax.tree.map(lambda leaf: placement.divided(leaf, 0), states) if apart else placement.placed(states)
-            )
+            apart = len(together) % placement.mesh().size == 0
+            if apart:  # each device has whole models; else examples of all
+                states = jax.tree.map(lambda leaf: placement.divided(leaf, 0), states)
+            else:
+                states = placement.placed(states)
             histories: list[list[Row]] = [[] for _ in together]
             for epoch in range(epochs):
                 began = time.perf_counter()

@@ -8,7 +8,7 @@ at a time under vmap, so that no code of a loss can make one example depend on a
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -144,12 +144,18 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
-    some = batches.inputs[batches.rows[:: max(1, len(batches) // 8)]]
-    key = np.zeros(0) if batches.key is None else batches.permuted(0)
-    placement.check_alike(function, np.asarray(some), batches.targets[batches.rows], key)
+    placement.check_alike(function, partial(sampled, batches))
     shape = output_shape(function, undrawn(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(function, batches.targets[batches.rows], shape, objective)
     return shape
+
+
+def sampled(batches: Batches) -> Iterator[np.ndarray]:
+    """Yields some of the inputs, all targets, and the first order: enough to tell other data, or another key."""
+    yield np.asarray(batches.inputs[batches.rows[:: max(1, len(batches) // 8)]])
+    yield batches.targets[batches.rows]
+    if batches.key is not None:
+        yield batches.permuted(0)
 
 
 def check_targets(function: str, targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
