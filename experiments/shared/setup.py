@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tangent_jax as tj
@@ -28,7 +29,7 @@ def open_dataset(spec: str) -> Dataset:
     return dataset
 
 
-def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
+def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, pretrained(recipe.weights))
 
