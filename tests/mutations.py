@@ -234,7 +234,7 @@ MUTATIONS = [
       "tests/test_imports.py::test_no_message_of_the_library_names_a_flag"),
     M("tangent_jax/models/features.py", "return self.take(np.flatnonzero(~held)), self", "return self, self",
       "tests/models/test_features.py::test_what_is_held_out_of_train_is_not_in_it"),
-    M("tangent_jax/data/sources.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",
+    M("tangent_jax/data/identifiers.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",
       "tests/data/test_folders.py::test_every_fifth_image_by_content_is_test"),
     M("tangent_jax/data/preprocessing.py", "crop: float = 0.9\n", "crop: float = 0.875\n",
       "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),
