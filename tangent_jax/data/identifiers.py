@@ -1,7 +1,7 @@
 """Content identifiers, and the index that keeps them, so that an image is not read again for its name alone.
 
-    ~/.cache/tangent_jax/index.sqlite     (key, text), where a key is the SHA-256 of a file's path and state and of a name
-                                          in it, and a text an image's identifier, or the members of a tar (tars.py)
+    ~/.cache/tangent_jax/index.sqlite     (key, text): a key is the SHA-256 of a file's path and state and a name in it,
+                                          a text an image's identifier, or the samples of a tar (tars.py)
 
 The state of a file is its size, inode, and the times of its last write and last change. A file whose state is of this
 moment may be altered once more within the same tick of the clock: nothing is kept about it. No program sets the time of
@@ -63,13 +63,15 @@ def identify(
     """
     paths = [where(i) for i in range(len(names))] if where else []
     states = {path: file_state(path) for path in dict.fromkeys(paths)}
-    keys = [key_of(states[path], name) for path, name in zip(paths, names, strict=True)] if where else [None] * len(names)
+    keys = (
+        [key_of(states[path], name) for path, name in zip(paths, names, strict=True)] if where else [None] * len(names)
+    )
     result = look_up(keys)
     missing = [i for i, identifier in enumerate(result) if identifier is None]
     new: dict[bytes, str] = {}
     with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
         for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):
-            result[i], key = identifier, keys[i]
+            result[i], key = identifier, keys[i] if keys else None
             if key is not None and identifier is not None:
                 new[key] = identifier
             if len(new) == TOGETHER:
