@@ -1,7 +1,7 @@
 """Whatever lies in a file: read, or refused in one line. Any exception but InputError and OSError fails.
 
-Hypothesis writes zips, manifests, parquet, arrow, tars, CSVs, journals, ledgers, receipts and safetensors headers: whole
-ones with bytes changed, and JSON of every shape. A bounded time each.
+Hypothesis writes zips, manifests, parquet, arrow, tars, CSVs, journals, ledgers, receipts and safetensors headers:
+whole ones with bytes changed, and JSON of every shape. A bounded time each.
 """
 
 import io

@@ -22,19 +22,37 @@ from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
 MOST_BYTES = 1 << 28  # of one encoded image
+MOST_HELD = 1 << 28  # bytes of images that a split holds
+
+
+class Held(dict):
+    """Images by identifier, from the read that identified them until they are decoded; another process has none."""
+
+    room = MOST_HELD
+
+    def hold(self, identifier: str, content: bytes | np.ndarray) -> None:
+        """Holds an image while there is room."""
+        if isinstance(content, bytes) and len(content) <= self.room and identifier not in self:
+            self.room -= len(content)
+            self[identifier] = content
+
+    def __reduce__(self) -> tuple:
+        return Held, ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
     """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array.
 
-    `where(i)`: the path of the file that holds example i, by whose state its content identifier is kept.
+    `where(i)`: the path of the file that holds example i, by whose state its content identifier is kept. An image that
+    was read to be identified is `held`, within bounds, so that it is not read again to be decoded.
     """
 
     names: tuple[str, ...]
     labels: np.ndarray
     read: Callable[[int], bytes | np.ndarray]
     where: Callable[[int], Path] | None = None
+    held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -43,7 +61,8 @@ class Examples:
         """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
         where = self.where and partial(read_at, self.where, rows)
-        part = Examples(tuple(self.names[i] for i in rows), self.labels[rows], partial(read_at, self.read, rows), where)
+        names, read = tuple(self.names[i] for i in rows), partial(read_at, self.read, rows)
+        part = Examples(names, self.labels[rows], read, where, self.held)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
@@ -54,7 +73,7 @@ class Examples:
 
     def read_identified(self) -> Callable[[int], bytes | np.ndarray]:
         """`read`, which raises InputError for an example that is not, or no longer, what `identifiers` says."""
-        return partial(read_checked, self.read, self.names, self.identifiers())
+        return partial(read_checked, self.read, self.held, self.names, self.identifiers())
 
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
@@ -64,9 +83,12 @@ class Examples:
 
     def _identifier(self, i: int) -> str | None:
         try:
-            return content_identifier(self.read(i))
+            content = self.read(i)
         except InputError:
             return None
+        identifier = content_identifier(content)
+        self.held.hold(identifier, content)
+        return identifier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,9 +203,13 @@ def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:
 
 
 def read_checked(
-    read: Callable[[int], bytes | np.ndarray], names: tuple[str, ...], identifiers: tuple[str, ...], i: int
+    read: Callable[[int], bytes | np.ndarray], held: Held, names: tuple[str, ...], identifiers: tuple[str, ...], i: int
 ) -> bytes | np.ndarray:
-    """The content of row `i`, held against its identifier."""
+    """The content of row `i` that its identifier names: held, and then let go, or read and compared."""
+    content = held.pop(identifiers[i], None)
+    if content is not None:
+        held.room += len(content)
+        return content
     content = read(i)
     good, do = content_identifier(content) == identifiers[i], f"Run again; if it stays, delete {INDEX}"
     require(good, "decode", f"the image {names[i]} as it was identified", "other bytes: it was altered since", do)

@@ -1,6 +1,7 @@
 """The index of content identifiers: nothing is read twice for its name, and a wrong index names no image."""
 
 import os
+import pickle
 import sqlite3
 
 import pytest
@@ -117,13 +118,27 @@ def test_without_an_index_that_works_images_are_read(tmp_path, index, reads, mon
     assert len(reads) == 2 * len(NAMES)
 
 
-def test_what_is_divided_by_content_is_read_once_for_it(tmp_path, reads):
+def test_an_image_is_read_once_to_be_identified_and_decoded(tmp_path, reads):
+    """Also where the splits are made by content. Nothing is held that was decoded, or in another process."""
     write(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(40)))
     dataset = open_dataset(f"folder:{tmp_path}")
-    assert len(reads) == 80
-    every(dataset)
-    assert len(reads) == 80
-    assert dataset.train.identifiers()[3] == identifiers.content_identifier(dataset.train.read(3))
+    assert not pickle.loads(pickle.dumps(dataset.train.held))
+    for part in dataset.splits.values():
+        read = part.read_identified()
+        assert tuple(identifiers.content_identifier(read(i)) for i in range(len(part))) == part.identifiers()
+    assert sorted(reads) == sorted(f"{c}/{i}.png" for c in "ab" for i in range(40))
+    assert not dataset.train.held
+    assert dataset.train.held.room == sources.MOST_HELD
+
+
+def test_only_so_many_bytes_are_held(tmp_path, reads, monkeypatch):
+    monkeypatch.setattr(sources.Held, "room", 1000)
+    write(tmp_path, *NAMES)
+    part = open_dataset(f"folder:{tmp_path}").train
+    part.identifiers()
+    assert 1 <= len(part.held) < len(part)
+    assert sum(map(len, part.held.values())) <= 1000
+    assert [part.read_identified()(i) for i in range(len(part))] == [(tmp_path / n).read_bytes() for n in part.names]
 
 
 def test_zips_and_rows_are_known_by_their_file(tmp_path, index, monkeypatch):
