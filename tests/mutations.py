@@ -263,6 +263,7 @@ MUTATIONS = [
     M(HUGGING, "sorted(wanted - present)", "[]", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
     M(HUGGING, "require(size <= MOST_GROUP", "require(size", f"{LAYOUTS}::test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read"),
     M(COLUMNS, "return label is None or label in (-1, \"\")", "return label is None", f"{LAYOUTS}::test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_out_and_said"),
+    M(HUGGING, " and class_names(own, label, file) == classes", "", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
     M(COLUMNS, "len(fitting) == 1", "True", f"{LAYOUTS}::test_several_columns_that_fit_are_named_and_one_is_chosen"),
     M(COLUMNS, "require(len(around) < 2", "require(True", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
     M("tangent_jax/data/identifiers.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",

@@ -11,7 +11,7 @@ Left out, each with a remark: rows without a label (null, -1, nothing), splits w
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -82,7 +82,7 @@ def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], 
     for file in files:
         split, folders = split_of(str(file.relative_to(root)))
         groups.setdefault(split, []).append(file)
-        around |= {"/".join(folders)} if split else set()
+        around |= {"/".join(folders) or "."} if split else set()
     do = "Name the path of one data set"
     require(len(around) < 2, "open_dataset", f"one data set in {root}", " and ".join(sorted(around)), do)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
@@ -99,23 +99,27 @@ def assembled(
     path: Path, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
 ) -> Dataset:
     """The data set of its parts, by split; `classes`: the names of the class indices, where they are known."""
-    remarks, labels = [*remarks], [label for part in parts.values() for label in part.labels if not is_missing(label)]
+    remarks = [*remarks]
+    unknown = [name for name in parts if name.lower() not in SPELLINGS] if len(parts) > 1 else []
+    for name in unknown:
+        remarks.append(f"left out {len(parts[name].names)} rows of the split {name}: none of {', '.join(SPELLINGS)}")
+    known = {name: part for name, part in parts.items() if name not in unknown}
+    labels = {label for part in known.values() for label in part.labels if not is_missing(label)}
     names, index = class_index(path, labels, classes)
     splits: dict[str, Examples] = {}
-    for name, part in parts.items():
+    for name, part in known.items():
         split = SPELLINGS.get(name.lower(), "")
-        if split == "" and len(parts) > 1:
-            remarks.append(f"left out {len(part.names)} rows of the split {name}: none of {', '.join(SPELLINGS)}")
-            continue
         require(split not in splits, "open_dataset", f"one name for each split of {path}", ", ".join(sorted(parts)))
-        missing = [row for row, label in enumerate(part.labels) if is_missing(label)]
-        if missing:
-            rows = f"{len(missing)} of {len(part.names)} rows"
-            remarks.append(f"left out {rows} of {name or path.name}, without a label, such as {part.names[missing[0]]}")
-        if len(missing) < len(part.names):
-            numbers = np.array([-1 if is_missing(label) else index[label] for label in part.labels], np.int32)
+        numbers = np.array([index.get(label, -1) for label in part.labels], np.int32)
+        missing, rows = np.flatnonzero(numbers < 0), np.flatnonzero(numbers >= 0)
+        if len(missing):
+            count = f"{len(missing)} of {len(numbers)} rows"
+            remarks.append(
+                f"left out {count} of {name or path.name}, without a label, such as {part.names[missing[0]]}"
+            )
+        if len(rows):
             whole = Examples(tuple(part.names), numbers, part.read, part.where)
-            splits[split] = whole.take(np.flatnonzero(numbers >= 0)) if missing else whole
+            splits[split] = whole.take(rows) if len(missing) else whole
     if {*splits} in ({""}, {"train"}):
         splits = by_content(*splits.values())
         remarks.append("one split: every fifth image by content is test")
@@ -128,10 +132,10 @@ def is_missing(label: Label) -> bool:
 
 
 def class_index(
-    path: Path, labels: Sequence[Label], classes: Sequence[str] | None
+    path: Path, labels: Collection[Label], classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[Label, int]]:
-    """Returns the names of the classes and the class index of each label."""
-    distinct: list[Any] = [*{*labels}]
+    """Returns the names of the classes and the class index of each of the labels, which differ."""
+    distinct: list[Any] = [*labels]
     kinds = {type(label) for label in distinct}
     require(len(kinds) < 2, "open_dataset", f"class indices or class names in {path}", "both")
     distinct.sort()

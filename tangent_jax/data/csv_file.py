@@ -1,8 +1,10 @@
 """A CSV of images: a line for each, with its path and its label.
 
-path,label              the header: columns of other names are chosen in the specification
-a/1.jpg,cat             paths are relative to the file, labels class names or class indices
-path,label,split        a column `split` may say train, validation or test
+    path,label              the header: columns of other names are chosen in the specification
+    a/1.jpg,cat             paths are relative to the file, labels class names or class indices
+    path,label,split        a column `split` may say train, validation or test
+
+An image is named as its path is written there.
 """
 
 import csv
@@ -48,7 +50,6 @@ def table(path: Path) -> tuple[list[str], list[list[str]]]:
     header = [name.strip() for name in lines[0]]
     require(len({*header}) == len(header), "open_dataset", f"columns of different names in {path}", ",".join(header))
     wrong = [i + 1 for i, row in enumerate(lines) if len(row) != len(header)]
-    require(
-        not wrong, "open_dataset", f"{len(header)} entries in every row of {path}", f"another number in row {wrong[:1]}"
-    )
+    expected = f"{len(header)} entries in every row of {path}"
+    require(not wrong, "open_dataset", expected, f"another number in row {wrong[:1]}")
     return header, lines[1:]

@@ -26,6 +26,7 @@ from typing import Any
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.data.columns import Label, Part, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing
 
 MOST_GROUP = 1 << 30  # bytes of the images of a row group
@@ -40,14 +41,15 @@ def hugging_face(where: str) -> Dataset:
     path = existing(name)
     root = path if path.is_dir() else path.parent
     files = data_files(path) if path.is_dir() else [path]
-    schema = readable(files[0], schema_of)
-    image, label, classes = columns(schema, chosen, files[0])
-    types = {name: schema.field(name).type for name in (image, label)}
-    for file in files:
-        own = readable(file, schema_of)
-        same = all(own.get_field_index(name) >= 0 and own.field(name).type == kind for name, kind in types.items())
-        expected = f"the columns {image} and {label} of one type in all files of {path}"
-        require(same, "open_dataset", expected, f"others in {file.name}")
+    schemas = {file: readable(file, schema_of) for file in files}
+    image, label = columns(schemas[files[0]], chosen, files[0])
+    classes = class_names(schemas[files[0]], label, files[0])
+    types = [schemas[files[0]].field(name).type for name in (image, label)]
+    for file, own in schemas.items():
+        alike = [own.field(name).type for name in (image, label) if own.get_field_index(name) >= 0] == types
+        expected = f"the columns {image} and {label} of one type, and of the same classes, in all files of {path}"
+        good = alike and class_names(own, label, file) == classes
+        require(good, "open_dataset", expected, f"others in {file.relative_to(root)}")
     groups, remarks = by_split(root, files)
     parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
     return assembled(path, parts, classes or classes_beside(root), remarks)
@@ -58,28 +60,27 @@ def hugging_face(where: str) -> Dataset:
 
 def data_files(path: Path) -> list[Path]:
     """The parquet or arrow files below a folder, sorted; of a folder with a state.json those that it names."""
-    files = []
-    for file in sorted(path.rglob("*")):
-        if file.suffix not in (".parquet", ".arrow") or any(p.startswith(".") for p in file.relative_to(path).parts):
-            continue
-        state = file.with_name("state.json")
-        if not state.exists():
-            files.append(file)
-    for state in sorted(path.rglob("state.json")):
-        content = parse_json("open_dataset", state.read_bytes(), state)
-        listed = typed(
-            tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", f"_data_files of {state}"
-        )
-        names = [typed(str, file.get("filename"), "open_dataset", f"a filename of {state}") for file in listed]
-        indices = [name for name, value in content.items() if name.startswith("_indices") and value]
-        require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
-        files += [state.with_name(Path(name).name) for name in names]
+    below = [file for file in sorted(path.rglob("*")) if not is_hidden(str(file.relative_to(path)))]
+    states = [file for file in below if file.name == "state.json"]
+    saved = {state.parent for state in states}
+    files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
+    files += [file for state in states for file in saved_files(state)]
     missing = [str(file) for file in files if not file.is_file()] + lacking(files)
     require(not missing, "open_dataset", f"all files of {path}", f"none named {missing[:1]}", "Fetch it again")
     require(files, "open_dataset", f"parquet or arrow files in {path}", "none")
     kinds = {file.suffix for file in files}
     require(len(kinds) == 1, "open_dataset", f"one kind of files in {path}", " and ".join(sorted(kinds)))
     return files
+
+
+def saved_files(state: Path) -> list[Path]:
+    """The files that the state.json of a saved Dataset names."""
+    content, where = parse_json("open_dataset", state.read_bytes(), state), f"_data_files of {state}"
+    entries = typed(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
+    indices = [name for name, value in content.items() if name.startswith("_indices") and value]
+    require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
+    names = [typed(str, entry.get("filename"), "open_dataset", where) for entry in entries]
+    return [state.parent / Path(name).name for name in names]
 
 
 def lacking(files: Sequence[Path]) -> list[str]:
@@ -159,20 +160,24 @@ def features_of(schema: Any, file: Path) -> dict[str, dict]:
     return {n: f for n, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
 
 
-def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str, tuple[str, ...] | None]:
-    """Returns the columns of images and labels, and the names of the classes where the file has them."""
+def class_names(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
+    """The names of the classes of a column of labels, None where the file has none."""
+    names = features_of(schema, file).get(label, {}).get("names")
+    where = f"the names of {label} in {file}"
+    return None if names is None else typed(tuple[str, ...], names, "open_dataset", where)
+
+
+def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str]:
+    """(column of images, column of labels) of a file."""
     features, types = features_of(schema, file), arrow().types
+    alone = len({*schema.names}) == len(schema.names)
+    require(alone, "open_dataset", f"columns of different names in {file}", ", ".join(schema.names))
     kind_of = {name: features.get(name, {}).get("_type") for name in schema.names}
 
-    def is_binary(kind: Any) -> bool:
-        return types.is_binary(kind) or types.is_large_binary(kind)
-
     def holds_images(kind: Any) -> bool:
-        inner = kind.field(kind.get_field_index("bytes")).type if types.is_struct(kind) and has_bytes(kind) else kind
-        return is_binary(inner)
-
-    def has_bytes(kind: Any) -> bool:
-        return kind.get_field_index("bytes") >= 0
+        place = kind.get_field_index("bytes") if types.is_struct(kind) else -1
+        kind = kind.field(place).type if place >= 0 else kind
+        return types.is_binary(kind) or types.is_large_binary(kind)
 
     def holds_labels(kind: Any) -> bool:
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -182,10 +187,7 @@ def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str, 
     labels = [field.name for field in schema if holds_labels(field.type)]
     image = choose("image", chosen.get("image"), [n for n in images if kind_of[n] == "Image"] or images, images, file)
     of_class = [name for name in labels if kind_of[name] == "ClassLabel"]
-    label = choose("label", chosen.get("label"), of_class or labels, labels, file)
-    names = features.get(label, {}).get("names")
-    where = f"the names of {label} in {file}"
-    return image, label, None if names is None else typed(tuple[str, ...], names, "open_dataset", where)
+    return image, choose("label", chosen.get("label"), of_class or labels, labels, file)
 
 
 # Rows
@@ -198,7 +200,9 @@ def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
     counts = []
     for file in files:
         own_labels, own_paths = readable(file, partial(labels_and_paths, image=image, label=label))
-        labels, paths, counts = labels + own_labels, paths + own_paths, [*counts, len(own_labels)]
+        labels.extend(own_labels)
+        paths.extend(own_paths)
+        counts.append(len(own_labels))
     times = Counter(paths)
     before = f"{split}/" if split else ""
     names = [

@@ -49,7 +49,7 @@ def file_state(path: Path) -> str | None:
 
 def key_of(state: str | None, name: str) -> bytes | None:
     """The key of what is kept about a name in a file of this state; None without a state."""
-    text = f"{state}\0{name}".encode(errors="surrogateescape")
+    text = f"{state}\0{name}".encode(errors="surrogatepass")
     return None if state is None else hashlib.sha256(text).digest()
 
 
@@ -68,6 +68,8 @@ def identify(
     )
     result = look_up(keys)
     missing = [i for i, identifier in enumerate(result) if identifier is None]
+    if not missing:
+        return result
     new: dict[bytes, str] = {}
     with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
         for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):

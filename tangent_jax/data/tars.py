@@ -30,12 +30,13 @@ from tangent_jax.core import InputError, progress_bar, refusal, require
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import as_text, parse_json
 from tangent_jax.data.columns import Label, Part, as_labels, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 
 MOST_TARS = 100_000
-MOST_LABEL = 1 << 20  # bytes of a member with labels
-LONGEST = 256  # letters of a label
+MOST_JSON = 1 << 20  # bytes
+LONGEST = 256  # bytes, or letters, of a label
 BLOCK = 512  # bytes; one of zeros closes a tar
 
 
@@ -69,12 +70,13 @@ def tars(where: str) -> Dataset:
     remarks += [f"left out {len(bare)} samples without an image, such as {bare[0]}"] if bare else []
     parts = {}
     for split, group in groups.items():
-        rows = [row for row, (place, *_) in spans.items() if files[place] in {*group}]
+        places = {place for place, file in enumerate(files) if file in {*group}}
+        rows = [row for row, (place, *_) in spans.items() if place in places]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
         own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
         read, tar = partial(read_member, files, table, own), partial(tar_of, files, table)
         parts[split] = Part(own, [labels[row] for row in rows], read, tar)
-    return assembled(root, parts, classes_beside(root), remarks)
+    return assembled(root.absolute(), parts, classes_beside(root), remarks)
 
 
 def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Label]:
@@ -99,7 +101,7 @@ def matching(pattern: str) -> tuple[Path, list[Path]]:
     """(the folder around them, the tars that a pattern names)."""
     text = str(expanded("open_dataset", pattern))
     if Path(text).is_dir():
-        files = [p for p in sorted(Path(text).rglob("*.tar")) if not any(n.startswith(".") for n in p.parts)]
+        files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
         require(files, "open_dataset", f"tars in {text}", "none")
         return Path(text), files
     names = [*islice(braces(text), MOST_TARS + 1)]
@@ -166,7 +168,7 @@ def read_headers(file: Path) -> tuple[Sample, ...]:
                 require(once, "open_dataset", f"members of different names in {file}", f"{member.name} twice")
                 sample.images[extension] = member.offset_data, member.size
                 continue
-            check_label(member.size, f"{member.name} in {file}")
+            check_label(extension, member.size, f"{member.name} in {file}")
             content.seek(member.offset_data)
             sample.labels.update(fields_of(extension, content.read(member.size), f"{member.name} in {file}"))
         content.seek(archive.offset)
@@ -179,15 +181,16 @@ def is_plain(member: tarfile.TarInfo) -> bool:
     return member.isreg() and member.type != tarfile.GNUTYPE_SPARSE and not member.issparse()
 
 
-def check_label(size: int, name: str) -> None:
-    """Raises InputError for more bytes than a label has."""
-    require(size <= MOST_LABEL, "open_dataset", f"a label of at most {MOST_LABEL >> 20} MiB", f"{name} of {size} bytes")
+def check_label(extension: str, size: int, name: str) -> None:
+    """Raises InputError for more bytes than a label, or a JSON with one, has."""
+    most = LONGEST if extension == "cls" else MOST_JSON
+    require(size <= most, "open_dataset", f"a label of at most {most:,} bytes", f"{name} of {size}")
 
 
 def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]:
     """The labels by field that a member holds: whole numbers and short texts."""
     if extension == "cls":
-        return {"cls": as_text("open_dataset", content, name).strip()[:LONGEST]}
+        return {"cls": as_text("open_dataset", content, name).strip()}
     fields = parse_json("open_dataset", content, name)
     is_short = {n: not isinstance(v, str) or len(v) <= LONGEST for n, v in fields.items()}
     return {n: v for n, v in fields.items() if type(v) in (int, str) and is_short[n]}

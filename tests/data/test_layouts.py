@@ -169,7 +169,10 @@ def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
     refused(f"hf:{tmp_path}", "none named .*train-00001-of-00002.parquet")
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
-    refused(f"hf:{tmp_path}", "the columns image and label of one type .*; got others in train-00001")
+    refused(f"hf:{tmp_path}", "the columns image and label of one type.*; got others in a/train-00001")
+    swapped = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    as_parquet(tmp_path / "a/train-00001-of-00002.parquet", TRAIN, swapped)
+    refused(f"hf:{tmp_path}", "of the same classes, in all files of .*; got others in a/train-00001")
     (tmp_path / "a/train-00001-of-00002.parquet").unlink()
     os.rename(tmp_path / "a/train-00000-of-00002.parquet", tmp_path / "a/train.parquet")
     as_parquet(tmp_path / "b/train.parquet", TRAIN)
@@ -179,6 +182,8 @@ def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
     refused(f"hf:{tmp_path}/b/test?split=x", "files name their splits")
     (tmp_path / "b/test/data-00000-of-00001.arrow").unlink()
     refused(f"hf:{tmp_path}/b/test", "none named .*data-00000")
+    (tmp_path / "b/test/state.json").write_text('{"_data_files": [{"filename": ""}]}')
+    refused(f"hf:{tmp_path}/b/test", "all files of")
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
@@ -322,7 +327,8 @@ def test_the_columns_of_a_csv_are_chosen_and_one_split_is_divided(tmp_path):
         ("path,label\nnone.png,a\n0.png,b", r"none named \['none.png'\] \(1 missing\)"),
         ('path,label\n"0.png,a', "a CSV in"),
         ("path,label,split\n0.png,a,val\n0.png,b,valid", "one name for each split"),
-        ("path,label,split\n0.png,a,fold1\n0.png,b,fold2", "a train split"),
+        ("path,label,split\n0.png,a,fold1\n0.png,b,fold2", "at least two classes"),
+        ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),
     ],
 )
 def test_a_csv_that_is_no_list_of_images_is_one_line(tmp_path, text, match):
