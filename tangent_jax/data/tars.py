@@ -68,10 +68,9 @@ def tars(where: str) -> Dataset:
         else:
             spans[row] = place, *image
     remarks += [f"left out {len(bare)} samples without an image, such as {bare[0]}"] if bare else []
-    parts = {}
-    for split, group in groups.items():
-        places = {place for place, file in enumerate(files) if file in {*group}}
-        rows = [row for row, (place, *_) in spans.items() if place in places]
+    split_at, parts = [split for split, group in groups.items() for _ in group], {}
+    for split in groups:
+        rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
         own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
         read, tar = partial(read_member, files, table, own), partial(tar_of, files, table)

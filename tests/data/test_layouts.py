@@ -14,6 +14,7 @@ from tangent_jax.core import InputError
 from tangent_jax.data import hugging_face, sources
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import owners_of
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 PHOTOS = [picture() for _ in range(8)]
@@ -107,6 +108,7 @@ def test_an_image_is_named_by_its_path_and_by_its_row_where_paths_are_alike(tmp_
     dataset = open_dataset(f"hf:{tmp_path}")
     assert dataset.train.names == ("train/0/a.png", "train/b.png", "train/2/a.png", "train/3")
     assert dataset.test.names == ("test/a.png", "test/b.png")
+    assert owners_of(dataset.train.names, {"b.png": "ada", "a.png": "bob"}) == [None, "ada", None, None]
 
 
 def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
@@ -206,7 +208,8 @@ def test_offsets_that_lead_out_of_an_arrow_file_are_refused(tmp_path):
     table = as_table(TRAIN)
     column = table.column("image").combine_chunks()
     offsets = np.frombuffer(column.field("bytes").buffers()[1], np.int32)
-    file = as_saved(tmp_path, TRAIN) / "data-00000-of-00001.arrow"
+    as_saved(tmp_path / "test", TEST)
+    file = as_saved(tmp_path / "train", TRAIN) / "data-00000-of-00001.arrow"
     content = file.read_bytes()
     wrong = offsets[:4].copy()
     wrong[-1] = 10**9
