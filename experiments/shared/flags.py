@@ -52,7 +52,11 @@ TABLE: dict[str, partial] = {
     "image_size": flag(
         "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
     ),
-    "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
+    "dataset": flag(
+        "string",
+        "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
+        f"csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], {ARCHIVES}.",
+    ),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),

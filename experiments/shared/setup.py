@@ -23,8 +23,10 @@ def recipe(**changes: Any) -> tj.Recipe:
 @functools.cache
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""
-    dataset = tj.open_dataset(spec)
-    for line in (*dataset.remarks, *dataset.copies()):
+    with tj.show_progress(f"reading {spec}"):
+        dataset = tj.open_dataset(spec)
+        lines = (*dataset.remarks, *dataset.copies())
+    for line in lines:
         print(f"{dataset.name}: {line}", file=sys.stderr)
     return dataset
 

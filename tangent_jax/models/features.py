@@ -133,7 +133,7 @@ def features(
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
-        decoder = Decoder(examples.read, examples.names, model.image_size, model.preprocessing)
+        decoder = Decoder(examples.read_identified(), examples.names, model.image_size, model.preprocessing)
         images = decode_chunks(decoder, [*map(rows.rows, chunks)], cache.processes)
         return from_images(trunk() if stage else None, images, cache.skip_unreadable)
 
