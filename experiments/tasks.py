@@ -18,22 +18,18 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from jax import Array
 
 import tangent_jax as tj
 from experiments.shared import command, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers
+from experiments.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
 from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
-from tangent_jax.core.rows import Parts
-from tangent_jax.models.heads import head_of, restricted
-from tangent_jax.train.losses import SquareLoss, as_loss
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "stores", blocks=1)
 define("datasets", out="out/tasks")
@@ -161,55 +157,14 @@ def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str,
     return tasks, {way: tasks.accuracies(ways[way][setting]()) for way, setting in chosen.items()}, chosen
 
 
-# One joint model
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])
-@dataclasses.dataclass(frozen=True)
-class OfOwnTask(tj.Loss):
-    """A loss over the outputs of an example's own task; targets (class index, first output, number), "b 3"."""
-
-    loss: Any
-
-    def __call__(self, outputs: Array, targets: Array) -> Array:
-        label, first, count = targets.T
-        column = jnp.arange(outputs.shape[-1])
-        own = (column >= first[:, None]) & (column < (first + count)[:, None])
-        if not isinstance(self.loss, SquareLoss):
-            return self.loss(jnp.where(own, outputs, -jnp.inf), first + label)
-        t, p = self.loss.of(outputs, first + label)
-        return jnp.sum(0.5 * p * own * jnp.square(outputs - t), -1) * outputs.shape[-1] / count
-
-
 def joint(tasks: Tasks) -> dict[str, float]:
     """The accuracy of each task by one model of all heads that trained on all images at once."""
-    several = [*tasks.tasks.values()]
-    labels = tuple(f"{task.name}/{name}" for task in several for name in task.classes)
-    head = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *(task.predict.w["head"] for task in several))
-    first, total = several[0].predict, len(labels)
-    subset = dataclasses.replace(first.subset, size=first.subset.size)
-    predict = dataclasses.replace(
-        first, w={**first.w, "head": head}, model=first.model.with_classes(total), subset=subset
-    )
-    starts = np.cumsum([0, *(len(task.classes) for task in several)])
-    targets = np.concatenate(
-        [
-            np.stack([task.train.targets, *np.broadcast_arrays(start, len(task.classes), task.train.targets)[:2]], 1)
-            for task, start in zip(several, starts, strict=False)
-        ]
-    )
-    recipe = several[0].recipe
-    inputs = Parts([task.train.inputs for task in several])
-    batches = tj.Batches(inputs, targets, recipe.key, batch_size=recipe.batch_size)
-    objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(as_loss(recipe.objective().loss)))
+    several = tasks.tasks
+    recipe = next(iter(several.values())).recipe
+    predicts = {name: task.predict for name, task in several.items()}
     with tj.show_progress("joint model"):
-        fitted = tj.fit(predict, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs)
-    accuracies = {}
-    for task in several:
-        own = [f"{task.name}/{name}" for name in task.classes]
-        dw = {**fitted.dw, "head": head_of(fitted.dw, labels, own)} if "head" in fitted.dw else fitted.dw
-        accuracies[task.name] = tj.evaluate(restricted(predict, labels, own), dw, task.measured)
-    return accuracies
+        fitted = fit_jointly(predicts, {name: task.train for name, task in several.items()}, recipe)
+    return {name: several[name].accuracy(dw) for name, dw in fitted.items()}
 
 
 # A task subtracted
