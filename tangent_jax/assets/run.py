@@ -43,7 +43,7 @@ def load(folder: str | Path) -> Run:
 
 
 def read_serving(folder: Path) -> dict[str, Any]:
-    """What the model reads and gives, and its files."""
+    """The description of the model: its inputs, outputs, classes and files."""
     return json.loads((folder / "serving.json").read_bytes())
 
 
