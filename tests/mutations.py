@@ -278,7 +278,7 @@ MUTATIONS = [
     M(SERVING, "platforms=PLATFORMS)(specs", "platforms=PLATFORMS[:1])(specs", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M(SERVING, "len(x))\"), no_source_paths():", "len(x))\"):", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M("tangent_jax/rules/cudnn.py", "isinstance(q.shape[0], int) and ", "", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
-    M(SERVING, "(tree.get(\"dw\", {}), x)", "(jax.tree.map(jnp.zeros_like, tree.get(\"dw\", {})), x)", f"{SERVED}::test_a_program_of_an_earlier_day_is_still_read"),
+    M(SERVING, "(tree.get(\"dw\", {}), x)", "(jax.tree.map(jnp.zeros_like, tree.get(\"dw\", {})), x)", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
     M(SERVING, "w=tree[\"w\"])(tree", "w=tree[\"w\"], output=\"tangent\")(tree", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
     M("tangent_jax/components/exports.py", "    check_format(\"export\", format)\n", "", f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
     M(SCRIPT, ".hexdigest() != fingerprint:", ".hexdigest() == \"\":", f"{SERVED}::test_the_script_runs_on_a_photo_where_the_library_is_not_installed"),

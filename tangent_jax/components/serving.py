@@ -56,7 +56,7 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     """Writes the ONNX of the predictor in f32, once onnxruntime gives the predictor's outputs by it."""
     predict, x = dataclasses.replace(predict, dtype=None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
-    with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx"):
+    with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
         from jax2onnx import to_onnx  # pyright: ignore
 
         # traced here: jax2onnx traces with functions of jax.numpy replaced, which a model may use on shapes
@@ -100,8 +100,9 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     inputs = (coins * (255 if x.dtype == np.uint8 else 1)).astype(x.dtype)
     got = onnxruntime.InferenceSession(content, options).run(None, {"inputs": inputs})[0]
     expected = np.asarray(want(inputs))
-    error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
-    require(error <= ALIKE, "export", "an ONNX of the predictor's outputs", f"one that is {error:.1e} away")
+    error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
+    got = f"one that is {error:.1e} away from their {norm:.1e}"
+    require(error <= ALIKE * norm, "export", "an ONNX of the predictor's outputs", got)
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:
@@ -146,12 +147,13 @@ def no_source_paths() -> Iterator[None]:
 
 
 @contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """Holds back a package's warnings to its log, such as those of plugins for what is not installed."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def quiet(*names: str) -> Iterator[None]:
+    """Holds back packages' warnings to their logs, such as those of plugins for what is not installed."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
