@@ -10,7 +10,8 @@ remove   components by --names, or all that saw the --examples of a file or an i
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
          left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
-export   the composed model to --to: anchor and tangent weights under timm's names
+export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
+         program that runs without this library (stablehlo, onnx; docs/export.md)
 
 What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
 last line of stdout is the result as one JSON object in either case.
@@ -28,6 +29,7 @@ import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
 from tangent_jax.components.claims import STATES, Claims
+from tangent_jax.components.exports import FORMATS, check_format
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import require, trees
 from tangent_jax.core.files import expanded
@@ -49,6 +51,7 @@ flags.DEFINE_float("merge_penalty", 1e-3, "compose: of --merge, the ridge of eac
 flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
 flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
 flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
+flags.DEFINE_enum("format", "safetensors", FORMATS, "export: how the model leaves.")
 flags.DEFINE_bool("json", False, "JSON instead of a table.")
 
 
@@ -225,6 +228,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store export", "at least one component", f"none in {store.root}")
     names, to = [*store], expanded("store export", F.to)
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
+    check_format("store export", F.format)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
     predict = tj.predictor_of(store.provenance(names[0]), names[0], F.weights)
     dw = store.release(to.absolute())
@@ -233,8 +237,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     )
     cost, fingerprint = store.spent(names), trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
-    tj.export(to, predict, dw, {"fingerprint": fingerprint, "privacy": spent, "mean_of": parts})
-    return {"exported": F.to, "fingerprint": fingerprint, "components": names}
+    tj.export(to, predict, dw, {"fingerprint": fingerprint, "privacy": spent, "mean_of": parts}, F.format)
+    return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
 
 
 COMMANDS = {

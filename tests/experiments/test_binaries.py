@@ -315,9 +315,15 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(run("store", "verify", where, f"--receipt={done['receipt']}")[0])["verified"]
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
+    assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
+    assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
+    sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
+    result = json.loads(run("bench_export", where, *sizes, f"--out={tmp_path}/bench")[0])
+    assert result["stablehlo"]["error"] < 1e-5
+    assert {*result["ours"]["ms"]} == {*result["stablehlo"]["ms"]} == {"1", "2"}
     line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())
-    assert receipt["exported_before"] == [f"{tmp_path}/export"]
+    assert receipt["exported_before"] == [f"{tmp_path}/export", f"{tmp_path}/served"]
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))
     line, err = run("store", "verify", where, code=1)
