@@ -40,6 +40,7 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which 
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity]'
 	$(BIN)/python tests/models/make_fixtures.py
+	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy or pytorch'
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
