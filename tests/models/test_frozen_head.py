@@ -202,3 +202,21 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         assert evaluate(predict, predict.zeros(), data) < 0.7, name
         assert evaluate(predict, bodies[name], data) > 0.95, name
         assert evaluate(predict, together, data) > 0.8, name
+
+
+def test_the_snippet_of_the_docs_makes_a_head_hugging_face(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="parity needs torch and transformers: make parity")
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers: make parity")
+    words = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2, **{letter: 3 + i for i, letter in enumerate("abc")}}
+    transformers.CLIPTokenizer(vocab=words, merges=[]).save_pretrained(tmp_path)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 20}
+    text = {**sizes, "vocab_size": len(words), "eos_token_id": 1, "bos_token_id": 0}
+    parts = {"text_config": text, "vision_config": {**sizes, "image_size": 8, "patch_size": 4}, "projection_dim": 7}
+    transformers.CLIPModel(transformers.CLIPConfig(**parts)).save_pretrained(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/eight_tasks.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("openai/clip-vit-base-patch32", str(tmp_path)), {})
+    read = read_frozen_head("eurosat.safetensors").ordered(["annual crop land"])
+    assert read.embeddings.shape == (1, 7)
+    assert abs(read.logit_scale / np.exp(2.6592) - 1) < 1e-6
