@@ -41,7 +41,7 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which 
 	$(PIP) --editable '.[parity]'
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
-	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy or pytorch'
+	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py tests/components -k 'hugging_face or jax_privacy or pytorch'
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)

@@ -488,6 +488,9 @@ MUTATIONS = [
     M("tangent_jax/rules/cudnn.py", " and q.shape[-1] % 8 == 0", "", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
     M("tangent_jax/rules/cudnn.py", "PartitionSpec(*operands[0].sharding.spec[:1])", "PartitionSpec()", f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
     M("experiments/shared/timing.py", "            rows[name] = failed(name, error)\n", "            raise\n", "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
+    # PyTorch
+    M("tangent_jax/components/torch_model.py", 'predict.method == "taft"', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/components/torch_model.py", '"patch_size" in base.settings', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     # frozen heads
     M("tangent_jax/rules/norms.py", "dz_hat = (dz - z_hat * jnp.sum(z_hat * dz, -1, keepdims=True)) * inverse", "dz_hat = dz * inverse", f"{HEADS}::test_the_tangent_is_autodiffs_through_the_normalisation"),
     M("tangent_jax/rules/norms.py", "jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)", "jax.lax.rsqrt(squares)", "tests/rules/test_rules.py::test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero"),
