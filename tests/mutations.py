@@ -52,6 +52,7 @@ MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
+PEFT = "tests/components/test_peft.py"
 
 
 class Mutation(NamedTuple):
@@ -491,6 +492,13 @@ MUTATIONS = [
     # PyTorch
     M("tangent_jax/components/torch_model.py", 'predict.method == "taft"', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     M("tangent_jax/components/torch_model.py", '"patch_size" in base.settings', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    # PEFT
+    M("tangent_jax/components/peft.py", "return alpha / r", "return 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
+    M("tangent_jax/components/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
+    M("tangent_jax/components/peft.py", "a.reshape(-1, model.rank).T", "a.reshape(model.rank, -1)", f"{PEFT}::test_an_adapter_returns_with_every_bit"),
+    M("tangent_jax/components/peft.py", 'dw[f"{module}/lora_b"] = jnp', 'w[f"{module}/lora_b"] = jnp', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
+    M("tangent_jax/components/peft.py", "    require(not factors,", "    require(True,", f"{PEFT}::test_factors_of_another_model_are_one_line"),
+    M("tangent_jax/components/peft.py", "    for name in UNUSED:", "    for name in ():", f"{PEFT}::test_what_is_no_plain_lora_is_one_line"),
     # frozen heads
     M("tangent_jax/rules/norms.py", "dz_hat = (dz - z_hat * jnp.sum(z_hat * dz, -1, keepdims=True)) * inverse", "dz_hat = dz * inverse", f"{HEADS}::test_the_tangent_is_autodiffs_through_the_normalisation"),
     M("tangent_jax/rules/norms.py", "jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)", "jax.lax.rsqrt(squares)", "tests/rules/test_rules.py::test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero"),
