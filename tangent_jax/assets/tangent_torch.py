@@ -8,7 +8,7 @@ torch and safetensors alone:
     from tangent_torch import TangentViT
     model = TangentViT("the folder")            # model.preprocessing says how images are resized and normalised
     outputs = model(images)                     # "b c", of normalised images "b 3 y x"
-    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw
+    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw, which alone a private model answers
 
 The parameters of the module are dw, so an optimiser trains it as any other; w is fixed. LoRA factors, adapters, a new
 class token and a frozen head are read too.

@@ -10,6 +10,7 @@ several tasks share one anchor: what trains is the same leaves of all.
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ BEFORE = "Begin with the model as it was before"
 class FrozenHead:
     """The embeddings of named classes, "c d", of any length, and the logit scale, CLIP's own exp(logit_scale).
 
-    Raises: InputError for classes without a name or of one name, and embeddings that are not finite rows other than 0.
+    Raises: InputError for two classes of one name, and embeddings that are not finite rows other than 0.
     """
 
     classes: tuple[str, ...]
@@ -47,7 +48,7 @@ class FrozenHead:
         shape, names = np.shape(self.embeddings), len(self.classes)
         good = len(shape) == 2 and shape[0] == names > 0
         require(good, "FrozenHead", f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
-        twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        twice = [name for name, count in Counter(self.classes).items() if count > 1]
         require(not twice, "FrozenHead", "classes of different names", self._got(f"{twice[:1]} twice"))
         lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
         bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
@@ -63,10 +64,10 @@ class FrozenHead:
         Raises: InputError naming the classes that only one of the two has.
         """
         do = "Make the head of the data set's own class names"
-        for expected, here, there in (("each class", classes, self.classes), ("no other class", self.classes, classes)):
-            lone = [name for name in here if name not in {*there}]
-            got = self._got(f"{len(lone)} of {len(here)}: {', '.join(lone[:5])},")
-            require(not lone, "FrozenHead", f"{expected} of the data set", got, do)
+        missing, others = (listed(one, other) for one, other in ((classes, self.classes), (self.classes, classes)))
+        expected = f"embeddings of the data set's {len(classes)} classes"
+        require(not missing, "FrozenHead", expected, self._got(f"none of {missing}"), do)
+        require(not others, "FrozenHead", f"{expected} alone", self._got(f"those of {others} too"), do)
         rows = [self.classes.index(name) for name in classes]
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
@@ -74,6 +75,13 @@ class FrozenHead:
         """s E, "c d", f32."""
         wide = np.asarray(self.embeddings, np.float64)
         return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32)
+
+
+def listed(names: Sequence[str], others: Sequence[str]) -> str:
+    """The first of the names that are not among the others, and the number of the rest; empty where all are."""
+    there = {*others}
+    lone = [name for name in names if name not in there]
+    return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
 
 
 def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
