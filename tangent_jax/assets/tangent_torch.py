@@ -27,11 +27,13 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
 }
-FIELDS = {
-    "width", "depth", "heads", "mlp_width", "patch_size", "image_size", "classes", "pool", "pre_norm", "layer_scale",
-    "activation", "eps", "class_token_at", "adapter_width", "adapter_from",
+SETTINGS = {
+    "width": None, "depth": None, "heads": None, "mlp_width": None, "patch_size": None, "image_size": None,
+    "classes": None, "pre_norm": None, "layer_scale": None, "eps": None, "class_token_at": None,
+    "adapter_width": None, "adapter_from": None,
+    "pool": ("token", "avg"), "activation": ("gelu", "gelu_tanh", "quick_gelu"),
 }  # fmt: skip
-"""The settings of a model that this file knows."""
+"""The settings that this file knows, with their values where they are few; a model with any other is refused."""
 
 
 class TangentViT(nn.Module):
@@ -132,13 +134,11 @@ def check(description):
     """(settings, names of wrappers) of a model; ValueError for one that this file does not know."""
     c = description.get("config", {})
     wrappers = [name for wrapper in description.get("wrappers", ()) for name in wrapper]
-    others = sorted({name for name, value in c.items() if name not in FIELDS and value})
+    others = [f"{n} {value}" for n, value in c.items() if n not in SETTINGS or value not in (SETTINGS[n] or (value,))]
     others += [name for name in wrappers if name not in ("lora", "frozen_head")]
     if "patch_size" not in c or others:
-        got = f"one with {', '.join(others)}" if others else f"a model of the family {description.get('family')}"
-        raise ValueError(
-            f"TangentViT: expected a Vision Transformer of the fields {', '.join(sorted(FIELDS))}; got {got}."
-        )
+        got = f"one with {', '.join(others)}" if "patch_size" in c else f"the family {description.get('family')}"
+        raise ValueError(f"TangentViT: expected a Vision Transformer of the settings that it knows; got {got}.")
     return {"class_token_at": None, **c}, wrappers
 
 

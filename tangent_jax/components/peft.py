@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core import Tree, finite_number, refusal, require, trees
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import encode, read_tensors
@@ -127,12 +127,9 @@ def read_scale(path: Path) -> float:
         require(config.get(name) == value, "read_peft", f"{name} {value} in {path}", config.get(name))
     for name in UNUSED:
         require(not config.get(name), "read_peft", f"no {name} in {path}", config.get(name))
-    r, alpha = config.get("r"), config.get("lora_alpha")
-    good = all(isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0 for n in (r, alpha))
-    require(good, "read_peft", f"numbers r and lora_alpha above 0 in {path}", f"{r}, {alpha}")
-    assert r is not None
-    assert alpha is not None
-    return alpha / r
+    for name in ("r", "lora_alpha"):
+        finite_number("read_peft", f"{name} of {path}", config.get(name), 0)
+    return config["lora_alpha"] / config["r"]
 
 
 def checked(function: str, model: Any) -> LoRA:
@@ -144,7 +141,8 @@ def checked(function: str, model: Any) -> LoRA:
     whole = {f"{name}/{kind}" for name in ("patch_embedding", "head") for kind in ("kernel", "bias")}
     whole |= {"class_token", "position_embedding", "norm/scale", "norm/bias"}
     others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
-    others += [] if model.base.settings.get("pool") == "token" else ["average pooling"]
+    others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
+    others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
     require(
         not others, function, "a Vision Transformer as Hugging Face has it", f"one with {others[0] if others else ''}"
     )

@@ -72,7 +72,7 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
-        if path.rpartition("/")[2] in FIXED:
+        if path.rpartition("/")[2] in FIXED or path == "projection/bias":  # CLIP's projection has none
             return False
         if kind == "everything" or path.startswith("head/"):
             return True

@@ -1,6 +1,7 @@
 """The exported PyTorch module computes our f_lin: `make parity`, as CI has no PyTorch."""
 
 import ast
+import dataclasses
 import importlib.util
 from importlib import resources
 
@@ -16,6 +17,8 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own
 KEY = jax.random.key(0)
@@ -32,6 +35,13 @@ CASES = {
     "LoRA": lambda: (plain().with_lora(2, 2, KEY), "lora"),
     "builtin": lambda: (load("builtin"), "blocks"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherConfig(ViTConfig):
+    """A configuration with a setting of a later version."""
+
+    windows: int = 4
 
 
 def plain(**variant):
@@ -100,6 +110,9 @@ def test_pytorch_trains_the_tangent_weights_alone(tmp_path):
 def test_what_the_module_does_not_know_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"write_torch: expected a Vision Transformer; got ResNet\. Export it as"):
         write_torch(tmp_path, tangent(load("builtin-resnet")), {})
+    model = VisionTransformer(OtherConfig(12, 2, 3, 20, patch_size=4, image_size=8, classes=7))
+    with pytest.raises(InputError, match=r"write_torch: .* settings that tangent_torch.py knows; got windows 4\."):
+        write_torch(tmp_path, tangent(Pretrained(model, plain().w, "here")), {})
     predict: Predictor = nonlinear(plain())
     with pytest.raises(InputError, match="write_torch: expected a tangent model, method taft; got nlft"):
         write_torch(tmp_path, predict, predict.zeros())
@@ -108,9 +121,9 @@ def test_what_the_module_does_not_know_is_one_line(tmp_path):
 def test_a_model_with_another_setting_is_refused_in_pytorch(tmp_path):
     _, _, model = exported(tmp_path, *CASES["token"]())
     check_settings = type(model).__init__.__globals__["check"]
-    description = {"family": "another", "config": {**model.config, "registers": 4}}
-    with pytest.raises(ValueError, match=r"TangentViT: expected a Vision Transformer .*; got one with registers\."):
-        check_settings(description)
+    for changes, got in (({"registers": 4}, "registers 4"), ({"pool": "attention"}, "pool attention")):
+        with pytest.raises(ValueError, match=f"TangentViT: expected a Vision Transformer .*; got one with {got}"):
+            check_settings({"family": "another", "config": {**model.config, **changes}})
 
 
 def test_the_module_imports_torch_and_safetensors_alone():

@@ -82,6 +82,7 @@ def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
         paths = make_subset(model, kind, 1).paths
         assert not [path for path in paths if path.startswith("head/")], kind
         assert ("projection/kernel" in paths) == (kind in ("blocks", "everything"))
+        assert "projection/bias" not in paths  # CLIP has none
     assert "projection/kernel" not in frozen(with_projection=False).model.shapes()
     with pytest.raises(InputError, match="make_subset: expected leaves that train; got head of 1 blocks of a frozen"):
         make_subset(model, "head")
