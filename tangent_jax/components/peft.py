@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, refusal, require, trees
+from tangent_jax.core import Tree, finite_number, require, trees
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import encode, read_tensors
@@ -28,11 +28,11 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 
 PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"
-MODULES = {  # ours: as transformers 5 names it, as transformers 4 did
-    "attention/query": ("attention.q_proj", "attention.attention.query"),
-    "attention/key": ("attention.k_proj", "attention.attention.key"),
-    "attention/value": ("attention.v_proj", "attention.attention.value"),
-    "attention/out": ("attention.o_proj", "attention.output.dense"),
+MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm does
+    "attention/query": ("attention.q_proj", "attention.attention.query", "attn.qkv"),
+    "attention/key": ("attention.k_proj", "attention.attention.key", "attn.qkv"),
+    "attention/value": ("attention.v_proj", "attention.attention.value", "attn.qkv"),
+    "attention/out": ("attention.o_proj", "attention.output.dense", "attn.proj"),
     "mlp_in": ("mlp.fc1", "intermediate.dense"),
     "mlp_out": ("mlp.fc2", "output.dense"),
 }
@@ -53,9 +53,8 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     require(not others, "write_peft", "a dw of LoRA factors and the head", ", ".join(others[:3]), do)
 
     def moved(path: str) -> np.ndarray:
-        step = np.asarray(steps.get(path, 0), np.float32)
-        here = np.asarray(w[path], np.float32)
-        return here + step if here.any() or path not in steps else step
+        here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
+        return here + change if here.any() or path not in steps else change
 
     tensors, targets = {}, []
     for module in model.factor_shapes():
@@ -90,10 +89,12 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     base = pretrained.model
     factors: dict[str, Any] = {}
     for name, value in tensors.items():
-        path = ours(name, folder)
-        axes = 1 if path == "head/bias" else 2
-        require(value.ndim == axes, "read_peft", f"{name} of {axes} axes in {folder}", f"shape {value.shape}")
-        factors[path] = value.T
+        paths = ours(name, folder)
+        axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
+        good = value.ndim == axes and len(value) % fused == 0
+        require(good, "read_peft", f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
+        parts = np.split(value, fused) * (len(paths) // fused)
+        factors |= {path: part.T for path, part in zip(paths, parts, strict=True)}
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     require(modules, "read_peft", f"LoRA factors in {folder}", "none")
     if "head/kernel" in factors:
@@ -103,10 +104,10 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         pretrained = Pretrained(model, {**pretrained.w, "head": head}, pretrained.source)
     rank = factors[f"{modules[0]}/lora_a"].shape[-1]
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
-    made = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
-    model = checked("read_peft", made.model)
-    w, subset = trees.leaves(made.w), make_subset(model, "lora_b", model.blocks)
-    dw = trees.leaves(subset.zeros(made.w))
+    adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
+    model = checked("read_peft", adapted.model)
+    w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
+    dw = trees.leaves(subset.zeros(adapted.w))
     for module, shapes in model.factor_shapes().items():
         given = [factors.pop(f"{module}/lora_{name}", None) for name in "ab"]
         a, b = (np.zeros(shape, np.float32) if v is None else v for v, shape in zip(given, shapes, strict=True))
@@ -155,16 +156,18 @@ def hugging_face(module: str) -> str:
     return f"vit.layers.{block.removeprefix('block_')}.{MODULES[name][0]}"
 
 
-def ours(name: str, where: Path) -> str:
-    """Our path of a tensor of an adapter, of transformers 5 or 4; InputError for one that no ViT has."""
-    match = re.fullmatch(
-        rf"{re.escape(PREFIX)}(?:vit\.)?(?:encoder\.layer|layers)\.(\d+)\.(.+)\.lora_([AB])\.weight", name
-    )
-    if match:
-        i, inner, factor = match.groups()
-        for module, names in MODULES.items():
-            if inner in names:
-                return f"block_{i}/{module}/lora_{factor.lower()}"
-    if name in (f"{PREFIX}classifier.weight", f"{PREFIX}classifier.bias"):
-        return "head/kernel" if name.endswith("weight") else "head/bias"
-    raise refusal("read_peft", "LoRA factors of a Vision Transformer and its classifier", f"{name} in {where}")
+def ours(name: str, where: Path) -> list[str]:
+    """Our paths of a tensor of an adapter, three for timm's fused qkv; InputError for one that no ViT has.
+
+    Its names are those of transformers 5 or 4, or of timm.
+    """
+    block = r"(?:vit\.)?(?:encoder\.layer|layers|blocks)\.(\d+)"
+    match = re.fullmatch(rf"{re.escape(PREFIX)}{block}\.(.+)\.lora_([AB])\.weight", name)
+    i, inner, factor = match.groups() if match else ("", "", "")
+    modules = [module for module, names in MODULES.items() if inner in names]
+    head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
+    expected = "LoRA factors of a Vision Transformer and its classifier"
+    require(modules or head, "read_peft", expected, f"{name} in {where}")
+    if head:
+        return ["head/kernel" if head[1] == "weight" else "head/bias"]
+    return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import images, small, tree_normal
+from helpers import images, normal, small, tree_normal
 from safetensors.numpy import load_file, save_file
 
 from tangent_jax.components.peft import read_peft, write_peft
@@ -64,6 +64,19 @@ def test_an_adapter_of_some_modules_comes_back_as_it_was(tmp_path):
         assert all((again[n] == t).all() for n, t in tensors.items())
 
 
+def test_timm_s_fused_qkv_is_read_as_three_that_share_their_first_factor(tmp_path):
+    plain, *_ = adapted(tmp_path)
+    a, b = normal(1, (2, 12), np.float32), normal(2, (36, 2), np.float32)
+    name = "base_model.model.blocks.0.attn.qkv.lora_{}.weight"
+    save_file({name.format("A"): np.array(a), name.format("B"): np.array(b)}, tmp_path / "adapter_model.safetensors")
+    made, dw = read_peft(tmp_path, plain)
+    w, step = trees.leaves(made.w), trees.leaves(dw)
+    parts = [f"block_0/attention/{part}" for part in ("query", "key", "value")]
+    deltas = [np.tensordot(w[f"{part}/lora_a"], step[f"{part}/lora_b"], 1).reshape(12, 12) for part in parts]
+    np.testing.assert_allclose(np.concatenate(deltas, 1), (b @ a).T, rtol=1e-5, atol=1e-6)
+    assert made.model.blocks == 2
+
+
 def test_the_scale_of_an_adapter_is_in_its_step(tmp_path):
     plain, _, dw = adapted(tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
@@ -101,7 +114,7 @@ TENSORS = {
         "expected modules of this model; got block_7/attention/query/lora_a",
     ),
     "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got \(13, 2\)"),
-    "an axis": (NAME, (24,), r"of 2 axes in .*; got shape \(24,\)"),
+    "an axis": (NAME, (24,), r"of 2 axes, of whole parts, in .*; got shape \(24,\)"),
 }
 
 
