@@ -14,6 +14,7 @@ from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.factors import read_factors, write_factors
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.merge import merge
+from tangent_jax.components.peft import read_peft
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
@@ -74,7 +75,7 @@ __all__ = [
     "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective", "make_provenance", "make_subset",
     "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "open_dataset",
     "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
-    "read_factors", "read_frozen_head", "recovered_noise", "remove", "resnet_config", "run_openly", "save",
-    "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum",
-    "write_component", "write_factors",
+    "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove", "resnet_config", "run_openly",
+    "save", "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "vit_config",
+    "weighted_sum", "write_component", "write_factors",
 ]  # fmt: skip

@@ -498,7 +498,7 @@ MUTATIONS = [
     M("tangent_jax/components/peft.py", 'return config["lora_alpha"] / config["r"]', "return 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
     M("tangent_jax/components/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
     M("tangent_jax/components/peft.py", "a.reshape(-1, model.rank).T", "a.reshape(model.rank, -1)", f"{PEFT}::test_an_adapter_returns_with_every_bit"),
-    M("tangent_jax/components/peft.py", 'dw[f"{module}/lora_b"] = jnp', 'w[f"{module}/lora_b"] = jnp', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
+    M("tangent_jax/components/peft.py", 'dw[f"{module}/lora_b"] = scale', 'w[f"{module}/lora_b"] = scale', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
     M("tangent_jax/components/peft.py", "    require(not factors,", "    require(True,", f"{PEFT}::test_factors_of_another_model_are_one_line"),
     M("tangent_jax/components/peft.py", "    for name in UNUSED:", "    for name in ():", f"{PEFT}::test_what_is_no_plain_lora_is_one_line"),
     # frozen heads
@@ -506,7 +506,7 @@ MUTATIONS = [
     M("tangent_jax/rules/norms.py", "jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)", "jax.lax.rsqrt(squares)", "tests/rules/test_rules.py::test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero"),
     M("tangent_jax/models/frozen_head.py", "self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True)", "self.logit_scale * wide", f"{HEADS}::test_logits_are_those_of_hugging_face_s_clip"),
     M("tangent_jax/models/frozen_head.py", "[self.classes.index(name) for name in classes]", "[*range(len(classes))]", f"{HEADS}::test_a_head_is_read_by_the_names_of_its_classes"),
-    M("tangent_jax/models/frozen_head.py", "(self.classes, classes)))", "(classes, classes)))", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
+    M("tangent_jax/models/frozen_head.py", "listed(self.classes, classes)\n", "listed(classes, classes)\n", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
     M("tangent_jax/models/frozen_head.py", "width = embedding_width(self.base)", "width = self.shape[1]", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
     M("tangent_jax/models/frozen_head.py", "return {renamed(path, HEAD, PROJECTION): leaf", "return {path: leaf", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
     M("tangent_jax/models/subsets.py", 'FIXED = ("mean", "var", "embeddings")', 'FIXED = ("mean", "var")', f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),

@@ -8,6 +8,7 @@ Tangent LoRA, whose dw holds dB, is its first order in dB: the two differ by O(|
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm 
 }
 NEEDED = {"peft_type": "LORA", "bias": "none"}
 UNUSED = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias")
-"""Fields of a PEFT configuration that change the network; any value but none of them is refused."""
+"""Fields of a PEFT configuration that change the network: a value of any is refused."""
 
 
 def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
@@ -84,17 +85,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Raises:     InputError naming what is no plain LoRA, or no module of this model.
     """
     folder = expanded("read_peft", folder)
-    scale = read_scale(folder / CONFIG)
-    tensors, _ = read_tensors("read_peft", folder / TENSORS)
-    base = pretrained.model
-    factors: dict[str, Any] = {}
-    for name, value in tensors.items():
-        paths = ours(name, folder)
-        axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
-        good = value.ndim == axes and len(value) % fused == 0
-        require(good, "read_peft", f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
-        parts = np.split(value, fused) * (len(paths) // fused)
-        factors |= {path: part.T for path, part in zip(paths, parts, strict=True)}
+    scale, factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     require(modules, "read_peft", f"LoRA factors in {folder}", "none")
     if "head/kernel" in factors:
@@ -108,16 +99,29 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     model = checked("read_peft", adapted.model)
     w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
     dw = trees.leaves(subset.zeros(adapted.w))
-    for module, shapes in model.factor_shapes().items():
-        given = [factors.pop(f"{module}/lora_{name}", None) for name in "ab"]
-        a, b = (np.zeros(shape, np.float32) if v is None else v for v, shape in zip(given, shapes, strict=True))
-        fits = a.size == np.prod(shapes[0]) and b.size == np.prod(shapes[1])
-        expected = f"factors of {module} of shapes {shapes} in {folder}"
-        require(fits, "read_peft", expected, f"{a.shape}, {b.shape}", "Give it the model that it was trained on")
-        w[f"{module}/lora_a"] = jnp.asarray(a.reshape(shapes[0]), jnp.float32)
-        dw[f"{module}/lora_b"] = jnp.asarray(scale * b.reshape(shapes[1]), jnp.float32)
+    for module, (of_a, of_b) in model.factor_shapes().items():
+        shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
+        absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
+        a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
+        got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
+        require(got == shapes, "read_peft", f"factors of {module} of shapes {shapes} in {folder}", got, do)
+        w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
+        dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
     require(not factors, "read_peft", "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
     return Pretrained(model, trees.nest(w), pretrained.source), trees.nest(dw)
+
+
+def read_leaves(folder: Path) -> dict[str, Any]:
+    """The factors and the head of an adapter by our paths, two axes each, inputs first."""
+    leaves: dict[str, Any] = {}
+    for name, value in read_tensors("read_peft", folder / TENSORS)[0].items():
+        paths = ours(name, folder)
+        axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
+        good = value.ndim == axes and len(value) % fused == 0
+        require(good, "read_peft", f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
+        parts = np.split(value, fused) * (len(paths) // fused)
+        leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
+    return leaves
 
 
 def read_scale(path: Path) -> float:

@@ -64,7 +64,7 @@ class FrozenHead:
         Raises: InputError naming the classes that only one of the two has.
         """
         do = "Make the head of the data set's own class names"
-        missing, others = (listed(one, other) for one, other in ((classes, self.classes), (self.classes, classes)))
+        missing, others = listed(classes, self.classes), listed(self.classes, classes)
         expected = f"embeddings of the data set's {len(classes)} classes"
         require(not missing, "FrozenHead", expected, self._got(f"none of {missing}"), do)
         require(not others, "FrozenHead", f"{expected} alone", self._got(f"those of {others} too"), do)

@@ -113,7 +113,8 @@ TENSORS = {
         (2, 12),
         "expected modules of this model; got block_7/attention/query/lora_a",
     ),
-    "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got \(13, 2\)"),
+    "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got .*\(13, 2\)"),
+    "turned": (NAME, (12, 2), r"factors of block_1/attention/query of shapes .* in .*; got .*\(2, 12\)"),
     "an axis": (NAME, (24,), r"of 2 axes, of whole parts, in .*; got shape \(24,\)"),
 }
 
