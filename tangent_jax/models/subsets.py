@@ -18,8 +18,8 @@ KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
 """The part of a path that the leaves of a kind have."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
-STATISTICS = ("mean", "var")
-"""Leaves of a batch norm that are fixed: no subset trains them."""
+FIXED = ("mean", "var", "embeddings")
+"""Leaves that no subset trains: the statistics of a batch norm, and a frozen head."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +57,10 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
                 head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
                 "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
-                first has no tangent), all five with the head, which is new; "head"; "everything", the embedding
-                included. With blocks = all, bitfit and layernorm cover the embedding too.
-    Raises:     InputError for another kind, more blocks than there are, or a model without adapters or factors.
+                first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
+                the embedding included. With blocks = all, bitfit and layernorm cover the embedding too.
+    Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
+                nothing trains, as in a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -71,7 +72,7 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
-        if path.rpartition("/")[2] in STATISTICS:
+        if path.rpartition("/")[2] in FIXED or path == "projection/bias":  # CLIP's projection has none
             return False
         if kind == "everything" or path.startswith("head/"):
             return True
@@ -87,6 +88,7 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     able = kind not in MADE or any(WORDS[kind] in path and model.stage_of(path) >= first for path in names)
     require(able, "make_subset", f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
     shapes = {path: shape for path, shape in model.shapes().items() if trained(path)}
+    require(shapes, "make_subset", "leaves that train", f"{kind} of {blocks} blocks of a frozen head", "Train blocks")
     stage = min(model.stage_of(path) for path in shapes)
     name = kind if kind in ("head", "everything") else f"{kind}-{blocks}"
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))
