@@ -89,4 +89,5 @@ class Pretrained:
 
 def fingerprints(w: Tree) -> tuple[str, str]:
     """The fingerprints of an anchor without its head, and of its head."""
-    return trees.fingerprint({name: leaf for name, leaf in w.items() if name != "head"}), trees.fingerprint(w["head"])
+    body = {name: leaf for name, leaf in w.items() if name != "head"}
+    return trees.fingerprint(body), trees.fingerprint(w.get("head", {}))
