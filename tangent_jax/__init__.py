@@ -76,6 +76,6 @@ __all__ = [
     "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of", "noise_scale", "nonlinear",
     "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected",
     "read_component", "read_factors", "recovered_noise", "remove", "resnet_config", "run_openly", "save", "shards",
-    "show_progress", "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum", "write_component",
-    "write_factors",
+    "show_progress", "solve", "spent_together", "squared_error", "tangent", "vit_config", "weighted_sum",
+    "write_component", "write_factors",
 ]  # fmt: skip

@@ -68,8 +68,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
 def check_described(model: Model, path: Path) -> None:
     """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
     said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
-    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config")
-    told_apart = "family" in said and isinstance(config, dict) and config.get("jax") == settings.get("jax")
+    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
     require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
 

@@ -9,6 +9,7 @@ lowest; leaves that the head alone reads get the paths `head/...`. Each example 
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -42,19 +43,19 @@ class FunctionModel:
     """Functions without their weights, as a model of the protocol (models/protocol.py).
 
     functions       the stages below the head
-    head            the last, None for a dense layer of `classes` outputs, or none yet where classes is 0
     structure       of the caller's own tree, with its `leaves` in this order
     input_shapes    of one example, stage by stage
+    head            the last, None for a dense layer of `classes` outputs, or none yet where classes is 0
     dual            the closed form as the protocol has it, None for none
     """
 
     functions: tuple[Stage, ...]
-    head: Stage | None
-    classes: int
     structure: Any
     leaves: tuple[Leaf, ...]
     input_shapes: tuple[tuple[int, ...], ...]
-    preprocessing: Preprocessing | Arrays
+    preprocessing: Preprocessing | Arrays = Arrays("float32")  # noqa: RUF009
+    head: Stage | None = None
+    classes: int = 0
     dual: Any = None
 
     @property
@@ -182,7 +183,7 @@ def model_of(
     classes = 0 if head is None else shapes[-1][0]
     taken = Arrays(str(x.dtype)) if preprocessing is None else preprocessing
     structure, input_shapes = jax.tree.structure(w), tuple(shapes[: len(stages) + 1])
-    model = FunctionModel(tuple(stages), head, classes, structure, leaves, input_shapes, taken, dual)
+    model = FunctionModel(tuple(stages), structure, leaves, input_shapes, taken, head, classes, dual)
     return Pretrained(model, trees.nest({leaf.path: jnp.asarray(flat[leaf.name]) for leaf in leaves}), "functions")
 
 
@@ -232,7 +233,7 @@ def traced(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
 
     Raises: InputError for a function that fails, draws random numbers, or gives no array of floats "1 ...".
     """
-    for s, f in enumerate(functions):
+    for s, f in enumerate(map(partial, functions)):  # JAX traces one object once: code may be mended, or draw
         where = f"stage {s} of inputs {x.dtype} (b, {str(x.shape[1:])[1:]}"
         try:
             y = jax.eval_shape(f, w, x)
@@ -242,7 +243,8 @@ def traced(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
             raise
         except Exception as error:
             got = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}"
-            raise refusal("model_of", f"a function (w, x) for {where}", got) from error
+            do = "Look at its shapes; put a module that draws or keeps statistics into evaluation"
+            raise refusal("model_of", f"a function (w, x) for {where}", got, do) from error
         do = "Put dropout into evaluation: module.eval(), eqx.nn.inference_mode, deterministic=True"
         require(not drawn, "model_of", f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
         is_array = hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and y.shape[:1] == (1,)

@@ -76,7 +76,8 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
         return subset_of(model, "paths", kind)
     depth = model.stages - 2
     require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
-    whole_number("make_subset", "blocks", blocks, 0, depth)
+    if kind not in ("head", "everything"):
+        whole_number("make_subset", "blocks", blocks, 0, depth)
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
