@@ -36,6 +36,7 @@ RESNET, LORA, PAPER = (
     "tests/models/test_parametrize.py",
     "tests/experiments/test_paper.py",
 )
+FUNCTIONS = "tests/models/test_functions.py"
 FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
@@ -488,6 +489,24 @@ MUTATIONS = [
     M("tangent_jax/rules/cudnn.py", " and q.shape[-1] % 8 == 0", "", f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
     M("tangent_jax/rules/cudnn.py", "PartitionSpec(*operands[0].sharding.spec[:1])", "PartitionSpec()", f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
     M("experiments/shared/timing.py", "            rows[name] = failed(name, error)\n", "            raise\n", "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
+    # Functions of other frameworks
+    M("tangent_jax/models/functions.py", "return jax.vmap(alone)(x)", "flat = flat\n        for stage in run:\n            x = self.own_functions[stage](own, x)\n        return x", f"{FUNCTIONS}::test_an_example_is_alone_whatever_the_code_says"),
+    M("tangent_jax/models/functions.py", "{**dict.fromkeys(stage.read, s), **owner}", "{**owner, **dict.fromkeys(stage.read, s)}", f"{FUNCTIONS}::test_the_tangent_is_that_of_jvp_and_features_give_what_the_inputs_give"),
+    M("tangent_jax/models/functions.py", 'return {"programs": programs, ', "return {", f"{FUNCTIONS}::test_settings_are_programs_and_json_and_cached_rows_follow_them"),
+    M("tangent_jax/models/functions.py", "enumerate(map(partial, functions))", "enumerate(functions)", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "require(not drawn,", "require(True,", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "require(not unread,", "require(True,", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "    check_alone(functions, w, inputs, preprocessing)\n", "", f"{FUNCTIONS}::test_an_example_is_alone_whatever_the_code_says"),
+    M("tangent_jax/models/functions.py", 'return name if name.startswith("head/") else f"head/{name}"', "return name", f"{FUNCTIONS}::test_leaves_that_the_head_alone_reads_are_its_own_and_leave_under_their_own_names"),
+    M("tangent_jax/models/protocol.py", 'and not is_a(x.dtype, "inexact"):', "and False:", f"{FUNCTIONS}::test_token_ids_are_never_cast_to_floats"),
+    M("tangent_jax/models/protocol.py", "    if isinstance(inputs, Arrays):\n        if stage == 0:\n            return inputs.checked(x)\n    elif x.dtype", "    if x.dtype", f"{FUNCTIONS}::test_uint8_and_int8_ids_are_neither_images_nor_packed_rows"),
+    M("tangent_jax/models/features.py", 'good = good and (dtype.kind == "f" or', "good = good and (True or", f"{FUNCTIONS}::test_uint8_and_int8_ids_are_neither_images_nor_packed_rows"),
+    M("tangent_jax/models/features.py", "groups = self.targets if is_class else rank", "groups = self.targets", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
+    M("tangent_jax/models/predict.py", 'require(dual is not None, function,', "require(True, function,", f"{FUNCTIONS}::test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own"),
+    M("tangent_jax/models/parametrize.py", 'self.base.stage_of(f"{module}/kernel" if name in ("lora_a", "lora_b") else path)', "self.base.stage_of(path)", f"{FUNCTIONS}::test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own"),
+    M("tangent_jax/solver/problem.py", " and self.predict.model.dual is not None", "", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
+    M("tangent_jax/solver/jacobian.py", "back(unit)[0])(jnp.eye", "back(2 * unit)[0])(jnp.eye", f"{FUNCTIONS}::test_a_dual_that_is_given_serves_what_needs_a_closed_form"),
+    M("tangent_jax/components/exports.py", "        check_described(model, paths[0])\n", "        pass\n", f"{FUNCTIONS}::test_it_is_fitted_composed_stored_exported_and_told_from_other_programs"),
 ]  # fmt: skip
 
 
