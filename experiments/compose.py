@@ -11,6 +11,7 @@ greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "ful
 
 import copy
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ flags.DEFINE_list(
     "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
 )
 flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
-define(*SHARDED, *OPTIMUM, *FARM, "rank", **SHARDED_DEFAULTS, out="out/compose")
+define(*SHARDED, *OPTIMUM, *FARM, "rank", "head", **SHARDED_DEFAULTS, out="out/compose")
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -70,12 +71,13 @@ def main() -> None:
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
-            row[name] = method.accuracy(tj.compose(left(store)))
+            components, factors = method.components(store)
+            row[name] = method.accuracy(tj.compose(left(components)))
             for how in merges:
                 penalty = chosen_penalty(method, count, store, how)
-                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(store), tj.Factors(store), how, penalty))
+                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
                 penalties[f"{count}, {how}"] = penalty
-            row[f"{name}_single"] = float(np.mean([method.accuracy(store[part]) for part in store]))
+            row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
             if name == "soup":
                 row["greedy"] = greedy(method, store)
         table[f"{count}"] = row
@@ -157,10 +159,11 @@ def numbers_or_none(flag: str, kind: type) -> list:
     return numbers(flag, kind) if F[flag].value else []
 
 
-def left(store: tj.Store) -> dict[str, Tree]:
+def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
     """The components that --left leaves, in a seeded order; all by default."""
-    order = np.random.default_rng([F.seed, 9]).permutation(len(store))[: max(1, round(F.left * len(store)))]
-    return {name: store[name] for i, name in enumerate(store) if i in order}
+    count = len(components)
+    order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
+    return {name: components[name] for i, name in enumerate(components) if i in order}
 
 
 def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
@@ -176,8 +179,9 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         method = copy.copy(method).hold_out()
         store, on = method.store(method.divide(count), title_of(count, "taft"), factors=True), method.test
     tried = {}
+    components, factors = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = Merger(left(store), tj.Factors(store), how)
+        merger = Merger(left(components), factors, how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = fitted_beta(logits, None, on.targets)[1]
@@ -197,8 +201,9 @@ def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
     on = validation(method)
     on = method.train if on is None else on
-    chosen = tj.greedy_soup(store, lambda dw: method.accuracy(dw, on))
-    return method.accuracy(tj.compose({name: store[name] for name in chosen}))
+    components, _ = method.components(store)
+    chosen = tj.greedy_soup(components, lambda dw: method.accuracy(dw, on))
+    return method.accuracy(tj.compose({name: components[name] for name in chosen}))
 
 
 if __name__ == "__main__":

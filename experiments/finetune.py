@@ -15,7 +15,7 @@ from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAIN
 from tangent_jax.core import trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
-define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "seed", *OPTIMUM, *JOB, out="out/finetune")
+define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
 
 
 flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")
@@ -26,7 +26,7 @@ def main() -> None:
     dataset = setup.open_dataset(recipe.dataset)
     if F.plan:
         return plan.show(recipe, dataset)
-    predict = setup.predictor(recipe, len(dataset.classes))
+    predict = setup.predictor(recipe, dataset.classes)
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)
     train = setup.features(predict, dataset.train, "train inputs")
@@ -40,7 +40,7 @@ def main() -> None:
             folder=out / "checkpoints",
         )
     folders = (str(out.absolute()),)
-    origin = tj.make_provenance(predict, recipe).trained(
+    origin = tj.make_provenance(predict, recipe, dataset.classes).trained(
         train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
     )
     if F.factors:

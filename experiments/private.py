@@ -19,7 +19,7 @@ from tangent_jax.core import require
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", **PRIVATE)
-define("batch_size", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
+define("batch_size", "head", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
     "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
 )
@@ -60,7 +60,7 @@ def main() -> None:
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
-    predict = setup.predictor(recipe, len(dataset.classes))
+    predict = setup.predictor(recipe, dataset.classes)
     train = part_of(setup.features(predict, dataset.train, "train inputs"), F.part)
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len(train))
@@ -73,7 +73,8 @@ def main() -> None:
         fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
     spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
     folders = (str(out.absolute()),)
-    origin = tj.make_provenance(predict, recipe).trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
+    origin = tj.make_provenance(predict, recipe, dataset.classes)
+    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
     tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"

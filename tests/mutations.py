@@ -43,6 +43,10 @@ TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanis
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
 CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
+IDENTIFIERS, TARS, HUGGING, COLUMNS = (
+    f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
+)
+INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
 PLANS, LOG = "tests/components/test_plans.py", "tests/train/test_log.py"
 PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
@@ -235,7 +239,35 @@ MUTATIONS = [
       "tests/test_imports.py::test_no_message_of_the_library_names_a_flag"),
     M("tangent_jax/models/features.py", "return self.take(np.flatnonzero(~held)), self", "return self, self",
       "tests/models/test_features.py::test_what_is_held_out_of_train_is_not_in_it"),
-    M("tangent_jax/data/sources.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",
+    M(IDENTIFIERS, "{state.st_size} {state.st_ino} {state.st_mtime_ns} {state.st_ctime_ns}", "{state.st_size} {state.st_ino} {state.st_mtime_ns}",
+      f"{INDEX}::test_a_file_that_is_replaced_and_looks_as_before_is_read_again"),
+    M(IDENTIFIERS, "<= TICK * 10**9", "<= 0", f"{INDEX}::test_a_file_of_this_moment_is_not_kept"),
+    M(IDENTIFIERS, "                new[key] = identifier\n", "                pass\n",
+      f"{INDEX}::test_an_image_is_read_for_its_identifier_once_until_its_file_changes"),
+    M(IDENTIFIERS, 'f"{state}\\0{name}"', 'f"{state}"', f"{INDEX}::test_zips_and_rows_are_known_by_their_file"),
+    M("tangent_jax/data/sources.py", "content_identifier(content) == identifiers[i], f", "True, f",
+      f"{INDEX}::test_an_image_that_is_not_what_was_identified_is_not_decoded"),
+    M("tangent_jax/data/sources.py", "held.pop(identifiers[i], None)", "held.get(identifiers[i])",
+      f"{INDEX}::test_an_image_is_read_once_to_be_identified_and_decoded"),
+    M("tangent_jax/data/sources.py", "len(content) <= self.room and", "True and", f"{INDEX}::test_only_so_many_bytes_are_held"),
+    M("tangent_jax/data/sources.py", "        if \"_identifiers\" in vars(self):\n", "        if False:\n",
+      f"{INDEX}::test_an_image_is_read_once_to_be_identified_and_decoded"),
+    M("tangent_jax/models/features.py", "examples.read_identified(), examples.names", "examples.read, examples.names",
+      "tests/models/test_features.py::test_an_image_that_was_altered_since_it_was_identified_gives_no_row"),
+    M(TARS, "content.read(BLOCK) == bytes(BLOCK)", "True", f"{LAYOUTS}::test_tars_that_are_not_whole_are_refused"),
+    M(TARS, "member.size >= 0 and end <= size", "member.size >= 0", f"{LAYOUTS}::test_tars_that_are_not_whole_are_refused"),
+    M(TARS, 'keep({key: json', 'dict({key: json', f"{INDEX}::test_the_headers_of_a_tar_are_read_once_until_it_changes"),
+    M(TARS, "once = extension not in sample.images", "once = True", f"{LAYOUTS}::test_tars_that_are_not_whole_are_refused"),
+    M(HUGGING, "    column.validate(full=True)\n", "", f"{LAYOUTS}::test_offsets_that_lead_out_of_an_arrow_file_are_refused"),
+    M(HUGGING, "require(is_whole,", "require(True,", f"{LAYOUTS}::test_a_file_that_was_cut_off_is_refused_and_a_row_without_an_image_is_unreadable"),
+    M(HUGGING, "if path and times[path] == 1 else", "if path else", f"{LAYOUTS}::test_an_image_is_named_by_its_path_and_by_its_row_where_paths_are_alike"),
+    M(HUGGING, "sorted(wanted - present)", "[]", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
+    M(HUGGING, "require(size <= MOST_GROUP", "require(size", f"{LAYOUTS}::test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read"),
+    M(COLUMNS, "return label is None or label in (-1, \"\")", "return label is None", f"{LAYOUTS}::test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_out_and_said"),
+    M(HUGGING, " and class_names(own, label, file) == classes", "", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
+    M(COLUMNS, "len(fitting) == 1", "True", f"{LAYOUTS}::test_several_columns_that_fit_are_named_and_one_is_chosen"),
+    M(COLUMNS, "require(len(around) < 2", "require(True", f"{LAYOUTS}::test_files_that_do_not_belong_together_are_refused_by_name"),
+    M("tangent_jax/data/identifiers.py", "return hashlib.sha256(content).hexdigest()", "return hashlib.sha256(content[:64]).hexdigest()",
       "tests/data/test_folders.py::test_every_fifth_image_by_content_is_test"),
     M("tangent_jax/data/preprocessing.py", "crop: float = 0.9\n", "crop: float = 0.875\n",
       "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),

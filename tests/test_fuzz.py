@@ -1,19 +1,22 @@
 """Whatever lies in a file: read, or refused in one line. Any exception but InputError and OSError fails.
 
-Hypothesis writes zips, manifests, journals, ledgers, receipts and safetensors headers: whole ones with bytes changed,
-and JSON of every shape. A bounded time each.
+Hypothesis writes zips, manifests, parquet, arrow, tars, CSVs, journals, ledgers, receipts and safetensors headers:
+whole ones with bytes changed, and JSON of every shape. A bounded time each.
 """
 
 import io
 import json
 import os
 import re
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from data.layouts import FEATURES, as_parquet, as_saved, as_table, as_tar
 from helpers import origin, part
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -111,8 +114,8 @@ ITEMS = {"classes": ["a", "b"], "items": [[n, n.split("/")[0], int(n[-5] == "b")
 FOLDERS = zipped({f"{split}/{c}/1.png": PHOTO for split in ("train", "test") for c in "ab"})
 
 
-def read_dataset(path):
-    dataset = open_dataset(f"folder:{path}")
+def read_dataset(path, kind="folder"):
+    dataset = open_dataset(f"{kind}:{path}")
     for examples in dataset.splits.values():
         examples.identifiers()
         for i in range(len(examples)):
@@ -138,6 +141,63 @@ def test_manifests(folder, manifest):
     members = {name: PHOTO for name in NAMES} | {"manifest.json": json.dumps(manifest)}
     (folder / "m.zip").write_bytes(zipped(members, zipfile.ZIP_STORED))
     read(lambda: read_dataset(folder / "m.zip"))
+
+
+COLUMNS = {"image": [PHOTO, PHOTO + b" ", None, PHOTO + b"  "], "label": [0, 1, 1, None]}
+
+
+def lay_out(folder, suffix):
+    """Writes a whole train, which stays, and a test file, which is returned."""
+    for split in ("train", "test"):
+        if suffix == "arrow":
+            as_saved(folder / split, COLUMNS)
+        elif suffix == "parquet":
+            as_parquet(folder / f"{split}.parquet", COLUMNS)
+        else:
+            members = [(f"{i}.{end}", c) for i in range(2) for end, c in (("png", PHOTO), ("json", b'{"y": %d}' % i))]
+            as_tar(folder / f"{split}.tar", members)
+    return folder / {"arrow": "test/data-00000-of-00001.arrow"}.get(suffix, f"test.{suffix}")
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet", "tar"])
+@FUZZ
+@given(data=st.data())
+def test_files_of_many_images(folder, suffix, data):
+    file = folder / suffix
+    if not file.exists():
+        shutil.copy(lay_out(folder / f"d-{suffix}", suffix), file)
+    lay_out(folder / f"d-{suffix}", suffix).write_bytes(data.draw(damaged(file.read_bytes())))
+    read(lambda: read_dataset(folder / f"d-{suffix}", "wds" if suffix == "tar" else "hf"))
+
+
+@FUZZ
+@given(features=mutated({"info": {"features": FEATURES}}) | JSON, state=mutated({"_data_files": [{"filename": "a"}]}))
+def test_features_of_columns_and_lists_of_files(folder, features, state):
+    path = as_saved(folder / "one", COLUMNS) / "data-00000-of-00001.arrow"
+    table = as_table(COLUMNS).replace_schema_metadata({"huggingface": json.dumps(features)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    read(lambda: read_dataset(folder / "one", "hf"))
+    (folder / "one/state.json").write_text(json.dumps(state))
+    read(lambda: read_dataset(folder / "one", "hf"))
+
+
+@FUZZ
+@given(fields=mutated({"y": 1}) | JSON, name=st.text(max_size=9), label=st.binary(max_size=9))
+def test_members_of_tars(folder, fields, name, label):
+    members = [("a.png", PHOTO), ("a.json", json.dumps(fields).encode()), ("b.png", PHOTO), ("b.cls", label)]
+    as_tar(folder / "tars/train.tar", [*members, (f"{name}c.png".replace("\0", ""), PHOTO)])
+    read(lambda: read_dataset(folder / "tars", "wds"), lambda: read_dataset(f"{folder}/tars?label=y", "wds"))
+
+
+@FUZZ
+@given(text=damaged(b"path,label,split\n1.png,a,train\n1.png,b,train\n1.png,a,test\n"), where=st.text(max_size=20))
+def test_lists_and_specifications(folder, text, where):
+    (folder / "1.png").write_bytes(PHOTO)
+    (folder / "list.csv").write_bytes(text)
+    read(lambda: read_dataset(folder / "list.csv", "csv"))
+    for kind in ("hf", "wds", "csv"):
+        read(lambda kind=kind: open_dataset(f"{kind}:{folder}/nowhere/{where}"))
 
 
 @FUZZ

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from tangent_jax.components.recipe import SOLVERS
+from tangent_jax.components.recipe import HEADS, SOLVERS
 from tangent_jax.core import refusal, require
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
@@ -52,7 +52,11 @@ TABLE: dict[str, partial] = {
     "image_size": flag(
         "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
     ),
-    "dataset": flag("string", f"digits, folder:PATH (classes, or a zip), tfds:NAME[@DATA_DIR], {ARCHIVES}."),
+    "dataset": flag(
+        "string",
+        "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
+        f"csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], {ARCHIVES}.",
+    ),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
@@ -70,6 +74,7 @@ TABLE: dict[str, partial] = {
     "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
     "rank": flag("integer", "Of --subset=lora the rank, of adapter the width.", low=1),
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
+    "head": flag("enum", "A new head: drawn whole, or named: each class by its name, so that heads join.", HEADS),
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
     "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),

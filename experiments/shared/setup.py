@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tangent_jax as tj
@@ -22,13 +23,15 @@ def recipe(**changes: Any) -> tj.Recipe:
 @functools.cache
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""
-    dataset = tj.open_dataset(spec)
-    for line in (*dataset.remarks, *dataset.copies()):
+    with tj.show_progress(f"reading {spec}"):
+        dataset = tj.open_dataset(spec)
+        lines = (*dataset.remarks, *dataset.copies())
+    for line in lines:
         print(f"{dataset.name}: {line}", file=sys.stderr)
     return dataset
 
 
-def predictor(recipe: tj.Recipe, classes: int) -> tj.Predictor:
+def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, pretrained(recipe.weights))
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from experiments.shared.flags import F
 from tangent_jax.components.apart import fit_apart, group_shards
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
+from tangent_jax.models.heads import classes_in, widened
 
 
 class Method:
@@ -26,7 +27,7 @@ class Method:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_dataset(F.dataset)
-        self.predict = setup.predictor(self.recipe, len(self.dataset.classes))
+        self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
         self.is_held_out = False
@@ -68,13 +69,22 @@ class Method:
         `only`: the groups that are trained, None for all.
         """
         store = tj.Store(self.path(title))
-        title, owners = f"{self.dataset.name} {self.name}", tj.shards.read_owners(F.owners) if F.owners else None
-        tj.fill(store, self.predict, self.train, self.recipe, rows, title, factors, owners, F.at_once, only)
+        owners = tj.shards.read_owners(F.owners) if F.owners else None
+        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
+        tj.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
         return store
+
+    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.Curvature]]:
+        """(components, factors) of a store, as of the classes of the data set."""
+        if self.recipe.head == "drawn":
+            return store, tj.Factors(store)
+        joined = tj.join(store, self.predict, self.dataset.classes)
+        return joined.components, joined.factors
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
+        words += ["named"] * (self.recipe.head == "named")
         return expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
@@ -92,9 +102,13 @@ class Method:
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
-        """Trains one model for each entry of `rows`, all as one program, and stores none."""
+        """Trains one model for each entry of `rows`, and stores none."""
+        data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            return [*fit_apart(self.predict, features or self.train, self.recipe, rows, F.at_once).values()]
+            fitted = fit_apart(self.predict, data, self.recipe, rows, F.at_once, classes)
+        own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
+        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
         """The accuracy on the test images, or on other features."""

@@ -15,10 +15,11 @@ from tangent_jax.components.provenance import Provenance, check_same, make_prove
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
-from tangent_jax.core import Tree, placement, require, show_progress
+from tangent_jax.core import Tree, placement, require, show_progress, trees
 from tangent_jax.data.shards import owners_of
-from tangent_jax.data.sources import Examples
+from tangent_jax.data.sources import Dataset
 from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.heads import classes_in, head_of, relabelled, restricted
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
@@ -36,9 +37,16 @@ Rows = Mapping[str, np.ndarray]
 
 
 def fit_apart(
-    predict: Predictor, features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE
-) -> dict[str, Fitted]:
-    """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn."""
+    predict: Predictor, features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE,
+    classes: Sequence[str] = (),
+) -> dict[str, Fitted]:  # fmt: skip
+    """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn.
+
+    So are those of a named head, each of the `classes` that it has images of.
+    """
+    if recipe.head == "named":
+        parts = {name: own_head(predict, features.take(rows), recipe, classes) for name, rows in shards.items()}
+        return {name: recipe.named(name).fit(*own) for name, own in parts.items()}
     if recipe.solver == "optimum":
         return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
     runs = runs_of(features, recipe, shards)
@@ -53,12 +61,13 @@ def runs_of(features: Features, recipe: Recipe, shards: Rows) -> list[Batches]:
 
 
 def group_shards(features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE) -> list[list[str]]:
-    """The names of the shards of each group that trains as one program; optima are found one by one.
+    """The names of the shards of each group that trains as one program.
 
+    Optima, and heads of their own classes, are trained one by one.
     Guarantees: decided by all shards and `at_once`, not by which of them are trained already nor by whom: a component
                 has the same bits whichever process trains its group, on one kind of device.
     """
-    if recipe.solver == "optimum":
+    if recipe.solver == "optimum" or recipe.head == "named":
         return [[name] for name in shards]
     names = [*shards]
     return [[names[s] for s in members] for members in groups(runs_of(features, recipe, shards), at_once)]
@@ -76,9 +85,18 @@ class Filling:
     factors: bool
     anchor: Provenance
 
+    def own(self, name: str) -> tuple[Predictor, Features]:
+        """The predictor and the features of a shard: with a named head of the classes that it has images of."""
+        return own_head(self.predict, self.features.take(self.shards[name]), self.recipe, self.anchor.classes)
+
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
         here = dataclasses.replace(self.anchor, recipe=self.recipe.named(name))
+        if self.recipe.head == "named":
+            classes = classes_in(self.features.take(self.shards[name]), self.anchor.classes)
+            head = trees.fingerprint(head_of(self.predict.w, self.anchor.classes, classes))
+            config = {**here.config, "classes": len(classes)}
+            here = dataclasses.replace(here, classes=classes, head=head, config=config)
         return here.trained(self.features.take(self.shards[name]), seconds)
 
     def stale(self) -> list[str]:
@@ -102,11 +120,11 @@ class Filling:
         if not missing:
             return
         together = {name: self.shards[name] for name in group if name in self.shards}
-        fits = fit_apart(self.predict, self.features, self.recipe, together, at_once)
+        fits = fit_apart(self.predict, self.features, self.recipe, together, at_once, self.anchor.classes)
         for name in missing:
-            dw, features = fits[name].dw, self.features.take(self.shards[name])
+            dw, (predict, features) = fits[name].dw, self.own(name)
             origin = dataclasses.replace(self.origin(name, fits[name].seconds), certificate=fits[name].certificate)
-            own = factors_of(self.predict, features, self.recipe, dw) if self.factors else None
+            own = factors_of(predict, features, self.recipe, dw) if self.factors else None
             placement.in_writer(partial(self.store.add, name, jax.tree.map(np.asarray, dw), origin, own))
 
     def mirror(self) -> None:
@@ -130,13 +148,15 @@ def fill(
     features: Features,
     recipe: Recipe,
     shards: Rows,
-    title: str,
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
     at_once: int = AT_ONCE,
     only: Container[int] | None = None,
+    classes: Sequence[str] = (),
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
+
+    `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
 
     `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
     owner's can be removed. `only`: the numbers of the groups (`group_shards`) that this process trains, None for all.
@@ -148,7 +168,9 @@ def fill(
     """
     names = [name for _, name in features.examples]
     said = zip(names, owners_of(names, owners or {}), strict=True)
-    anchor = dataclasses.replace(make_provenance(predict), owners={name: owner for name, owner in said if owner})
+    require(classes or recipe.head == "drawn", "fill", f"classes by name for a {recipe.head} head", "none")
+    anchor = make_provenance(predict, classes=classes)
+    anchor = dataclasses.replace(anchor, owners={name: owner for name, owner in said if owner})
     foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
     do = "Choose another folder for the stores"
     require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
@@ -158,7 +180,7 @@ def fill(
     placement.in_writer(partial(discard_stale, filling, claims))
     for number, group in enumerate(grouped):
         if (only is None or number in only) and filling.missing(group):
-            with ExitStack() as held, show_progress(f"{title} group {number + 1} of {len(grouped)}"):
+            with ExitStack() as held, show_progress(f"{store.root.name} group {number + 1} of {len(grouped)}"):
                 placement.in_writer(partial(claim, claims, grouped, number, held))
                 filling.train(group, at_once)
     filling.mirror()
@@ -177,6 +199,16 @@ def claim(claims: Claims, grouped: Sequence[Sequence[str]], number: int, held: E
     """Claims a group until `held` is closed."""
     claims.write_groups(grouped)
     held.enter_context(claims.claimed(number))
+
+
+def own_head(
+    predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
+) -> tuple[Predictor, Features]:
+    """(predictor, features) of a component: where its head is named, of the classes that it has images of."""
+    if recipe.head == "drawn":
+        return predict, features
+    own = classes_in(features, classes)
+    return restricted(predict, classes, own), relabelled(features, classes, own)
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
@@ -207,7 +239,7 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     recipe = origin.recipe
     require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
     assert recipe is not None
-    predict = recipe.predictor(origin.config["classes"], load(weights or recipe.weights))
+    predict = recipe.predictor(origin.classes or origin.config["classes"], load(weights or recipe.weights))
     check_same(f"predictor_of, {name}", origin, make_provenance(predict))
     return predict
 
@@ -226,12 +258,13 @@ class Retrained(NamedTuple):
 
 
 def retrain(
-    store: Store, name: str, gone: set[str], images: Callable[[str], Examples], warm: bool, cache: Cache | None,
+    store: Store, name: str, gone: set[str], data: Callable[[str], Dataset], warm: bool, cache: Cache | None,
     weights: str | None,
 ) -> Retrained:  # fmt: skip
     """A component trained again from its recipe, without its rows of the content identifiers `gone`.
 
-    Args:   images: opens the images of a data set; warm: begins the search for a new optimum at the old one, which
+    A class of a named head of which no image is left goes too.
+    Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
             takes fewer passes than from zero.
     Raises: InputError where the images that are left are no longer in the data set.
     """
@@ -239,7 +272,8 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    train = images(recipe.dataset)
+    dataset = data(recipe.dataset)
+    train = dataset.train
     row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True))}
     there = sum(pair in row_of for pair in remaining)
     expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
@@ -247,8 +281,16 @@ def retrain(
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(np.array(rows)), cache)
+    start = jax.tree.map(np.array, store[name])
+    if recipe.head == "named":
+        left = relabelled(left, dataset.classes, origin.classes)
+        classes = classes_in(left, origin.classes)
+        start = {**start, "head": head_of(start, origin.classes, classes)} if "head" in start else start
+        predict, left = own_head(predict, left, recipe, origin.classes)
+        head = make_provenance(predict, recipe, classes)
+        origin = dataclasses.replace(origin, classes=classes, head=head.head, config=head.config)
     if recipe.solver == "optimum" and origin.total_penalty:
-        start = jax.tree.map(np.array, store[name]) if warm else None
+        start = start if warm else None
         new = solved_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):

@@ -3,9 +3,11 @@
 input/PATH, signal/PATH   A and G of a kernel        block/PATH   of a gain or bias        weight   N
 """
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,3 +57,36 @@ def read_factors(path: Path) -> Curvature:
 def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
     """True where the factors are of these leaves."""
     return {*factors.kernels, *factors.blocks} <= {*paths}
+
+
+def widened_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
+    """The factors of a component of `own` classes under a square loss, as of one of all `classes`.
+
+    Its Hessian is 2 / C for each class, so that signals of the body shrink by own / all, and those of the head are the
+    same for every class. The mean over its classes stands for alpha, which only a true class has.
+    """
+    if tuple(classes) == tuple(own):
+        return dataclasses.replace(factors, anchor="")
+    less, count = len(own) / len(classes), len(classes)
+
+    def signals(path: str, g: Any) -> np.ndarray:
+        g = np.asarray(g, np.float64) * less
+        return isotropic(g, count) if path.startswith("head/") else g
+
+    kernels = {path: (a, signals(path, g)) for path, (a, g) in factors.kernels.items()}
+    blocks = {path: signals(path, block) for path, block in factors.blocks.items()}
+    return Curvature(kernels, blocks, factors.count, factors.layouts)
+
+
+def isotropic(g: np.ndarray, count: int) -> np.ndarray:
+    """The mean of the diagonal of "1 c c" times the unit matrix of `count` classes, "1 count count"."""
+    return np.mean(np.diagonal(g, axis1=1, axis2=2), -1)[:, None, None] * np.eye(count)
+
+
+def body_factors(factors: Curvature) -> Curvature:
+    """The factors of the leaves below the head, at the anchor without its head."""
+    kernels = {path: pair for path, pair in factors.kernels.items() if not path.startswith("head/")}
+    blocks = {path: block for path, block in factors.blocks.items() if not path.startswith("head/")}
+    layouts = tuple((path, own) for path, own in factors.layouts if path in kernels)
+    anchor = factors.anchor[: len(factors.anchor) // 2]  # two fingerprints of one length: the anchor's, the head's
+    return Curvature(kernels, blocks, factors.count, layouts, anchor)

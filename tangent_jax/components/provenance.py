@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -13,8 +14,8 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
-SUMMED = ("method", "config", "head", "anchor", "subset")
-"""Fields in which components must agree to be summed."""
+SUMMED = ("method", "config", "anchor", "subset", "classes", "head")
+"""Fields in which components must agree to be summed; `classes` where both say them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Provenance:
     it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
     run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
     `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
-    `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known.
+    `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
+    `classes`: the names of its outputs, () where unknown.
     """
 
     method: str
@@ -47,6 +49,7 @@ class Provenance:
     total_penalty: float | None = None
     certificate: float | None = None
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
     def trained(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
@@ -77,27 +80,56 @@ class Provenance:
         return typed(cls, fields, "Provenance", where)
 
 
-def make_provenance(predict: Predictor, recipe: Recipe | None = None) -> Provenance:
-    """The provenance of components of this predictor; `trained` adds the examples. The anchor is hashed here, once."""
-    anchor, head = fingerprints(predict.w)
-    return Provenance(predict.method, predict.model.settings, head, anchor, predict.subset.paths, recipe=recipe)
+def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
+    """The provenance of components of this predictor, whose outputs are these classes; `trained` adds the examples.
+
+    The anchor is hashed here, once.
+    """
+    (anchor, head), model = fingerprints(predict.w), predict.model
+    do = "Pass the names of the outputs"
+    require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
+    return Provenance(
+        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, classes=tuple(classes)
+    )
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:
     """Raises InputError naming the first field in which two components differ and so cannot be summed."""
-    for field in SUMMED:
+    check_fields(function, here, new, SUMMED)
+
+
+def check_one_body(function: str, here: Provenance, new: Provenance) -> None:
+    """Raises InputError naming the first field in which two components differ and so their bodies cannot be summed.
+
+    Their heads may be of other classes, where both say which; a head of the same classes must be the same.
+    """
+    is_own = bool(here.classes and new.classes) and here.classes != new.classes
+    check_fields(function, here, new, SUMMED[:4] if is_own else SUMMED)
+
+
+def check_fields(function: str, here: Provenance, new: Provenance, fields: Sequence[str]) -> None:
+    """Raises InputError naming the first of these fields in which two components differ."""
+    for field in fields:
         first, second = getattr(here, field), getattr(new, field)
         if field == "config":
-            for name in sorted({*first, *second}):
+            for name in sorted({*first, *second} - ({"classes"} if "head" not in fields else set())):
                 same(function, f"config.{name}", first.get(name), second.get(name))
         elif field == "subset":
             differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
-        else:
+        elif field != "classes" or (first and second):
             same(function, field, first, second)
+
+
+def have_own_heads(origins: Iterable[Provenance]) -> bool:
+    """True where not all of the components have one head: then their bodies alone are summed."""
+    origins = [*origins]
+    return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:
     """Raises InputError naming the field where two components have different values of it."""
     do = "Components are summed only at one anchor, configuration and subset"
+    if field == "classes":
+        first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
     require(first == second, function, f"{field} {first}", second, do)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, projected
 
 SOLVERS = ("adam", "optimum")
+HEADS = ("drawn", "named")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Recipe:
     weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head alone; `kind` and
     `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the width of adapters;
     `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
+    shard has those classes that it has images of).
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
@@ -65,11 +69,13 @@ class Recipe:
     certificate: float = 0.01
     passes: int = 100
     radius: float | None = None
+    head: str = "drawn"
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
         self.objective()
         self.optimizer()
+        require(self.head in HEADS, "Recipe", f"head in {', '.join(HEADS)}", self.head)
         require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
         free = self.solver == "adam" or self.radius is None
         require(free, "Recipe", "no radius for solver optimum", self.radius)
@@ -90,16 +96,20 @@ class Recipe:
         own = adam(self.learning_rate)
         return own if self.radius is None else projected(own, self.radius)
 
-    def predictor(self, classes: int, pretrained: Pretrained | None = None) -> Predictor:
+    def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor: new head, new class token and reset as they are asked for.
 
-        Args:   pretrained: the weights, where they are loaded already.
+        Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
+                loaded already.
         """
+        fits = self.head == "drawn" or not isinstance(classes, int)
+        require(fits, "Recipe", f"classes by name for a {self.head} head", classes, "Pass the names")
         pretrained = load(self.weights) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.resized(self.image_size)
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
-        pretrained = pretrained.with_head(classes, head)
+        drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
+        pretrained = pretrained.with_head(drawn, head)
         kind, fc = ("head" if self.method == "fc" else self.kind), self.method == "fc"
         if self.new_class_token and not fc:
             pretrained = pretrained.with_class_token(self.blocks, token)

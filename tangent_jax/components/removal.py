@@ -16,7 +16,7 @@ from typing import Any
 from tangent_jax.components import sums
 from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import erase_traces
-from tangent_jax.components.provenance import Provenance, check_same
+from tangent_jax.components.provenance import Provenance, check_one_body, have_own_heads
 from tangent_jax.components.receipts import Receipt, Traces, receipt_text
 from tangent_jax.components.state import hidden
 from tangent_jax.components.store import Store, check_component
@@ -25,6 +25,7 @@ from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
+from tangent_jax.models.heads import body
 
 WAYS = ("drop", "retrain", "exact")
 
@@ -182,10 +183,10 @@ def remove(
     require(plan.components, "remove", "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
-    images, retrained = functools.cache(lambda spec: open_dataset(spec).train), {}
+    data, retrained = functools.cache(open_dataset), {}
     for name, holding in plan.components.items():
         if how != "drop" and holding.left:
-            retrained[name] = retrain(store, name, {*plan.identifiers}, images, how == "exact", cache, weights)
+            retrained[name] = retrain(store, name, {*plan.identifiers}, data, how == "exact", cache, weights)
     check_retrained(store, plan, retrained)
     traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else cache.folders)
     return commit(store, plan, retrained, traces)
@@ -207,7 +208,7 @@ def check_fits(store: Store, plan: RemovalPlan) -> None:
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
     """Raises InputError for what cannot take a component's place, or would leave what must go."""
     for name, new in retrained.items():
-        check_same("remove", store.provenance(name), new.provenance)
+        check_one_body("remove", store.provenance(name), new.provenance)
         check_component(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         require(not left, "remove", f"{name} retrained without what is removed", sorted(left)[:1])
@@ -225,7 +226,9 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             added[name] = store.write("components", new.dw, new.provenance)
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
-        terms = (store.checked(store.file("components", now[name]), now[name]) for name in sorted(now))
+        origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
+        shown = body if have_own_heads(origins) else dict
+        terms = (shown(store.checked(store.file("components", now[name]), now[name])) for name in sorted(now))
         composed = store.write("composed", sums.mean(terms, len(now))) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(

@@ -16,13 +16,16 @@ import numpy as np
 
 from tangent_jax.components import sums
 from tangent_jax.components.disk import CLAIMS, MARKS, Disk, Factors
+from tangent_jax.components.factors import body_factors
 from tangent_jax.components.files import read_component, read_metadata
 from tangent_jax.components.merge import merge
-from tangent_jax.components.provenance import Provenance, check_same
+from tangent_jax.components.provenance import Provenance, check_one_body, check_same, have_own_heads
 from tangent_jax.components.receipts import check_spelling, read_receipt
 from tangent_jax.components.state import hidden
+from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import file_fingerprint, fingerprint
+from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.solver.curvature import Curvature
 
@@ -83,12 +86,13 @@ class Store(Disk, Mapping[str, Tree]):
         check_spelling(name)
         with self.using(change=True):
             require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
+            self.check_fits(provenance)
+            check_component(dw, provenance)
             first = min(self, default=None)
             if first is not None:
-                check_same("Store.add", self.provenance(first), provenance)
-            check_component(dw, provenance)
-            if first is not None:
-                check_shapes(dw, read_component(self.path(first), check=False)[0])
+                other = read_component(self.path(first), check=False)[0]
+                same_head = provenance.head == self.provenance(first).head
+                check_shapes(*((dw, other) if same_head else (body(dw), body(other))))
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
@@ -115,6 +119,27 @@ class Store(Disk, Mapping[str, Tree]):
             self.add(name, other[name], other.provenance(name), own)
         return missing
 
+    def check_fits(self, provenance: Provenance) -> None:
+        """Raises InputError for a component of another body, or of another head for classes that are here already."""
+        first = min(self, default=None)
+        if first is not None:
+            here = self.provenance(first)
+            check_one_body("Store.add", here, provenance)
+            if provenance.classes and here.head != provenance.head:
+                for other in (self.provenance(name) for name in self):
+                    if other.classes == provenance.classes:
+                        check_same("Store.add", other, provenance)
+
+    @property
+    def summands(self) -> Mapping[str, Tree]:
+        """The components as they are summed: their bodies alone where they have heads of their own."""
+        return Mapped(self, lambda _, dw: body(dw)) if self.has_own_heads else self
+
+    @property
+    def has_own_heads(self) -> bool:
+        """True where not all components have one head, so that their bodies alone are summed."""
+        return have_own_heads(self.provenance(name) for name in self)
+
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.examples if self.state.has_forgotten(i)]
@@ -126,6 +151,7 @@ class Store(Disk, Mapping[str, Tree]):
     ) -> Tree:
         """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
 
+        Of components with heads of their own the bodies are composed, without heads (`join` has those).
         Args:       how, penalty: as `merge`; every component must have its factors then.
         Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
         """
@@ -138,7 +164,10 @@ class Store(Disk, Mapping[str, Tree]):
             self.path(name)
         require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
         names = sorted(coefficients or self.state.components)
-        dw = sums.compose(self, coefficients or None) if how == "mean" else merge(self, Factors(self), how, penalty)
+        summands, factors = self.summands, Factors(self)
+        if summands is not self:
+            factors = Mapped(factors, lambda _, own: body_factors(own))
+        dw = sums.compose(summands, coefficients or None) if how == "mean" else merge(summands, factors, how, penalty)
         cost = self.spent(names)
         line = {"op": "compose", "names": names, "weighted": coefficients}
         line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
@@ -211,7 +240,7 @@ class Store(Disk, Mapping[str, Tree]):
             removed = {*receipt.removed.values()}
             wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held
-            if unchanged and trees.fingerprint(sums.compose(self)) != receipt.composed_after:
+            if unchanged and trees.fingerprint(sums.compose(self.summands)) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong
 

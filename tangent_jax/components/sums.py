@@ -7,7 +7,7 @@ components' tangent outputs. Removal re-sums the survivors, as subtraction round
 components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,3 +103,19 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
 def shapes_of(tree: Tree) -> tuple:
     """(the structure of a tree, the shapes of its leaves): equal for components that can be summed."""
     return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
+
+
+class Mapped(Mapping[str, Any]):
+    """A mapping whose values are function(name, value) of another's, computed as they are asked for."""
+
+    def __init__(self, source: Mapping[str, Any], function: Callable[[str, Any], Any]) -> None:
+        self.source, self.function = source, function
+
+    def __getitem__(self, name: str) -> Any:
+        return self.function(name, self.source[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.source)
+
+    def __len__(self) -> int:
+        return len(self.source)

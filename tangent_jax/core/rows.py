@@ -33,12 +33,14 @@ class Rows:
 
 
 class Parts:
-    """The rows of several arrays "k ...", one after another, as one array "n ..."; all but the last are as long."""
+    """The rows of several arrays "k ...", one after another, as one array "n ..."."""
 
-    def __init__(self, parts: Sequence[np.ndarray]) -> None:
-        self.parts, self.length = parts, len(parts[0])  # plain arrays: a row of a memmap costs more than its bytes
-        self.shape, self.dtype = (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype
-        self.ndim, self.nbytes = parts[0].ndim, sum(part.nbytes for part in parts)
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts  # plain arrays where they can be: a row of a memmap costs more than its bytes
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.starts = self.ends - [len(part) for part in parts]
+        self.shape, self.dtype = (int(self.ends[-1]), *parts[0].shape[1:]), parts[0].dtype
+        self.ndim, self.nbytes = len(self.shape), sum(part.nbytes for part in parts)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -47,18 +49,21 @@ class Parts:
         first, *rest = index if isinstance(index, tuple) else (index,)
         if isinstance(first, slice):
             first = range(*first.indices(len(self)))
-            part, start = divmod(first.start, self.length)
-            if first and first.step > 0 and first[-1] // self.length == part:  # in one part: nothing is copied
+            part = int(np.searchsorted(self.ends, first.start, "right"))
+            if first and first.step > 0 and first[-1] < self.ends[part]:  # in one part: nothing is copied
+                start = int(first.start - self.starts[part])
                 return self.parts[part][(slice(start, start + len(first) * first.step, first.step), *rest)]
         rows = np.asarray(first)
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(int)
         if rows.size and not (-len(self) <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"rows {rows.min()}..{rows.max()} of {len(self)}")
-        where, inside = (numbers.ravel().tolist() for numbers in np.divmod(rows % max(1, len(self)), self.length))
+        flat = rows.ravel() % max(1, len(self))
+        where = np.searchsorted(self.ends, flat, "right")
+        inside = (flat - self.starts[where]).tolist()
         if rows.ndim == 0:
-            return self.parts[where[0]][(inside[0], *rest)]
+            return self.parts[int(where[0])][(inside[0], *rest)]
         picked = np.empty((rows.size, *self.shape[1:]), self.dtype)
-        for i, (part, row) in enumerate(zip(where, inside, strict=True)):
+        for i, (part, row) in enumerate(zip(where.tolist(), inside, strict=True)):
             picked[i] = self.parts[part][row]
         return picked.reshape(*rows.shape, *self.shape[1:])[(*[slice(None)] * rows.ndim, *rest)]
 

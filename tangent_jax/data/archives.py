@@ -21,7 +21,8 @@ from scipy.io import loadmat
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.records import read_lines
-from tangent_jax.data.sources import SUFFIXES, Dataset, content_identifier, files
+from tangent_jax.data.identifiers import content_identifier
+from tangent_jax.data.sources import SUFFIXES, Dataset, files
 
 
 def locate(path: Path, *markers: str) -> Path:

@@ -49,7 +49,8 @@ def folder(where: str) -> Dataset:
 
     def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
         members = tuple(names)
-        return Examples(members, np.fromiter(labels, np.int32), partial(read_nth, archive, members))
+        read = partial(read_nth, archive, members)
+        return Examples(members, np.fromiter(labels, np.int32), read, lambda i: path)
 
     if "manifest.json" in names:
         content = read_member(archive, "manifest.json")

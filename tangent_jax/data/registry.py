@@ -4,24 +4,27 @@ import os
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.data.archives import ARCHIVES, SPLITS
+from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
+from tangent_jax.data.hugging_face import hugging_face
 from tangent_jax.data.sources import Dataset, digits, existing, tfds
+from tangent_jax.data.tars import tars
 
-KNOWN = "digits, folder:PATH, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
+KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 
 
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set that a specification names.
 
-    Args:   spec: digits, folder:PATH, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or ARCHIVE:PATH@SPLIT for an archive with
-            several official splits; sources.py, folders.py and archives.py list the files that each needs.
+    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
+            ARCHIVE:PATH@SPLIT for an archive with several official splits; docs/data.md lists the files of each.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
     kind, _, where = os.fspath(spec).partition(":")
     if kind == "digits":
         return digits()
-    openers = {"folder": folder, "tfds": tfds}
+    openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}
     require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
     if kind in openers:
         return openers[kind](where)

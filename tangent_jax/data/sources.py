@@ -2,12 +2,12 @@
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             a folder or a zip (folders.py)
+hf:, wds:, csv:PATH     Hugging Face files, tars, a CSV (hugging_face.py, tars.py, csv_file.py)
 tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
 """
 
 import dataclasses
 import functools
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,18 +18,41 @@ import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.files import expanded
+from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
 MOST_BYTES = 1 << 28  # of one encoded image
+MOST_HELD = 1 << 28  # bytes of images that a split holds
+
+
+class Held(dict):
+    """Images by identifier, from the read that identified them until they are decoded; another process has none."""
+
+    room = MOST_HELD
+
+    def hold(self, identifier: str, content: bytes | np.ndarray) -> None:
+        """Holds an image while there is room."""
+        if isinstance(content, bytes) and len(content) <= self.room and identifier not in self:
+            self.room -= len(content)
+            self[identifier] = content
+
+    def __reduce__(self) -> tuple:
+        return Held, ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array."""
+    """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array.
+
+    `where(i)`: the path of the file that holds example i, by whose state its content identifier is kept. An image that
+    was read to be identified is `held`, within bounds, so that it is not read again to be decoded.
+    """
 
     names: tuple[str, ...]
     labels: np.ndarray
     read: Callable[[int], bytes | np.ndarray]
+    where: Callable[[int], Path] | None = None
+    held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -37,21 +60,35 @@ class Examples:
     def take(self, rows: np.ndarray) -> "Examples":
         """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
-        return Examples(tuple(self.names[i] for i in rows), self.labels[rows], partial(read_at, self.read, rows))
+        where = self.where and partial(read_at, self.where, rows)
+        names, read = tuple(self.names[i] for i in rows), partial(read_at, self.read, rows)
+        part = Examples(names, self.labels[rows], read, where, self.held)
+        if "_identifiers" in vars(self):
+            vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
+        return part
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, whatever its name."""
         return self._identifiers
 
+    def read_identified(self) -> Callable[[int], bytes | np.ndarray]:
+        """`read`, which raises InputError for an example that is not, or no longer, what `identifiers` says."""
+        return partial(read_checked, self.read, self.held, self.names, self.identifiers())
+
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
-        return tuple(self._identifier(i) for i in range(len(self)))
+        pairs = zip(self.names, identify(self.names, self._identifier, self.where), strict=True)
+        # an unreadable one is identified by its name, and reported where it is decoded
+        return tuple(i or content_identifier(f"unreadable {n}".encode(errors="surrogateescape")) for n, i in pairs)
 
-    def _identifier(self, i: int) -> str:
+    def _identifier(self, i: int) -> str | None:
         try:
-            return content_identifier(self.read(i))
-        except InputError:  # unreadable: identified by its name, and reported where it is decoded
-            return content_identifier(f"unreadable {self.names[i]}".encode(errors="surrogateescape"))
+            content = self.read(i)
+        except InputError:
+            return None
+        identifier = content_identifier(content)
+        self.held.hold(identifier, content)
+        return identifier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +149,6 @@ class Dataset:
             require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
-def content_identifier(content: bytes | np.ndarray) -> str:
-    """SHA-256 (hex) of encoded bytes, or of an array's shape and bytes."""
-    if isinstance(content, np.ndarray):
-        content = str(content.shape).encode() + np.ascontiguousarray(content).tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
 def existing(where: str) -> Path:
     """The path of a file or folder that exists; InputError for another."""
     path = expanded("open_dataset", where)
@@ -148,12 +178,13 @@ def digits() -> Dataset:
 def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
     """Examples that are files under `root`."""
     members = tuple(names)
-    return Examples(members, np.fromiter(labels, np.int32), partial(read_file, root, members))
+    read, where = partial(read_file, root, members), partial(path_of, root, members)
+    return Examples(members, np.fromiter(labels, np.int32), read, where)
 
 
 def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of the file of member `i` under `root`."""
-    path = root / members[i]
+    path = path_of(root, members, i)
     try:
         check_size(path.stat().st_size, path)
         return path.read_bytes()
@@ -161,9 +192,28 @@ def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
         raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
 
-def read_at(read: Callable[[int], bytes | np.ndarray], rows: np.ndarray, i: int) -> bytes | np.ndarray:
-    """The content of the row `rows[i]`."""
+def path_of(root: Path, members: tuple[str, ...], i: int) -> Path:
+    """The path of the file of member `i` under `root`."""
+    return root / members[i]
+
+
+def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:
+    """The content, or the path, of the row `rows[i]`."""
     return read(int(rows[i]))
+
+
+def read_checked(
+    read: Callable[[int], bytes | np.ndarray], held: Held, names: tuple[str, ...], identifiers: tuple[str, ...], i: int
+) -> bytes | np.ndarray:
+    """The content of row `i` that its identifier names: held, and then let go, or read and compared."""
+    content = held.pop(identifiers[i], None)
+    if content is not None:
+        held.room += len(content)
+        return content
+    content = read(i)
+    good, do = content_identifier(content) == identifiers[i], f"Run again; if it stays, delete {INDEX}"
+    require(good, "decode", f"the image {names[i]} as it was identified", "other bytes: it was altered since", do)
+    return content
 
 
 def check_size(size: int, name: object) -> None:

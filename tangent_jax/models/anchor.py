@@ -4,9 +4,14 @@ A new head, reset blocks (PT=F), a new class token (CLS=T), adapters, low-rank f
 """
 
 import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require, trees, whole_number
@@ -35,12 +40,20 @@ class Pretrained:
             got = f"shape {actual}" if path in w else "none"
             require(shape == actual, "Pretrained", f"{wanted}, as the model has it", got)
 
-    def with_head(self, classes: int, key: Array) -> "Pretrained":
-        """The model with a freshly drawn head of `classes` outputs, 1 for a number; its other leaves stay."""
-        classes = whole_number("with_head", "classes", classes, 1, 1 << 20)
-        model = self.model.with_classes(classes)
-        head = [path for path in model.shapes() if path.startswith("head/")]
-        return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head, key)})
+    def with_head(self, classes: int | Sequence[str], key: Array) -> "Pretrained":
+        """The model with a freshly drawn head; its other leaves stay.
+
+        Args:       classes: the number of outputs, 1 for a number; or the names of the classes. Then each is drawn by
+                    its name: in heads of other classes, in any order, it has the same numbers.
+        """
+        if isinstance(classes, int | np.integer):
+            model = self.model.with_classes(whole_number("with_head", "classes", int(classes), 1, 1 << 20))
+            return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
+        names = check_classes("with_head", classes)
+        single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
+        columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
+        head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
+        return dataclasses.replace(self, model=self.model.with_classes(len(names)), w={**self.w, "head": head})
 
     def with_class_token(self, blocks: int, key: Array) -> "Pretrained":
         """CLS=T: a new class token, N(0, (1e-6)^2), takes the old one's place below the last `blocks` blocks.
@@ -85,6 +98,27 @@ class Pretrained:
         do = "Do it before with_lora" if hasattr(base, method) else ""
         require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
         return getattr(self.model, method)
+
+
+def head_paths(model: Model) -> list[str]:
+    """The leaves of the head; the last axis of each counts the classes."""
+    return [path for path in model.shapes() if path.startswith("head/")]
+
+
+def name_key(key: Array, name: str) -> Array:
+    """The key of a class: by 64 bits of the hash of its name, so that no two of a million names share one."""
+    words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], "<u4")
+    return jax.random.fold_in(jax.random.fold_in(key, int(words[0])), int(words[1]))
+
+
+def check_classes(function: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes as a tuple; InputError where they are none, or a name is there twice."""
+    is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
+    is_named = is_named and all(isinstance(name, str) for name in classes)
+    require(is_named, function, "a number of classes, or their names", repr(classes)[:80])
+    twice = [name for name, count in Counter(classes).items() if count > 1]
+    require(not twice, function, "classes of different names", f"{twice[:1]} twice")
+    return tuple(classes)
 
 
 def fingerprints(w: Tree) -> tuple[str, str]:

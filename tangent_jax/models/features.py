@@ -167,13 +167,13 @@ def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], proce
 
     Raises: InputError for a row that is no array of the model's shape and kind of numbers.
     """
-    inputs, shape = model.preprocessing, tuple(model.input_shape(0))
+    inputs, shape, read = model.preprocessing, tuple(model.input_shape(0)), examples.read_identified()
     if not isinstance(inputs, Arrays):
-        return decode_chunks(Decoder(examples.read, examples.names, model.image_size, inputs), chunks, processes)
+        return decode_chunks(Decoder(read, examples.names, model.image_size, inputs), chunks, processes)
     dtype = input_dtype(model)
 
     def checked(i: int) -> Any:
-        row: Any = examples.read(i)
+        row: Any = read(i)
         good = isinstance(row, np.ndarray) and row.shape == shape and np.can_cast(row.dtype, dtype, "same_kind")
         good = good and (dtype.kind == "f" or (row.astype(dtype) == row).all())
         got = f"{row.dtype}{row.shape}" if isinstance(row, np.ndarray) else type(row).__name__

@@ -44,8 +44,8 @@ def trained(tmp_path_factory):
     ends = np.cumsum(SIZES)
     rows = {str(s): np.arange(end - size, end) for s, (size, end) in enumerate(zip(SIZES, ends, strict=True))}
     store = Store(folder / "store")
-    fill(store, predict, features, recipe, rows, "", at_once=2)
-    return (predict, features, recipe, rows, ""), store
+    fill(store, predict, features, recipe, rows, at_once=2)
+    return (predict, features, recipe, rows), store
 
 
 def fingerprints(store):
@@ -53,7 +53,7 @@ def fingerprints(store):
 
 
 def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
-    (_, features, recipe, rows, _), _ = trained
+    (_, features, recipe, rows), _ = trained
     assert group_shards(features, recipe, rows, 2) == GROUPS
     assert group_shards(features, recipe, rows, 1) == [[name] for name in ("0", "2", "1", "3", "4")]
     exact = dataclasses.replace(recipe, solver="optimum")

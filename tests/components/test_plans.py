@@ -52,7 +52,7 @@ def trained(photographs, tmp_path):
     features = predict.features(open_dataset(recipe.dataset).train, Cache(cache))
     store, rows = Store(tmp_path / "store"), np.arange(12)
     owners = {name: "ann" if name < "train/a/3" else "bob" for _, name in features.examples}
-    fill(store, predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}, "", owners=owners)
+    fill(store, predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}, owners=owners)
     return store, features, Cache(cache)
 
 

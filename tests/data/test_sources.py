@@ -74,7 +74,7 @@ def test_a_zip_reads_like_the_folder_or_by_its_manifest(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "match"),
     [
-        ("nowhere", "open_dataset: expected one of digits, folder:PATH, tfds:NAME"),
+        ("nowhere", "open_dataset: expected one of digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"),
         ("folder:/nowhere", "which does not exist"),
         ("folder:", "expected one of digits"),
         ("cub200:{here}", "an unpacked archive with images.txt"),

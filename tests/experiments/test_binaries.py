@@ -109,6 +109,37 @@ def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny)
     assert (tmp_path / "out/table1.png").exists()
 
 
+@pytest.mark.slow
+def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
+    photographs(tmp_path / "pets")
+    photographs(tmp_path / "cars", classes=("van", "bus", "cab"))
+    flags = [
+        tiny,
+        f"--datasets=folder:{tmp_path}/pets,folder:{tmp_path}/cars",
+        *("--epochs=6", "--batch_size=4", "--coefficients=0.5,1", "--merge=mean,curvature", "--merge_penalties=1e-3"),
+        *(f"--cache_dir={tmp_path}/cache", f"--stores={tmp_path}/stores", "--negate=cars"),
+    ]
+    line, _ = run("tasks", *flags, f"--out={tmp_path}/out")
+    result = json.loads(line)
+    ways = {"single", "mean", "scaled", "curvature", "soup_single", "soup", "soup_scaled", "joint"}
+    assert {name: {*row} for name, row in result["tasks"].items()} == {"pets": ways, "cars": ways}
+    assert {*result["normalised"]} == ways - {"single", "soup_single"}
+    assert min(result["tasks"]["pets"][way] for way in ("single", "joint", "mean")) >= 0.75
+    mean = [result["tasks"][name]["curvature"] / result["tasks"][name]["single"] for name in ("pets", "cars")]
+    assert result["normalised"]["curvature"] == pytest.approx(np.mean(mean))
+    assert result["negation"]["task"] == "cars"
+    assert result["negation"]["coefficient"] in (0.0, 0.5, 1.0)
+    store = Store(tmp_path / "stores/tasks-taft-seed0")
+    assert {name: store.provenance(name).classes for name in store} == {
+        "pets": ("cat", "dog"),
+        "cars": ("bus", "cab", "van"),
+    }
+    assert (tmp_path / "out/tasks.md").read_text().startswith("| task | single | mean | scaled | curvature |")
+    assert Image.open(tmp_path / "out/tasks.png").size[0] > 600
+    _, error = run("tasks", *flags[:1], "--datasets=digits", f"--out={tmp_path}/one", code=1)
+    assert error.strip().endswith("tasks: expected two data sets or more in --datasets; got 1.")
+
+
 @pytest.mark.long
 def test_bench_writes_every_row_and_its_ratios(tmp_path):
     line, _ = run("bench", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")

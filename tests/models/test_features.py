@@ -202,6 +202,15 @@ def test_a_damaged_lower_stage_is_not_continued_from(tmp_path):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
 
 
+def test_an_image_that_was_altered_since_it_was_identified_gives_no_row(tmp_path):
+    pictures, data = PICTURES.copy(), examples()
+    data = dataclasses.replace(data, read=lambda i: pictures[i])
+    assert data.identifiers() == examples().identifiers()
+    pictures[70] += 1
+    with pytest.raises(InputError, match="the image image 70 as it was identified; got other bytes"):
+        compute(3, tmp_path, data)
+
+
 def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
     for _ in range(2):  # also once the cache knows
         with pytest.raises(InputError, match="image 70"):

@@ -318,7 +318,7 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
     assert bare.model.classes == 0
     headed = bare.with_head(5, jax.random.key(0))
     assert headed.model.shapes()["head/kernel"] == (WIDTH, 5)
-    assert headed.with_head(2, jax.random.key(0)).model.classes == 2
+    assert headed.with_head(["no", "yes"], jax.random.key(0)).model.classes == 2
     assert tj.make_subset(headed.with_lora(2, 1, jax.random.key(1)).model, "lora_b").stage == 1
     with pytest.raises(InputError, match=r"with_head: .* a head of your own. Give model_of"):
         text().with_head(3, jax.random.key(0))

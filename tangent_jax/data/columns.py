@@ -1,0 +1,155 @@
+"""Data sets whose examples come with columns: splits by name, one column of images and one of labels, classes.
+
+    PATH?image=NAME&label=NAME      the columns, each needed where several fit; a CSV has &split=NAME too
+    classes.txt                     beside the data: a class name a line, in the order of the class indices
+
+A split is a word in the name of a file, or in the nearest folder around it that has one: train, test, validation, or
+another of SPELLINGS. One split alone is divided by content, as a folder without splits is.
+Labels are class indices or class names. Indices without names are classes named "0", "1", ...; names are sorted.
+Left out, each with a remark: rows without a label (null, -1, nothing), splits without one, splits of another name.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from tangent_jax.core import require
+from tangent_jax.core.records import read_lines
+from tangent_jax.data.folders import SPLITS, by_content
+from tangent_jax.data.sources import Dataset, Examples
+
+SPELLINGS = {
+    **SPLITS,
+    "training": "train",
+    "dev": "validation",
+    **dict.fromkeys(("testing", "eval", "evaluation"), "test"),
+}
+Label = int | str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The rows of one split as they lie on disk; `read` and `where` as in Examples."""
+
+    names: Sequence[str]
+    labels: Sequence[Label]
+    read: Callable[[int], bytes]
+    where: Callable[[int], Path]
+
+
+def options(where: str) -> tuple[str, dict[str, str]]:
+    """(path, columns by image, label, split) of what stands behind the colon of a specification."""
+    path, mark, text = where.partition("?")
+    pairs = parse_qsl(text, keep_blank_values=True)
+    expected = "PATH?image=COLUMN&label=COLUMN&split=COLUMN, each at most once"
+    good = len({*dict(pairs)} & {"image", "label", "split"}) == len(pairs) and all(value for _, value in pairs)
+    require(path and good and (pairs or not mark), "open_dataset", expected, where)
+    return path, dict(pairs)
+
+
+def choose(kind: str, chosen: str | None, fitting: Sequence[str], present: Sequence[str], where: object) -> str:
+    """The name of the column of images or labels: that which was chosen, or the only one that fits."""
+    do = f"Write PATH?{kind}=COLUMN"
+    if chosen is not None:
+        require(chosen in present, "open_dataset", f"a column {chosen} in {where}", ", ".join(present) or "none", do)
+        return chosen
+    require(fitting, "open_dataset", f"a column of {kind}s in {where}", "none")
+    require(len(fitting) == 1, "open_dataset", f"one column of {kind}s in {where}", ", ".join(fitting), do)
+    return fitting[0]
+
+
+def split_of(file: str) -> tuple[str, tuple[str, ...]]:
+    """(split, folders around it) of a file's relative name; the split is "" without a word for one."""
+    parts = Path(file).parts
+    for place in reversed(range(len(parts))):
+        words = re.split(r"[^a-z]+", parts[place].lower())
+        splits = {SPELLINGS[word] for word in words if word in SPELLINGS}
+        require(len(splits) < 2, "open_dataset", "one split in the name of a file or folder", parts[place])
+        if splits:
+            return splits.pop(), parts[:place]
+    return "", ()
+
+
+def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[str]]:
+    """The files of each split, by their names below `root`, in order, and a remark about those in none."""
+    groups: dict[str, list[Path]] = {}
+    around: set[str] = set()
+    for file in files:
+        split, folders = split_of(str(file.relative_to(root)))
+        groups.setdefault(split, []).append(file)
+        around |= {"/".join(folders) or "."} if split else set()
+    do = "Name the path of one data set"
+    require(len(around) < 2, "open_dataset", f"one data set in {root}", " and ".join(sorted(around)), do)
+    unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
+    return groups, [f"left out {len(unnamed)} files of no split, such as {unnamed[0]}"] if unnamed else []
+
+
+def classes_beside(folder: Path) -> tuple[str, ...] | None:
+    """The names of classes.txt in a folder, None where there is none."""
+    path = folder / "classes.txt"
+    return tuple(read_lines("open_dataset", path)) if path.is_file() else None
+
+
+def assembled(
+    path: Path, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
+) -> Dataset:
+    """The data set of its parts, by split; `classes`: the names of the class indices, where they are known."""
+    remarks = [*remarks]
+    unknown = [name for name in parts if name.lower() not in SPELLINGS] if len(parts) > 1 else []
+    for name in unknown:
+        remarks.append(f"left out {len(parts[name].names)} rows of the split {name}: none of {', '.join(SPELLINGS)}")
+    known = {name: part for name, part in parts.items() if name not in unknown}
+    labels = {label for part in known.values() for label in part.labels if not is_missing(label)}
+    names, index = class_index(path, labels, classes)
+    splits: dict[str, Examples] = {}
+    for name, part in known.items():
+        split = SPELLINGS.get(name.lower(), "")
+        require(split not in splits, "open_dataset", f"one name for each split of {path}", ", ".join(sorted(parts)))
+        numbers = np.array([index.get(label, -1) for label in part.labels], np.int32)
+        missing, rows = np.flatnonzero(numbers < 0), np.flatnonzero(numbers >= 0)
+        if len(missing):
+            count = f"{len(missing)} of {len(numbers)} rows"
+            remarks.append(
+                f"left out {count} of {name or path.name}, without a label, such as {part.names[missing[0]]}"
+            )
+        if len(rows):
+            whole = Examples(tuple(part.names), numbers, part.read, part.where)
+            splits[split] = whole.take(rows) if len(missing) else whole
+    if {*splits} in ({""}, {"train"}):
+        splits = by_content(*splits.values())
+        remarks.append("one split: every fifth image by content is test")
+    return Dataset(path.stem, names, splits, tuple(remarks))
+
+
+def is_missing(label: Label) -> bool:
+    """True for what stands in the place of a label."""
+    return label is None or label in (-1, "")
+
+
+def class_index(
+    path: Path, labels: Collection[Label], classes: Sequence[str] | None
+) -> tuple[tuple[str, ...], dict[Label, int]]:
+    """Returns the names of the classes and the class index of each of the labels, which differ."""
+    distinct: list[Any] = [*labels]
+    kinds = {type(label) for label in distinct}
+    require(len(kinds) < 2, "open_dataset", f"class indices or class names in {path}", "both")
+    distinct.sort()
+    if classes is None:
+        return tuple(map(str, distinct)), {label: i for i, label in enumerate(distinct)}
+    index: dict[Label, int] = {name: i for i, name in enumerate(classes)}
+    index = {i: i for i in range(len(classes))} if kinds == {int} else index
+    wrong = [label for label in distinct if label not in index]
+    expected = f"labels of {path} that are one of its {len(classes)} classes, or an index below {len(classes)}"
+    require(not wrong, "open_dataset", expected, wrong[:1])
+    return tuple(classes), index
+
+
+def as_labels(texts: Sequence[str]) -> list[Label]:
+    """Labels of text: class indices where all are whole numbers, else class names."""
+    numbers = [re.fullmatch("-1|0|[1-9][0-9]{0,17}|", text) for text in texts]
+    return [int(text) if text else None for text in texts] if all(numbers) else [*texts]

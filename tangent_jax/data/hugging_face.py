@@ -1,0 +1,276 @@
+"""Hugging Face data sets on disk: parquet as the hub lays it out, and arrow as `save_to_disk` writes it.
+
+    PATH.parquet                                    one file
+    data/train-00000-of-00002.parquet, ...          a split in the name of each file or of a folder around it;
+    train/0000.parquet, test/0000.parquet           below PATH, or below a folder of it
+    train/data-00000-of-00001.arrow, state.json     a saved DatasetDict, or a saved Dataset; state.json names its files
+
+Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text.
+The features stand in the metadata of the files' schema, under "huggingface", as the datasets library writes them.
+An image is named SPLIT/PATH, by its own path, or SPLIT/ROW without one, SPLIT/ROW/PATH where several are alike.
+
+Arrow files are mapped; of parquet the row group that holds an image is read, and the last few are held in memory.
+"""
+
+import bisect
+import functools
+import re
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core.records import parse_json, typed
+from tangent_jax.data.columns import Label, Part, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.folders import is_hidden
+from tangent_jax.data.sources import Dataset, check_size, existing
+
+MOST_GROUP = 1 << 30  # bytes of the images of a row group
+GROUPS = 4  # row groups that are held in memory
+READING = threading.Lock()  # so that threads do not read one row group several times
+
+
+def hugging_face(where: str) -> Dataset:
+    """Opens a data set of parquet or arrow files."""
+    name, chosen = options(where)
+    require("split" not in chosen, "open_dataset", "PATH?image=COLUMN&label=COLUMN: files name their splits", where)
+    path = existing(name)
+    root = path if path.is_dir() else path.parent
+    files = data_files(path) if path.is_dir() else [path]
+    schemas = {file: readable(file, schema_of) for file in files}
+    image, label = columns(schemas[files[0]], chosen, files[0])
+    classes = class_names(schemas[files[0]], label, files[0])
+    types = [schemas[files[0]].field(name).type for name in (image, label)]
+    for file, own in schemas.items():
+        alike = [own.field(name).type for name in (image, label) if own.get_field_index(name) >= 0] == types
+        expected = f"the columns {image} and {label} of one type, and of the same classes, in all files of {path}"
+        good = alike and class_names(own, label, file) == classes
+        require(good, "open_dataset", expected, f"others in {file.relative_to(root)}")
+    groups, remarks = by_split(root, files)
+    parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
+    return assembled(path, parts, classes or classes_beside(root), remarks)
+
+
+# Files
+
+
+def data_files(path: Path) -> list[Path]:
+    """The parquet or arrow files below a folder, sorted; of a folder with a state.json those that it names."""
+    below = [file for file in sorted(path.rglob("*")) if not is_hidden(str(file.relative_to(path)))]
+    states = [file for file in below if file.name == "state.json"]
+    saved = {state.parent for state in states}
+    files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
+    files += [file for state in states for file in saved_files(state)]
+    missing = [str(file) for file in files if not file.is_file()] + lacking(files)
+    require(not missing, "open_dataset", f"all files of {path}", f"none named {missing[:1]}", "Fetch it again")
+    require(files, "open_dataset", f"parquet or arrow files in {path}", "none")
+    kinds = {file.suffix for file in files}
+    require(len(kinds) == 1, "open_dataset", f"one kind of files in {path}", " and ".join(sorted(kinds)))
+    return files
+
+
+def saved_files(state: Path) -> list[Path]:
+    """The files that the state.json of a saved Dataset names."""
+    content, where = parse_json("open_dataset", state.read_bytes(), state), f"_data_files of {state}"
+    entries = typed(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
+    indices = [name for name, value in content.items() if name.startswith("_indices") and value]
+    require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
+    names = [typed(str, entry.get("filename"), "open_dataset", where) for entry in entries]
+    return [state.parent / Path(name).name for name in names]
+
+
+def lacking(files: Sequence[Path]) -> list[str]:
+    """The files that are not there of those that call themselves one of several, as NAME-00000-of-00002 does."""
+    present, wanted = {str(file) for file in files}, set()
+    for file in files:
+        match = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})(\D.*)", str(file))
+        if match:
+            before, count, after = match.groups()
+            wanted |= {f"{before}{i:05d}-of-{count}{after}" for i in range(int(count))}
+    return sorted(wanted - present)
+
+
+def arrow() -> Any:
+    """The package pyarrow."""
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet
+
+        return pyarrow
+    except ModuleNotFoundError as error:
+        raise refusal("open_dataset", "pyarrow", "no such package", "pip install 'tangent-jax[data]'") from error
+
+
+def readable(file: Path, read: Any) -> Any:
+    """The value of read(file); InputError for a damaged file."""
+    try:
+        return read(file)
+    except InputError:
+        raise
+    except Exception as error:  # pyarrow raises many kinds
+        got = f"{type(error).__name__}: {error}"
+        raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
+
+
+def schema_of(file: Path) -> Any:
+    """The schema of a file."""
+    return arrow().parquet.read_schema(file) if file.suffix == ".parquet" else mapped(file, stamp(file)).schema
+
+
+def stamp(file: Path) -> tuple[int, int]:
+    """The size of a file and the time of its last write: another stamp, another file."""
+    state = file.stat()
+    return state.st_size, state.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1024)
+def mapped(file: Path, stamp: tuple[int, int]) -> Any:
+    """The table of an arrow file, in the format of streams or of files, mapped."""
+    package = arrow()
+    content = package.memory_map(str(file))
+    if content.read(6) == b"ARROW1":
+        content.seek(0)
+        return package.ipc.open_file(content).read_all()
+    is_whole = content.size() >= 8 and content.read_at(8, content.size() - 8) == b"\xff" * 4 + bytes(4)
+    require(is_whole, "open_dataset", f"a whole {file}", "one without its end", "Fetch it again")
+    content.seek(0)
+    return package.ipc.open_stream(content).read_all()
+
+
+@functools.lru_cache(maxsize=1024)
+def mapped_column(file: Path, stamp: tuple[int, int], name: str) -> Any:
+    """A column of an arrow file, whose offsets are known to lie inside it."""
+    column = mapped(file, stamp).column(name)
+    column.validate(full=True)
+    return column
+
+
+# Columns
+
+
+def features_of(schema: Any, file: Path) -> dict[str, dict]:
+    """The features of the datasets library by column, of the metadata of a schema; none where it has none."""
+    content = (schema.metadata or {}).get(b"huggingface", b"{}")
+    info = parse_json("open_dataset", content, f"the huggingface metadata of {file}").get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    return {n: f for n, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
+
+
+def class_names(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
+    """The names of the classes of a column of labels, None where the file has none."""
+    names = features_of(schema, file).get(label, {}).get("names")
+    where = f"the names of {label} in {file}"
+    return None if names is None else typed(tuple[str, ...], names, "open_dataset", where)
+
+
+def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str]:
+    """(column of images, column of labels) of a file."""
+    features, types = features_of(schema, file), arrow().types
+    alone = len({*schema.names}) == len(schema.names)
+    require(alone, "open_dataset", f"columns of different names in {file}", ", ".join(schema.names))
+    kind_of = {name: features.get(name, {}).get("_type") for name in schema.names}
+
+    def holds_images(kind: Any) -> bool:
+        place = kind.get_field_index("bytes") if types.is_struct(kind) else -1
+        kind = kind.field(place).type if place >= 0 else kind
+        return types.is_binary(kind) or types.is_large_binary(kind)
+
+    def holds_labels(kind: Any) -> bool:
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+
+    images = [field.name for field in schema if holds_images(field.type)]
+    labels = [field.name for field in schema if holds_labels(field.type)]
+    image = choose("image", chosen.get("image"), [n for n in images if kind_of[n] == "Image"] or images, images, file)
+    of_class = [name for name in labels if kind_of[name] == "ClassLabel"]
+    return image, choose("label", chosen.get("label"), of_class or labels, labels, file)
+
+
+# Rows
+
+
+def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
+    """The rows of the files of one split."""
+    labels: list[Label] = []
+    paths: list[str | None] = []
+    counts = []
+    for file in files:
+        own_labels, own_paths = readable(file, partial(labels_and_paths, image=image, label=label))
+        labels.extend(own_labels)
+        paths.extend(own_paths)
+        counts.append(len(own_labels))
+    times = Counter(paths)
+    before = f"{split}/" if split else ""
+    names = [
+        f"{before}{path if path and times[path] == 1 else f'{row}/{path}' if path else row}"
+        for row, path in enumerate(paths)
+    ]
+    ends = [*accumulate(counts)]
+    return Part(names, labels, partial(read_row, tuple(files), ends, image), partial(file_of, tuple(files), ends))
+
+
+def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], list[str | None]]:
+    """The labels of a file, and the paths of its images, None where it has none."""
+    kind = schema_of(file).field(image).type
+    has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
+    if file.suffix == ".parquet":
+        with arrow().parquet.ParquetFile(file) as content:
+            table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
+        labels, paths = table.column(label), table.column(image) if has_paths else None
+    else:
+        labels, paths = (mapped_column(file, stamp(file), name) for name in (label, image))
+    own: list[str | None] = [None] * len(labels)
+    if has_paths:
+        own = arrow().compute.struct_field(paths, "path").to_pylist()
+    return labels.to_pylist(), own
+
+
+def file_of(files: tuple[Path, ...], ends: list[int], row: int) -> Path:
+    """The file that holds a row; `ends`: the row after the last of each."""
+    return files[bisect.bisect_right(ends, row)]
+
+
+def read_row(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> bytes:
+    """The encoded image of a row."""
+    place = bisect.bisect_right(ends, row)
+    return readable(files[place], partial(value_at, image=image, row=row - (ends[place - 1] if place else 0)))
+
+
+def value_at(file: Path, image: str, row: int) -> bytes:
+    """The encoded image of a row of a file."""
+    if file.suffix == ".parquet":
+        with READING:
+            ends = group_ends(file, stamp(file))
+            group = bisect.bisect_right(ends, row)
+            value = group_column(file, stamp(file), group, image)[row - (ends[group - 1] if group else 0)]
+    else:
+        value = mapped_column(file, stamp(file), image)[row]
+    if isinstance(value, arrow().StructScalar):
+        value = value["bytes"]
+    content = value.as_buffer()
+    require(content is not None, "open_dataset", f"an image in row {row} of {file}", "none", "Save it with its images")
+    check_size(content.size, f"row {row} of {file}")
+    return content.to_pybytes()
+
+
+@functools.lru_cache(maxsize=1024)
+def group_ends(file: Path, stamp: tuple[int, int]) -> list[int]:
+    """The row after the last of each row group of a parquet file."""
+    content = arrow().parquet.read_metadata(file)
+    return [*accumulate(content.row_group(i).num_rows for i in range(content.num_row_groups))]
+
+
+@functools.lru_cache(maxsize=GROUPS)
+def group_column(file: Path, stamp: tuple[int, int], group: int, image: str) -> Any:
+    """The images of a row group of a parquet file."""
+    with arrow().parquet.ParquetFile(file) as content:
+        columns = content.metadata.row_group(group)
+        sizes = [columns.column(i) for i in range(columns.num_columns)]
+        size = sum(c.total_uncompressed_size for c in sizes if f"{c.path_in_schema}.".startswith(f"{image}."))
+        expected, do = f"at most {MOST_GROUP >> 20} MiB of images in a row group", "Write it with row_group_size=100"
+        require(size <= MOST_GROUP, "open_dataset", expected, f"{size >> 20} MiB in {file}", do)
+        return content.read_row_group(group, columns=[image], use_threads=False).column(image)

@@ -1,0 +1,112 @@
+"""Content identifiers, and the index that keeps them, so that an image is not read again for its name alone.
+
+    ~/.cache/tangent_jax/index.sqlite     (key, text): a key is the SHA-256 of a file's path and state and a name in it,
+                                          a text an image's identifier, or the samples of a tar (tars.py)
+
+The state of a file is its size, inode, and the times of its last write and last change. A file whose state is of this
+moment may be altered once more within the same tick of the clock: nothing is kept about it. No program sets the time of
+the last change; but a disk or a clock that is set back may show an old one. So `Examples.read_identified` holds every
+image that is decoded against its identifier. The index decides nothing: without it, images are read.
+"""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from tangent_jax.core import InputError, progress_bar
+from tangent_jax.core.files import expanded
+from tangent_jax.data.workers import ending, in_order
+
+INDEX = "~/.cache/tangent_jax/index.sqlite"
+TICK = 2  # seconds: the coarsest clock of a file system
+TOGETHER = 500  # texts that are looked up, or written, at once
+
+
+def content_identifier(content: bytes | np.ndarray) -> str:
+    """SHA-256 (hex) of encoded bytes, or of an array's shape and bytes."""
+    if isinstance(content, np.ndarray):
+        content = str(content.shape).encode() + np.ascontiguousarray(content).tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_state(path: Path) -> str | None:
+    """A file's path and state as text; None where it is not there, or too new to be told from its next state."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) <= TICK * 10**9:
+        return None
+    return f"{os.path.abspath(path)}\0{state.st_size} {state.st_ino} {state.st_mtime_ns} {state.st_ctime_ns}"
+
+
+def key_of(state: str | None, name: str) -> bytes | None:
+    """The key of what is kept about a name in a file of this state; None without a state."""
+    text = f"{state}\0{name}".encode(errors="surrogatepass")
+    return None if state is None else hashlib.sha256(text).digest()
+
+
+def identify(
+    names: Sequence[str], read: Callable[[int], str | None], where: Callable[[int], Path] | None
+) -> list[str | None]:
+    """The identifier of each image, from the index or by `read`, in threads; None where `read` gives None.
+
+    Args: where: the path of the file that holds the image of a row; without it nothing is kept. What is read is kept
+          some at a time, so an interrupted call goes on where it stopped.
+    """
+    paths = [where(i) for i in range(len(names))] if where else []
+    states = {path: file_state(path) for path in dict.fromkeys(paths)}
+    keys = (
+        [key_of(states[path], name) for path, name in zip(paths, names, strict=True)] if where else [None] * len(names)
+    )
+    result = look_up(keys)
+    missing = [i for i, identifier in enumerate(result) if identifier is None]
+    if not missing:
+        return result
+    new: dict[bytes, str] = {}
+    with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
+        for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):
+            result[i], key = identifier, keys[i] if keys else None
+            if key is not None and identifier is not None:
+                new[key] = identifier
+            if len(new) == TOGETHER:
+                keep(new)
+                new = {}
+            bar.update()
+    keep(new)
+    return result
+
+
+def look_up(keys: Sequence[bytes | None]) -> list[str | None]:
+    """The text that the index keeps for each key, else None."""
+    texts: dict[bytes, str] = {}
+    wanted = [key for key in keys if key]
+    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index:
+        for start in range(0, len(wanted), TOGETHER):
+            some = wanted[start : start + TOGETHER]
+            marks = ",".join("?" * len(some))
+            texts |= index.execute(f"select key, text from texts where key in ({marks})", some).fetchall()
+    return [texts.get(key) if key else None for key in keys]
+
+
+def keep(texts: dict[bytes, str]) -> None:
+    """Keeps a text for each key, where the index can be written."""
+    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
+        index.executemany("insert or replace into texts values (?, ?)", texts.items())
+
+
+def open_index() -> sqlite3.Connection:
+    """Opens the index, made where there is none; a crash may cost it its last texts."""
+    path = expanded("open_dataset", INDEX)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    index = sqlite3.connect(path, timeout=10)
+    index.execute("pragma synchronous = off")
+    index.execute("create table if not exists texts (key blob primary key, text text) without rowid")
+    return index

@@ -1,0 +1,214 @@
+"""Tars of images as webdataset writes them: the members of one key are a sample, an image and its label.
+
+    PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
+    KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
+    KEY.cls                             the label, a class index or name; or
+    KEY.json                            its fields, of which one is the label: ?label=FIELD
+    classes.txt                         in the folder of the tars: the names of the class indices, a line each
+
+The headers of a tar are read once: the index of identifiers.py keeps them until the tar's state is another. Nothing is
+unpacked, so a member's name leads nowhere. A tar must end with its closing block: one that was cut off is refused. An
+image is named TAR/KEY. Left out, each with a remark: samples without a label, or without an image that is a plain file.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import InputError, progress_bar, refusal, require
+from tangent_jax.core.files import expanded
+from tangent_jax.core.records import as_text, parse_json
+from tangent_jax.data.columns import Label, Part, as_labels, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.folders import is_hidden
+from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
+from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
+
+MOST_TARS = 100_000
+MOST_JSON = 1 << 20  # bytes
+LONGEST = 256  # bytes, or letters, of a label
+BLOCK = 512  # bytes; one of zeros closes a tar
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A sample's key, the (offset, size) of its images by extension, and its labels by field: cls, or a JSON's."""
+
+    key: str
+    images: dict[str, tuple[int, int]]
+    labels: dict[str, int | str]
+
+
+def tars(where: str) -> Dataset:
+    """Opens the data set of webdataset's tars."""
+    pattern, chosen = options(where)
+    require("split" not in chosen, "open_dataset", "PATH?image=EXTENSION&label=FIELD: tars name their splits", where)
+    root, names = matching(pattern)
+    groups, remarks = by_split(root, names)
+    files = tuple(file for group in groups.values() for file in group)
+    with progress_bar(len(files), "tar") as bar:
+        samples = [(place, sample) for place, file in enumerate(files) for sample in listed(file, bar)]
+    labels, extension = labels_of([s for _, s in samples], chosen.get("label"), root), chosen.get("image")
+    check_images([s for _, s in samples], extension, root)
+    spans, bare = {}, []
+    for row, (place, sample) in enumerate(samples):
+        image = sample.images.get(extension) if extension else next(iter(sample.images.values()), None)
+        if image is None:
+            bare.append(sample.key)
+        else:
+            spans[row] = place, *image
+    remarks += [f"left out {len(bare)} samples without an image, such as {bare[0]}"] if bare else []
+    split_at, parts = [split for split, group in groups.items() for _ in group], {}
+    for split in groups:
+        rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
+        table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
+        own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
+        read, tar = partial(read_member, files, table, own), partial(tar_of, files, table)
+        parts[split] = Part(own, [labels[row] for row in rows], read, tar)
+    return assembled(root.absolute(), parts, classes_beside(root), remarks)
+
+
+def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Label]:
+    """The label of each sample, by the chosen field, KEY.cls, or the only field."""
+    fields = sorted({field for sample in samples for field in sample.labels})
+    field = choose("label", chosen, ["cls"] if "cls" in fields else fields, fields, root)
+    labels: list[Label] = [sample.labels.get(field) for sample in samples]
+    return as_labels([str(label or "") for label in labels]) if field == "cls" else labels
+
+
+def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
+    """Raises InputError where samples have several images and none is chosen, or an extension that none has."""
+    extensions = sorted({extension for sample in samples for extension in sample.images})
+    several = any(len(sample.images) > 1 for sample in samples)
+    choose("image", chosen, extensions if several else extensions[:1], extensions, root)
+
+
+# Names
+
+
+def matching(pattern: str) -> tuple[Path, list[Path]]:
+    """(the folder around them, the tars that a pattern names)."""
+    text = str(expanded("open_dataset", pattern))
+    if Path(text).is_dir():
+        files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
+        require(files, "open_dataset", f"tars in {text}", "none")
+        return Path(text), files
+    names = [*islice(braces(text), MOST_TARS + 1)]
+    require(len(names) <= MOST_TARS, "open_dataset", f"at most {MOST_TARS:,} tars", f"more by {pattern}")
+    files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    require(files, "open_dataset", f"tars named {pattern}", "none")
+    missing = [str(file) for file in files if not file.is_file()]
+    got = f"{len(missing)} that do not exist, such as {missing[:1]}"
+    require(not missing, "open_dataset", f"the tars {pattern}", got, "Fetch them, or name those that are there")
+    return Path(os.path.dirname(re.split("[{*]", text)[0])), [*dict.fromkeys(files)]
+
+
+def braces(text: str) -> Iterator[str]:
+    """Yields the names that {000..099} and {a,b} in a text stand for."""
+    match = re.search(r"\{([^{}]*)\}", text)
+    if match is None:
+        yield text
+        return
+    ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", match[1])
+    numbers = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+    for word in (f"{number:0{len(ends[1])}d}" for number in numbers) if ends else match[1].split(","):
+        yield from braces(text[: match.start()] + word + text[match.end() :])
+
+
+# Members
+
+
+def listed(file: Path, bar: Any) -> tuple[Sample, ...]:
+    """The samples of a tar, from the index or by its headers."""
+    key = key_of(file_state(file), "\0samples")
+    bar.update()
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not there, or damaged
+        entries = json.loads(look_up([key])[0] or "")
+        return tuple(Sample(k, {e: (int(o), int(n)) for e, (o, n) in i.items()}, dict(f)) for k, i, f in entries)
+    try:
+        samples = read_headers(file)
+    except InputError:
+        raise
+    except Exception as error:  # tarfile raises many kinds
+        do = "Fetch it again; tars are not to be compressed"
+        raise refusal("open_dataset", f"a whole tar {file}", f"{type(error).__name__}: {error}", do) from error
+    if key is not None:
+        keep({key: json.dumps([(sample.key, sample.images, sample.labels) for sample in samples])})
+    return samples
+
+
+def read_headers(file: Path) -> tuple[Sample, ...]:
+    """The samples of a tar, by its headers and the members that hold labels."""
+    samples: dict[str, Sample] = {}
+    whole, do = f"a whole tar {file}", "Fetch it again"
+    with file.open("rb") as content, tarfile.open(file, "r:") as archive:
+        size = os.fstat(content.fileno()).st_size
+        for member in archive:
+            end = member.offset_data + member.size
+            require(member.size >= 0 and end <= size, "open_dataset", whole, f"{member.name} cut off", do)
+            folder, slash, name = member.name.rpartition("/")
+            stem, _, extension = name.partition(".")
+            is_image = f".{extension}".lower().endswith(SUFFIXES)
+            if not stem or not (is_image or extension in ("cls", "json")) or not is_plain(member):
+                continue
+            sample = samples.setdefault(folder + slash + stem, Sample(folder + slash + stem, {}, {}))
+            if is_image:
+                once = extension not in sample.images
+                require(once, "open_dataset", f"members of different names in {file}", f"{member.name} twice")
+                sample.images[extension] = member.offset_data, member.size
+                continue
+            check_label(extension, member.size, f"{member.name} in {file}")
+            content.seek(member.offset_data)
+            sample.labels.update(fields_of(extension, content.read(member.size), f"{member.name} in {file}"))
+        content.seek(archive.offset)
+        require(content.read(BLOCK) == bytes(BLOCK), "open_dataset", whole, "one without its closing block", do)
+    return tuple(samples.values())
+
+
+def is_plain(member: tarfile.TarInfo) -> bool:
+    """True for a file whose bytes lie in the tar in one piece."""
+    return member.isreg() and member.type != tarfile.GNUTYPE_SPARSE and not member.issparse()
+
+
+def check_label(extension: str, size: int, name: str) -> None:
+    """Raises InputError for more bytes than a label, or a JSON with one, has."""
+    most = LONGEST if extension == "cls" else MOST_JSON
+    require(size <= most, "open_dataset", f"a label of at most {most:,} bytes", f"{name} of {size}")
+
+
+def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]:
+    """The labels by field that a member holds: whole numbers and short texts."""
+    if extension == "cls":
+        return {"cls": as_text("open_dataset", content, name).strip()}
+    fields = parse_json("open_dataset", content, name)
+    is_short = {n: not isinstance(v, str) or len(v) <= LONGEST for n, v in fields.items()}
+    return {n: v for n, v in fields.items() if type(v) in (int, str) and is_short[n]}
+
+
+def read_member(files: tuple[Path, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
+    """The bytes of the image of row `i`; spans: (file, offset, size) of each, "n 3"."""
+    place, offset, size = spans[i].tolist()
+    check_size(size, names[i])
+    try:
+        with files[place].open("rb") as file:
+            file.seek(offset)
+            content = file.read(size)
+    except OSError as error:
+        raise refusal("open_dataset", "a readable tar", f"{files[place]} ({error.strerror})") from error
+    require(len(content) == size, "open_dataset", f"a whole {names[i]}", f"{len(content)} bytes, not {size}")
+    return content
+
+
+def tar_of(files: tuple[Path, ...], spans: np.ndarray, i: int) -> Path:
+    """The tar that holds row `i`."""
+    return files[int(spans[i, 0])]

@@ -1,0 +1,84 @@
+"""Heads by class: a class reads its own column of the head, so a model of few classes is one of more, restricted.
+
+    f(x)_c = w_c . z + b_c        with dw: f_lin(dw, x)_c needs w_c, dw_c and the body alone
+
+The last axis of every leaf of a head counts the classes. A head drawn by the names of its classes has equal columns for
+equal names.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tangent_jax.core import Tree, require
+from tangent_jax.models.features import Features
+from tangent_jax.models.predict import Predictor
+
+
+def body(tree: Tree) -> Tree:
+    """The leaves of a model without those of its head."""
+    return {name: leaf for name, leaf in tree.items() if name != "head"}
+
+
+def columns(classes: Sequence[str], own: Sequence[str]) -> np.ndarray:
+    """The column of each of `own` among `classes`; InputError for a class that is not there."""
+    index = {name: i for i, name in enumerate(classes)}
+    missing = [name for name in own if name not in index]
+    require(not missing, "columns", f"classes among the {len(classes)} given", f"{len(missing)} others, {missing[:3]}")
+    return np.array([index[name] for name in own], np.int64)
+
+
+def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
+    """The head's leaves of `own` classes, of a head of `classes`."""
+    chosen = columns(classes, own)
+    return jax.tree.map(lambda leaf: leaf[..., chosen], tree["head"])
+
+
+def restricted(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
+    """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit."""
+    if tuple(classes) == tuple(own):
+        return predict
+    model = predict.model.with_classes(len(own))
+    shapes, subset = model.shapes(), predict.subset
+    smaller = dataclasses.replace(subset, size=sum(int(np.prod(shapes[path])) for path in subset.paths))
+    w = {**predict.w, "head": head_of(predict.w, classes, own)}
+    return dataclasses.replace(predict, w=w, model=model, subset=smaller)
+
+
+def relabelled(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
+    """The same features, their class indices among `classes` replaced by those among `own`."""
+    if tuple(classes) == tuple(own):
+        return features
+    index = np.full(len(classes), -1, features.targets.dtype)
+    index[columns(classes, own)] = np.arange(len(own))
+    targets = index[features.targets]
+    require((targets >= 0).all(), "relabelled", f"images of these {len(own)} classes", "one of another")
+    return dataclasses.replace(features, targets=targets)
+
+
+def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
+    """Those of `classes` that the features have images of, in their order."""
+    return tuple(classes[int(label)] for label in np.unique(features.targets))
+
+
+def widened(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
+    """The tangent weights of a component of `own` classes, as of one of all `classes`, at the anchor of `predict`.
+
+        dw_c = -w_c        for a class that the component has not seen: its outputs are 0 (0 where they are the tangent)
+
+    Guarantees: the outputs of `own` classes are the component's.
+    """
+    if "head" not in dw or tuple(classes) == tuple(own):
+        return dw
+    chosen = columns(classes, own)
+
+    def wide(w: Any, leaf: Any) -> np.ndarray:
+        silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
+        silent[..., chosen] = leaf
+        return silent
+
+    anchor = {name: leaf for name, leaf in predict.w["head"].items() if name in dw["head"]}
+    return {**dw, "head": jax.tree.map(wide, anchor, dw["head"])}

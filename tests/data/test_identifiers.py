@@ -1,0 +1,176 @@
+"""The index of content identifiers: nothing is read twice for its name, and a wrong index names no image."""
+
+import os
+import pickle
+import sqlite3
+
+import pytest
+from data.layouts import as_parquet, as_tar
+from photos import as_zip, picture, write
+
+from tangent_jax.core import InputError
+from tangent_jax.data import identifiers, sources, tars
+from tangent_jax.data.registry import open_dataset
+
+NAMES = [f"{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(3)]
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """An index of the test's own, that keeps files of this moment too."""
+    monkeypatch.setattr(identifiers, "INDEX", str(tmp_path / "cache/index.sqlite"))
+    monkeypatch.setattr(identifiers, "TICK", -1)
+    return tmp_path / "cache/index.sqlite"
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of files that are read, in order."""
+    names, read = [], sources.read_file
+    monkeypatch.setattr(
+        sources, "read_file", lambda root, members, i: names.append(members[i]) or read(root, members, i)
+    )
+    return names
+
+
+def every(dataset):
+    return {split: part.identifiers() for split, part in dataset.splits.items()}
+
+
+def test_an_image_is_read_for_its_identifier_once_until_its_file_changes(tmp_path, index, reads):
+    write(tmp_path / "d", *NAMES)
+    first = every(open_dataset(f"folder:{tmp_path}/d"))
+    assert sorted(reads) == sorted(NAMES)
+    reads.clear()
+    assert every(open_dataset(f"folder:{tmp_path}/d")) == first
+    assert not reads
+    (tmp_path / "d/test/a/1.png").write_bytes(picture())
+    write(tmp_path / "d", "train/a/9.png")
+    second = every(open_dataset(f"folder:{tmp_path}/d"))
+    assert sorted(reads) == ["test/a/1.png", "train/a/9.png"]
+    index.unlink()
+    assert every(open_dataset(f"folder:{tmp_path}/d")) == second
+
+
+@pytest.mark.parametrize("how", ["in place", "by another"])
+def test_a_file_that_is_replaced_and_looks_as_before_is_read_again(tmp_path, index, reads, how):
+    """os.utime sets the time of the last write back, and not that of the last change."""
+    write(tmp_path / "d", *NAMES)
+    path = tmp_path / "d/test/a/1.png"
+    first, state = every(open_dataset(f"folder:{tmp_path}/d")), path.stat()
+    content = path.read_bytes()[:-1] + b"x"
+    if how == "in place":
+        with path.open("r+b") as file:
+            file.write(content)
+    else:
+        (tmp_path / "new").write_bytes(content)
+        os.replace(tmp_path / "new", path)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert path.stat().st_size == state.st_size
+    reads.clear()
+    assert every(open_dataset(f"folder:{tmp_path}/d")) != first
+    assert reads == ["test/a/1.png"]
+
+
+def test_a_file_of_this_moment_is_not_kept(tmp_path, index, monkeypatch):
+    monkeypatch.setattr(identifiers, "TICK", 2)
+    write(tmp_path, "a.png")
+    assert identifiers.file_state(tmp_path / "a.png") is None
+    later = (tmp_path / "a.png").stat().st_ctime_ns + 3 * 10**9
+    monkeypatch.setattr(identifiers.time, "time_ns", lambda: later)
+    assert identifiers.file_state(tmp_path / "a.png")
+
+
+def test_an_image_that_is_not_what_was_identified_is_not_decoded(tmp_path, index):
+    """Altered between the two, or identified by an index that is wrong."""
+    write(tmp_path / "d", *NAMES)
+    part = open_dataset(f"folder:{tmp_path}/d").train
+    read = part.read_identified()
+    assert read(1) == (tmp_path / "d/train/a/1.png").read_bytes()
+    (tmp_path / "d/train/a/1.png").write_bytes(picture())
+    with pytest.raises(InputError, match=r"the image train/a/1.png as it was identified; got other bytes"):
+        read(1)
+    every(open_dataset(f"folder:{tmp_path}/d"))
+    with sqlite3.connect(index) as database:
+        database.execute("update texts set text = ?", ("0" * 64,))
+    wrong = open_dataset(f"folder:{tmp_path}/d").train
+    with pytest.raises(InputError, match=r"if it stays, delete .*index\.sqlite"):
+        wrong.read_identified()(0)
+
+
+@pytest.mark.parametrize("how", ["no database", "another table", "folder", "read-only", "no home"])
+def test_without_an_index_that_works_images_are_read(tmp_path, index, reads, monkeypatch, how):
+    write(tmp_path / "d", *NAMES)
+    index.parent.mkdir()
+    if how == "no database":
+        index.write_bytes(b"x" * 5000)
+    elif how == "another table":
+        with sqlite3.connect(index) as database:
+            database.execute("create table texts (a)")
+    elif how == "folder":
+        index.mkdir()
+    elif how == "read-only":
+        monkeypatch.setattr(identifiers, "INDEX", "/proc/tangent_jax/index.sqlite")
+    else:
+        monkeypatch.setattr(identifiers, "INDEX", "~nobody_of_this_name/index.sqlite")
+    first = every(open_dataset(f"folder:{tmp_path}/d"))
+    assert every(open_dataset(f"folder:{tmp_path}/d")) == first
+    assert len(reads) == 2 * len(NAMES)
+
+
+def test_an_image_is_read_once_to_be_identified_and_decoded(tmp_path, reads):
+    """Also where the splits are made by content. Nothing is held that was decoded, or in another process."""
+    write(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(40)))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert not pickle.loads(pickle.dumps(dataset.train.held))
+    for part in dataset.splits.values():
+        read = part.read_identified()
+        assert tuple(identifiers.content_identifier(read(i)) for i in range(len(part))) == part.identifiers()
+    assert sorted(reads) == sorted(f"{c}/{i}.png" for c in "ab" for i in range(40))
+    assert not dataset.train.held
+    assert dataset.train.held.room == sources.MOST_HELD
+
+
+def test_only_so_many_bytes_are_held(tmp_path, reads, monkeypatch):
+    monkeypatch.setattr(sources.Held, "room", 1000)
+    write(tmp_path, *NAMES)
+    part = open_dataset(f"folder:{tmp_path}").train
+    part.identifiers()
+    assert 1 <= len(part.held) < len(part)
+    assert sum(map(len, part.held.values())) <= 1000
+    assert [part.read_identified()(i) for i in range(len(part))] == [(tmp_path / n).read_bytes() for n in part.names]
+
+
+def test_zips_and_rows_are_known_by_their_file(tmp_path, index, monkeypatch):
+    as_zip(tmp_path / "z.zip", {name: picture() for name in NAMES})
+    columns = {"image": [picture() for _ in range(4)], "label": [0, 1, 0, 1]}
+    for split in ("train", "test"):
+        as_parquet(tmp_path / f"hub/{split}.parquet", columns)
+    for spec in (f"folder:{tmp_path}/z.zip", f"hf:{tmp_path}/hub"):
+        first = every(open_dataset(spec))
+        again = open_dataset(spec)
+        for part in again.splits.values():
+            vars(part)["read"] = None
+        assert every(again) == first
+
+
+def test_the_headers_of_a_tar_are_read_once_until_it_changes(tmp_path, index, monkeypatch):
+    def write_tar(labels):
+        members = [m for i, y in enumerate(labels) for m in ((f"{i}.png", picture()), (f"{i}.cls", b"%d" % y))]
+        return as_tar(tmp_path / "d/train.tar", members)
+
+    write_tar([0, 1, 0])
+    as_tar(tmp_path / "d/test.tar", [("0.png", picture()), ("0.cls", b"1")])
+    calls, read = [], tars.read_headers
+    monkeypatch.setattr(tars, "read_headers", lambda file: calls.append(file.name) or read(file))
+    first = open_dataset(f"wds:{tmp_path}/d")
+    second = open_dataset(f"wds:{tmp_path}/d")
+    assert calls == ["test.tar", "train.tar"]
+    assert [second.train.read(i) for i in range(3)] == [first.train.read(i) for i in range(3)]
+    assert second.train.labels.tolist() == [0, 1, 0]
+    write_tar([1, 0, 1])
+    assert open_dataset(f"wds:{tmp_path}/d").train.labels.tolist() == [1, 0, 1]
+    assert calls[2:] == ["train.tar"]
+    with sqlite3.connect(index) as database:
+        database.execute("update texts set text = '[[1, 2]]'")
+    assert open_dataset(f"wds:{tmp_path}/d").train.labels.tolist() == [1, 0, 1]

@@ -1,0 +1,340 @@
+"""Hugging Face files, webdataset's tars and lists of paths: read as folders are, or refused in one line."""
+
+import json
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from data.layouts import FEATURES, IMAGE, as_parquet, as_saved, as_table, as_tar
+from photos import picture, write
+
+from tangent_jax.core import InputError
+from tangent_jax.data import hugging_face, sources
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import owners_of
+from tangent_jax.data.workers import Decoder, decode_chunks
+
+PHOTOS = [picture() for _ in range(8)]
+TRAIN = {"image": PHOTOS[:5], "label": [0, 1, 1, 0, 1]}
+TEST = {"image": PHOTOS[5:], "label": [1, 0, 1]}
+
+
+def contents(dataset):
+    """(image, class name) of each example, by split."""
+    return {
+        split: [(part.read(i), dataset.classes[y]) for i, y in enumerate(part.labels)]
+        for split, part in dataset.splits.items()
+    }
+
+
+def pairs(columns, classes=("cat", "dog")):
+    return [(image, classes[y]) for image, y in zip(columns["image"], columns["label"], strict=True)]
+
+
+def refused(spec, match):
+    with pytest.raises(InputError, match=match) as error:
+        open_dataset(str(spec))
+    assert "\n" not in str(error.value)
+
+
+def layout(root, kind):
+    """Writes TRAIN and TEST in a layout, and returns its specification."""
+    if kind == "hub":
+        for i, rows in enumerate((slice(0, 3), slice(3, 5))):
+            as_parquet(root / f"data/train-0000{i}-of-00002.parquet", {n: v[rows] for n, v in TRAIN.items()})
+        as_parquet(root / "data/test-00000-of-00001.parquet", TEST)
+    elif kind == "folders":
+        as_parquet(root / "default/train/0000.parquet", TRAIN)
+        as_parquet(root / "default/test/0000.parquet", TEST)
+    elif kind == "saved":
+        as_saved(root / "train", TRAIN)
+        as_saved(root / "test", TEST)
+    elif kind == "tars":
+        (root / "classes.txt").write_text("cat\ndog\n")
+        for name, rows, columns in (
+            ("train-00", slice(0, 3), TRAIN), ("train-01", slice(3, 5), TRAIN), ("val-00", slice(0, 3), TEST),
+        ):  # fmt: skip
+            samples = zip(columns["image"][rows], columns["label"][rows], strict=True)
+            members = [
+                (f"x/{i}.{e}", c) for i, (p, y) in enumerate(samples) for e, c in (("png", p), ("cls", b"%d" % y))
+            ]
+            as_tar(root / f"{name}.tar", members)
+        return f"wds:{root}/{{train-{{00..01}},val-00}}.tar", "validation"
+    else:
+        splits = ["train"] * 5 + ["dev"] * 3
+        labels = TRAIN["label"] + TEST["label"]
+        rows = [f"{i}.png,{c},{s}" for i, (c, s) in enumerate(zip(labels, splits, strict=True))]
+        for i, photo in enumerate(PHOTOS):
+            (root / f"{i}.png").write_bytes(photo)
+        (root / "list.csv").write_text("\n".join(["path,label,split", *rows]))
+        (root / "classes.txt").write_text("cat\ndog\n")
+        return f"csv:{root}/list.csv", "validation"
+    return f"hf:{root}", "test"
+
+
+@pytest.mark.parametrize("kind", ["hub", "folders", "saved", "tars", "csv"])
+def test_every_layout_gives_the_same_images_labels_and_identifiers(tmp_path, kind):
+    spec, held_out = layout(tmp_path, kind)
+    dataset = open_dataset(spec)
+    assert contents(dataset) == {"train": pairs(TRAIN), held_out: pairs(TEST)}
+    assert dataset.classes == ("cat", "dog")
+    part = dataset.train
+    assert part.identifiers() == tuple(map(sources.content_identifier, TRAIN["image"]))
+    assert len({*part.names, *dataset.test.names}) == 8
+    again = pickle.loads(pickle.dumps(part.read))
+    assert [again(i) for i in (4, 0, 3, 1, 2)] == [TRAIN["image"][i] for i in (4, 0, 3, 1, 2)]
+    assert {part.where(i).is_file() for i in range(5)} == {True}
+
+
+@pytest.mark.slow
+def test_processes_decode_row_groups(tmp_path):
+    part = open_dataset(layout(tmp_path, "hub")[0]).train
+    decoder = Decoder(part.read_identified(), part.names, 8, Preprocessing())
+    chunks = [range(0, 2), range(2, 5)]
+    own = [images.copy() for images, errors in decode_chunks(decoder, chunks, 1) if not errors]
+    assert all((a == b).all() for a, (b, _) in zip(own, decode_chunks(decoder, chunks), strict=True))
+
+
+# Hugging Face
+
+
+def test_an_image_is_named_by_its_path_and_by_its_row_where_paths_are_alike(tmp_path):
+    images = [{"bytes": p, "path": path} for p, path in zip(PHOTOS, ["a.png", "b.png", "a.png", None], strict=False)]
+    as_parquet(tmp_path / "train.parquet", {"image": images, "label": [0, 1, 0, 1]}, {"label": FEATURES["label"]})
+    as_parquet(tmp_path / "test.parquet", {"image": images[:2], "label": [0, 1]}, {"label": FEATURES["label"]})
+    dataset = open_dataset(f"hf:{tmp_path}")
+    assert dataset.train.names == ("train/0/a.png", "train/b.png", "train/2/a.png", "train/3")
+    assert dataset.test.names == ("test/a.png", "test/b.png")
+    assert owners_of(dataset.train.names, {"b.png": "ada", "a.png": "bob"}) == [None, "ada", None, None]
+
+
+def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
+    columns = {"photo": PHOTOS[:4], "mask": PHOTOS[4:], "species": ["a", "b", "a", "b"], "place": [3, 3, 7, 7]}
+    for split in ("training", "dev"):
+        as_parquet(tmp_path / f"d-{split}.parquet", columns, None)
+    spec = f"hf:{tmp_path}"
+    refused(spec, r"one column of images in .*; got photo, mask\. Write PATH\?image=COLUMN")
+    refused(f"{spec}?image=mask", r"one column of labels in .*; got species, place\. Write PATH\?label=COLUMN")
+    refused(f"{spec}?image=masks&label=place", r"a column masks in .*; got photo, mask")
+    refused(f"{spec}?image=mask&colour=red", "image=COLUMN&label=COLUMN")
+    refused(f"{spec}?image=mask&image=photo", "at most once")
+    assert open_dataset(f"{spec}?image=mask&label=species").classes == ("a", "b")
+    by_place = open_dataset(f"{spec}?image=mask&label=place")
+    assert by_place.classes == ("3", "7")
+    assert contents(by_place)["validation"] == [*zip(PHOTOS[4:], "3377", strict=True)]
+
+
+def test_the_features_say_which_columns_are_images_and_classes(tmp_path):
+    columns = {"image": PHOTOS[:4], "raw": PHOTOS[4:], "label": [1, 0, 1, 0], "id": [5, 6, 7, 8]}
+    for split in ("train", "eval"):
+        as_parquet(tmp_path / f"{split}.parquet", columns)
+    dataset = open_dataset(f"hf:{tmp_path}")
+    assert contents(dataset)["test"] == pairs(columns)
+
+
+def test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_out_and_said(tmp_path):
+    photos = [b"photo %d" % i for i in range(40)]
+    as_saved(tmp_path / "one", {"image": photos, "label": [0, 1, None, -1] * 10})
+    dataset = open_dataset(f"hf:{tmp_path / 'one'}")
+    assert {*dataset.splits} == {"train", "test"}
+    assert sum(map(len, dataset.splits.values())) == 20
+    assert "left out 20 of 40 rows of one, without a label, such as 2.png" in dataset.remarks
+    assert "one split: every fifth image by content is test" in dataset.remarks
+    as_saved(tmp_path / "two/train", {"image": photos, "label": [0, 1] * 20})
+    as_saved(tmp_path / "two/test", {"image": photos, "label": [-1] * 40})
+    two = open_dataset(f"hf:{tmp_path / 'two'}")
+    assert {*two.train.labels.tolist()} == {0, 1}
+    assert any("left out 40 of 40 rows of test" in line for line in two.remarks)
+
+
+BAD = {
+    "no image": ({"caption": ["a"], "label": [0]}, None, "a column of images in .*; got none"),
+    "no label": ({"image": PHOTOS[:1]}, {"image": IMAGE}, "a column of labels in .*; got none"),
+    "index too high": ({"image": PHOTOS[:2], "label": [0, 2]}, FEATURES, r"an index below 2; got \[2\]"),
+    "names no list": (TRAIN, {**FEATURES, "label": {"names": "ab", "_type": "ClassLabel"}}, "a list in the names"),
+    "names of numbers": (TRAIN, {**FEATURES, "label": {"names": [1], "_type": "ClassLabel"}}, "text in the names"),
+    "one class": ({"image": PHOTOS[:2], "label": ["a", "a"]}, {"image": IMAGE}, "at least two classes"),
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_parquet_that_is_no_data_set_of_images_is_one_line(tmp_path, how):
+    columns, features, match = BAD[how]
+    refused(f"hf:{as_parquet(tmp_path / 'd.parquet', columns, features)}", match)
+
+
+def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
+    refused(f"hf:{tmp_path}", "parquet or arrow files in .*; got none")
+    as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
+    refused(f"hf:{tmp_path}", "none named .*train-00001-of-00002.parquet")
+    as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
+    refused(f"hf:{tmp_path}", "the columns image and label of one type.*; got others in a/train-00001")
+    swapped = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    as_parquet(tmp_path / "a/train-00001-of-00002.parquet", TRAIN, swapped)
+    refused(f"hf:{tmp_path}", "of the same classes, in all files of .*; got others in a/train-00001")
+    (tmp_path / "a/train-00001-of-00002.parquet").unlink()
+    os.rename(tmp_path / "a/train-00000-of-00002.parquet", tmp_path / "a/train.parquet")
+    as_parquet(tmp_path / "b/train.parquet", TRAIN)
+    refused(f"hf:{tmp_path}", "one data set in .*; got a and b")
+    as_saved(tmp_path / "b/test", TEST)
+    refused(f"hf:{tmp_path}", r"one kind of files in .*; got \.arrow and \.parquet")
+    refused(f"hf:{tmp_path}/b/test?split=x", "files name their splits")
+    (tmp_path / "b/test/data-00000-of-00001.arrow").unlink()
+    refused(f"hf:{tmp_path}/b/test", "none named .*data-00000")
+    (tmp_path / "b/test/state.json").write_text('{"_data_files": [{"filename": ""}]}')
+    refused(f"hf:{tmp_path}/b/test", "all files of")
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_a_file_that_was_cut_off_is_refused_and_a_row_without_an_image_is_unreadable(tmp_path, suffix):
+    columns = {"image": [*PHOTOS[:5], None], "label": [0, 1] * 3}
+    folder = tmp_path / "d"
+    file = as_saved(folder, columns) / "data-00000-of-00001.arrow" if suffix == "arrow" else None
+    file = file or as_parquet(folder / "d.parquet", columns)
+    dataset = open_dataset(f"hf:{folder}")
+    missing = [(part, i) for part in dataset.splits.values() for i, name in enumerate(part.names) if name.endswith("5")]
+    ((part, i),) = missing
+    with pytest.raises(InputError, match=r"an image in row 5 of .*; got none"):
+        part.read(i)
+    content = file.read_bytes()
+    file.write_bytes(content[:-8])
+    refused(f"hf:{folder}", "expected a whole .*Fetch it again")
+
+
+def test_offsets_that_lead_out_of_an_arrow_file_are_refused(tmp_path):
+    table = as_table(TRAIN)
+    column = table.column("image").combine_chunks()
+    offsets = np.frombuffer(column.field("bytes").buffers()[1], np.int32)
+    as_saved(tmp_path / "test", TEST)
+    file = as_saved(tmp_path / "train", TRAIN) / "data-00000-of-00001.arrow"
+    content = file.read_bytes()
+    wrong = offsets[:4].copy()
+    wrong[-1] = 10**9
+    assert content.count(offsets[:4].tobytes()) == 1
+    file.write_bytes(content.replace(offsets[:4].tobytes(), wrong.tobytes()))
+    refused(f"hf:{tmp_path}", "expected a whole")
+
+
+def test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(hugging_face, "MOST_GROUP", 100)
+    as_parquet(tmp_path / "train.parquet", TRAIN)
+    as_parquet(tmp_path / "test.parquet", TEST)
+    with pytest.raises(InputError, match="at most 0 MiB of images in a row group"):
+        open_dataset(f"hf:{tmp_path}").train.read(0)
+
+
+def test_without_pyarrow_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    refused(f"hf:{as_parquet(tmp_path / 'd.parquet', TRAIN)}", r"pyarrow; got no such package. pip install")
+
+
+# Tars
+
+
+def sample(key, label, name="cls"):
+    return [(f"{key}.png", picture()), (f"{key}.{name}", label)]
+
+
+def test_labels_of_a_tar_are_names_or_a_field_of_json(tmp_path):
+    as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, f"{'ab'[i % 2]}\n".encode())])
+    as_tar(tmp_path / "test.tar", sample(0, b"b"))
+    assert open_dataset(f"wds:{tmp_path}").classes == ("a", "b")
+    fields = [json.dumps({"kind": "ab"[i % 2], "width": i, "good": True}).encode() for i in range(4)]
+    as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, fields[i], "json")])
+    as_tar(tmp_path / "test.tar", sample(0, fields[0], "json"))
+    refused(f"wds:{tmp_path}", r"one column of labels in .*; got kind, width\. Write PATH\?label=COLUMN")
+    assert open_dataset(f"wds:{tmp_path}?label=kind").classes == ("a", "b")
+
+
+def test_samples_without_a_member_are_left_out_and_said(tmp_path):
+    members = [*sample("a", b"0"), *sample("b", b"1"), ("c.png", picture()), ("d.cls", b"1"), *sample("e/f", b"0")]
+    members += [
+        ("g.png", (tarfile.SYMTYPE, "/etc/passwd")),
+        ("g.cls", b"1"),
+        *sample("/abs/../h", b"1"),
+        ("i.txt", b""),
+    ]
+    as_tar(tmp_path / "train-0.tar", members)
+    as_tar(tmp_path / "test-0.tar", sample("a", b"1"))
+    dataset = open_dataset(f"wds:{tmp_path}")
+    assert [name.partition("/")[2] for name in dataset.train.names] == ["a", "b", "e/f", "/abs/../h"]
+    assert dataset.remarks == (
+        "left out 2 samples without an image, such as d",
+        "left out 1 of 5 rows of train, without a label, such as train-0.tar/c",
+    )
+
+
+def test_tars_that_are_not_whole_are_refused(tmp_path):
+    whole = as_tar(tmp_path / "train.tar", [m for i in range(4) for m in sample(i, b"%d" % (i % 2))])
+    content = whole.read_bytes()
+    spec = f"wds:{tmp_path}"
+    ends = [i for i in range(512, len(content), 512) if content[i : i + 512].startswith(b"3.png")]
+    for cut, match in ((ends[0], "closing block"), (ends[0] + 700, "3.png cut off"), (ends[0] + 100, "a whole tar")):
+        whole.write_bytes(content[:cut])
+        refused(spec, match)
+    damaged = bytearray(content)
+    damaged[ends[0] + 150] ^= 1  # its checksum
+    whole.write_bytes(damaged)
+    refused(spec, "closing block")
+    as_tar(whole, [*sample("a", b"0"), ("a.png", picture()), *sample("b", b"1")])
+    refused(spec, "a.png twice")
+    as_tar(whole, [*sample("a", b"0"), ("a.seg.png", picture()), *sample("b", b"1")])
+    refused(spec, r"one column of images in .*; got png, seg\.png")
+    as_tar(whole, [*sample("a", b"{}}", "json")])
+    refused(spec, "JSON in a.json in")
+    as_tar(whole, [("a.txt", b"")])
+    refused(spec, "a column of labels in .*; got none")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        ("train-{0..3}.tar", "2 that do not exist, such as .*train-2.tar"),
+        ("x-*.tar", "tars named .*x-"),
+        ("{0..99999}{0..99999}.tar", "at most 100,000 tars"),
+        ("train-{3..0}.tar", "tars named"),
+        ("train-{.tar", "1 that do not exist"),
+        ("train-0.tar?split=a", "tars name their splits"),
+    ],
+)
+def test_a_pattern_that_names_no_tars_is_one_line(tmp_path, pattern, match):
+    for i in range(2):
+        as_tar(tmp_path / f"train-{i}.tar", sample(i, b"0"))
+    refused(f"wds:{tmp_path}/{pattern}", match)
+
+
+# CSV
+
+
+def test_the_columns_of_a_csv_are_chosen_and_one_split_is_divided(tmp_path):
+    (tmp_path / "a").mkdir()
+    for i in range(30):
+        (tmp_path / f"a/{i}.png").write_bytes(b"photo %d" % i)
+    rows = [f"a/{i}.png,{i % 3},{'xyz'[i % 3]}" for i in range(30)]
+    (tmp_path / "l.csv").write_text("\ufeff" + "\n".join(["file,place,kind", *rows]))
+    refused(f"csv:{tmp_path}/l.csv", r"a column path in .*; got file, place, kind. Write PATH\?image=COLUMN")
+    dataset = open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=kind")
+    assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("x", "y", "z"), 30)
+    assert open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=place").classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "a header and rows"),
+        ("path,label\n0.png", "2 entries in every row"),
+        ("path,path\n0.png,a", "columns of different names"),
+        ("path,label\nnone.png,a\n0.png,b", r"none named \['none.png'\] \(1 missing\)"),
+        ('path,label\n"0.png,a', "a CSV in"),
+        ("path,label,split\n0.png,a,val\n0.png,b,valid", "one name for each split"),
+        ("path,label,split\n0.png,a,fold1\n0.png,b,fold2", "at least two classes"),
+        ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),
+    ],
+)
+def test_a_csv_that_is_no_list_of_images_is_one_line(tmp_path, text, match):
+    write(tmp_path, "0.png")
+    (tmp_path / "l.csv").write_text(text)
+    refused(f"csv:{tmp_path}/l.csv", match)
