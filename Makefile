@@ -36,11 +36,12 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-parity: .venv/dev  ## also against PyTorch, Hugging Face and jax_privacy, which a user never needs
+parity: .venv/dev  ## also against PyTorch, Hugging Face, jax_privacy and onnxruntime, which a user never needs
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[parity]'
+	$(PIP) --editable '.[parity,onnx]'
 	$(BIN)/python tests/models/make_fixtures.py
-	$(BIN)/python -m pytest tests/models tests/privacy/test_clipping.py -k 'hugging_face or jax_privacy or pytorch'
+	$(BIN)/python -m pytest tests/models tests/components/test_serving.py tests/privacy/test_clipping.py \
+	  -k 'hugging_face or jax_privacy or pytorch or onnx'
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)

@@ -10,7 +10,10 @@ remove   components by --names, or all that saw the --examples of a file or an i
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
          left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
-export   the composed model to --to: anchor and tangent weights under timm's names
+export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
+         program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         components with heads of their own, --head names whose head leaves with the body of all, or is union: one
+         head over all of their classes
 
 What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
 last line of stdout is the result as one JSON object in either case.
@@ -28,8 +31,9 @@ import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
 from tangent_jax.components.claims import STATES, Claims
+from tangent_jax.components.exports import FORMATS, check_format
 from tangent_jax.components.merge import MERGES
-from tangent_jax.core import require, trees
+from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
 
@@ -44,11 +48,14 @@ flags.DEFINE_string("owner", None, "remove: all images of this contributor.")
 flags.DEFINE_string("owners", None, "remove: CSV of file,owner, where the components do not say whose an image is.")
 flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
 flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
-flags.DEFINE_enum("merge", "mean", MERGES, "compose: how the components weigh.")
-flags.DEFINE_float("merge_penalty", 1e-3, "compose: of --merge, the ridge of each example.", lower_bound=1e-12)
+flags.DEFINE_enum("merge", "mean", MERGES, "compose, export: how the components weigh.")
+flags.DEFINE_float("merge_penalty", 1e-3, "compose, export: of --merge, the ridge of each example.", lower_bound=1e-12)
+flags.DEFINE_string("head", None, "export: of components with own heads, the one whose head leaves, or union.")
+flags.DEFINE_list("same_classes", [], "export --head=union: class names that mean the same in several data sets.")
 flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
 flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
 flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
+flags.DEFINE_enum("format", "safetensors", FORMATS, "export: how the model leaves.")
 flags.DEFINE_bool("json", False, "JSON instead of a table.")
 
 
@@ -224,17 +231,36 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
     names, to = [*store], expanded("store export", F.to)
+    do = "Pass one of the components, or union"
+    fits = F.head in (*names, "union") if store.has_own_heads else F.head is None
+    expected = "--head for components with heads of their own" if store.has_own_heads else "no --head for one head"
+    require(fits, "store export", expected, F.head or "none", do if store.has_own_heads else "")
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
+    check_format("store export", F.format)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
-    predict = tj.predictor_of(store.provenance(names[0]), names[0], F.weights)
-    dw = store.release(to.absolute())
+    predict, classes, dw = composed(store)
+    store.release(to.absolute(), dw)
     require(
         [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
     )
     cost, fingerprint = store.spent(names), trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
-    tj.export(to, predict, dw, {"fingerprint": fingerprint, "privacy": spent, "mean_of": parts})
-    return {"exported": F.to, "fingerprint": fingerprint, "components": names}
+    sources = {"fingerprint": fingerprint, "privacy": spent, "merge": F.merge, "of": parts}
+    tj.export(to, predict, dw, sources, F.format, classes)
+    return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
+
+
+def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
+    """(predictor, classes, tangent weights) of the model that --merge and --head make of all components."""
+    if F.head == "union":
+        joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
+        dw = tj.merge(joined.components, joined.factors, F.merge, F.merge_penalty)
+        return joined.predict, joined.classes, dw
+    name = F.head or min(store)
+    origin = store.provenance(name)
+    own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
+    dw = {**store.sum(F.merge, F.merge_penalty), **own}
+    return tj.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
 COMMANDS = {

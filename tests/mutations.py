@@ -37,6 +37,8 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
+SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
+SERVED = "tests/components/test_serving.py"
 FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
@@ -306,6 +308,15 @@ MUTATIONS = [
       f"{LORA}::test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refused_by_name"),
     M("tangent_jax/components/exports.py", "files.get(path.name) == file_fingerprint(path)", "path.name in files",
       "tests/components/test_exports.py::test_a_file_that_provenance_does_not_name_is_refused"),
+    M(SERVING, "platforms=PLATFORMS)(specs", "platforms=PLATFORMS[:1])(specs", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
+    M(SERVING, "len(x))\"), no_source_paths():", "len(x))\"):", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
+    M("tangent_jax/rules/cudnn.py", "isinstance(q.shape[0], int) and ", "", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
+    M(SERVING, "(tree.get(\"dw\", {}), x)", "(jax.tree.map(jnp.zeros_like, tree.get(\"dw\", {})), x)", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
+    M(SERVING, "w=tree[\"w\"])(tree", "w=tree[\"w\"], output=\"tangent\")(tree", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
+    M("tangent_jax/components/exports.py", "    check_format(\"export\", format)\n", "", f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
+    M(SCRIPT, ".hexdigest() != fingerprint:", ".hexdigest() == \"\":", f"{SERVED}::test_the_script_runs_on_a_photo_where_the_library_is_not_installed"),
+    M(SCRIPT, "if inputs.shape[1:] != shape or inputs", "if inputs", f"{SERVED}::test_a_program_refuses_other_inputs_in_one_line"),
+    M(SCRIPT, "    if picture.has_transparency_data:", "    if False:", f"{SERVED}::test_the_script_decodes_a_picture_as_the_library_does"),
     # Components, removal, the store
     M("tangent_jax/models/anchor.py", "items() if name != \"head\"})", "items() if name not in (\"head\", \"block_0\")})",
       f"{STORE}::test_an_anchor_is_known_by_every_leaf_outside_its_head"),

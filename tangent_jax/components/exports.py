@@ -1,19 +1,24 @@
-"""A composed model on its way out: the anchor and its tangent weights, under the names that others know.
+"""A composed model on its way out, in a folder: one format of FORMATS.
 
-    model.safetensors     w, as timm loads it
-    tangent.safetensors   dw, the same names; a leaf that is absent is frozen
-    provenance.json       the components that dw is a sum of, and the fingerprints of the two files
+    safetensors    model.safetensors    w, under the names that others know, as timm loads it
+                   tangent.safetensors  dw, the same names; a leaf that is absent is frozen
+    stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
+    onnx           model.onnx, run.py, serving.json
+    each           provenance.json      the components that dw is a sum of, and the fingerprints of the files
 
-f_lin(x) = f_w(x) + J_w f(x) . dw needs both: w + dw is another model.
+f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 """
 
 import json
 import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from tangent_jax.components.serving import write_onnx, write_stablehlo
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
@@ -26,15 +31,52 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 
 
-def export(folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any]) -> None:
-    """Writes a folder that does not exist yet, whole or not at all."""
-    folder = expanded("export", folder)
+class Format(NamedTuple):
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages of the extra of its name."""
+
+    write: Callable[[Path, Predictor, Tree, Sequence[str]], None]
+    needs: tuple[str, ...] = ()
+
+
+def write_safetensors(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+    """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
+    for name, tree in (("model", predict.w), ("tangent", dw)):
+        content = encoded("export", predict.model, trees.leaves(tree), "world")
+        write_whole(folder / f"{name}.safetensors", content)
+
+
+FORMATS = {
+    "safetensors": Format(write_safetensors),
+    "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
+    "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
+}
+
+
+def check_format(function: str, format: str) -> None:
+    """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
+    require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
+    for package in FORMATS[format].needs:
+        do = f"Run pip install 'tangent-jax[{format}]'"
+        require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
+
+
+def export(
+    folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any],
+    format: str = "safetensors", classes: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Writes a folder that does not exist yet, whole or not at all.
+
+    Args:       classes: the names of the outputs, () where they have none.
+    Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
+                leave in it.
+    """
+    folder, outputs = expanded("export", folder), predict.model.classes
+    check_format("export", format)
     require(not folder.exists(), "export", "a folder that does not exist yet", folder)
+    require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
     trees.check_part("export", predict.w, dw)
     with write_whole_folder(folder) as partial:
-        for name, tree in (("model", predict.w), ("tangent", dw)):
-            content = encoded("export", predict.model, trees.leaves(tree), "world")
-            write_whole(partial / f"{name}.safetensors", content)
+        FORMATS[format].write(partial, predict, dw, classes)
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, "files": files}, indent=1) + "\n")
 

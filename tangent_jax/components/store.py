@@ -164,10 +164,7 @@ class Store(Disk, Mapping[str, Tree]):
             self.path(name)
         require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
         names = sorted(coefficients or self.state.components)
-        summands, factors = self.summands, Factors(self)
-        if summands is not self:
-            factors = Mapped(factors, lambda _, own: body_factors(own))
-        dw = sums.compose(summands, coefficients or None) if how == "mean" else merge(summands, factors, how, penalty)
+        dw = sums.compose(self.summands, coefficients) if coefficients else self.sum(how, penalty)
         cost = self.spent(names)
         line = {"op": "compose", "names": names, "weighted": coefficients}
         line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
@@ -175,15 +172,21 @@ class Store(Disk, Mapping[str, Tree]):
         self.commit({**line, **self.write("composed", dw)})
         return dw
 
-    def release(self, path: str | os.PathLike) -> Tree:
-        """Composes all components for an export to `path`, and journals that the sum leaves: before it does.
+    def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
+        """What `compose` gives, neither written nor journaled."""
+        summands, factors = self.summands, Factors(self)
+        if summands is not self:
+            factors = Mapped(factors, lambda _, own: body_factors(own))
+        return merge(summands, factors, how, penalty)
+
+    def release(self, path: str | os.PathLike, dw: Tree) -> None:
+        """Journals that tangent weights made of all components leave by an export to `path`: before they do.
 
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            names, dw = sorted(self.state.components), self.composing(None)
+            names = sorted(self.state.components)
             self.commit({"op": "export", "names": names, "path": str(path), "result": trees.fingerprint(dw)})
-        return dw
 
     def discard(self, names: Sequence[str]) -> None:
         """Takes components out because others will take their place: their examples may come back, no receipt."""

@@ -83,7 +83,7 @@ def mean_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 def patches(x: Array, size: int, stride: int) -> Array:
     """The window of "b y x c" that each output pixel of a convolution reads, "b y' x' i j c"."""
-    return jnp.stack(windows(x, size, stride), 3).reshape(len(x), *reduced(x, stride), size, size, x.shape[-1])
+    return jnp.stack(windows(x, size, stride), 3).reshape(x.shape[0], *reduced(x, stride), size, size, x.shape[-1])
 
 
 def windows(x: Array, size: int, stride: int, padding: float = 0.0) -> list[Array]:

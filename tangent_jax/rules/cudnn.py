@@ -24,8 +24,9 @@ WIDEST = 128  # features a head, of all GPUs from Ampere on; Hopper's take 256
 
 
 def takes(q: Array) -> bool:
-    """True for queries "b n h e" that the kernel computes: in half precision, heads of 8, 16, ... 128 features."""
-    return q.dtype.name in ELEMENTS and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST
+    """True for queries "b n h e" that the kernel computes: in half precision, heads of 8, 16, ... 128 features, and of
+    a known number of examples, which its settings hold (a program for any number has none)."""
+    return isinstance(q.shape[0], int) and q.dtype.name in ELEMENTS and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST
 
 
 def settings(q: Any, k: Any) -> str:

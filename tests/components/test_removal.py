@@ -314,7 +314,7 @@ def test_add_refuses_what_could_not_be_summed(tmp_path, call, match):
 def test_an_export_is_journaled_before_it_is_written(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
-    store.release("/elsewhere/export")  # and the writing is killed
+    store.release("/elsewhere/export", store.sum())  # and the writing is killed
     assert drop(store, "a").exported_before == ("/elsewhere/export",)
 
 

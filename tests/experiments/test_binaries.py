@@ -18,11 +18,15 @@ from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
+from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.train.evaluate import evaluate
 
 
 @pytest.mark.slow
@@ -138,6 +142,28 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     assert Image.open(tmp_path / "out/tasks.png").size[0] > 600
     _, error = run("tasks", *flags[:1], "--datasets=digits", f"--out={tmp_path}/one", code=1)
     assert error.strip().endswith("tasks: expected two data sets or more in --datasets; got 1.")
+
+
+@pytest.mark.slow
+def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp_path, tiny):
+    photos, names = photographs(tmp_path / "photos", classes=("ape", "bee", "cat")), ("ape", "bee", "cat")
+    flags = ["--sharding=class", "--shards=3", "--head=named", "--methods=taft", "--merge=mean,inputs", "--epochs=8"]
+    flags += ["--merge_penalties=1e-3", "--batch_size=3", f"--stores={tmp_path}/stores", f"--out={tmp_path}/out"]
+    line, _ = run("compose", tiny, f"--dataset=folder:{photos}", f"--cache_dir={tmp_path}/cache", *flags)
+    row = json.loads(line)["shards"]["3"]
+    assert row["taft_inputs"] > 0.6 > row["taft_single"]
+    store, to = tmp_path / "stores/photos-taft-class-3-factors-seed0-named", f"--to={tmp_path}/export"
+    assert [Store(store).provenance(name).classes for name in Store(store)] == [(name,) for name in names]
+    _, error = run("store", "export", f"--store={store}", to, tiny, code=1)
+    expected = "expected --head for components with heads of their own; got none. Pass one of the components, or union."
+    assert error.strip().endswith(expected)
+    run("store", "export", f"--store={store}", to, tiny, "--head=union", "--merge=inputs", "--merge_penalty=1e-3")
+    pretrained, dw = load_export(tmp_path / "export")
+    predict = tangent(pretrained, output="tangent")
+    test = predict.features(open_dataset(f"folder:{photos}").test, Cache(tmp_path / "cache"))
+    assert evaluate(predict, dw, test) == row["taft_inputs"]
+    run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1")
+    assert load_export(tmp_path / "own")[0].model.classes == 1
 
 
 @pytest.mark.long
@@ -315,9 +341,15 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(run("store", "verify", where, f"--receipt={done['receipt']}")[0])["verified"]
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
+    assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
+    assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
+    sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
+    result = json.loads(run("bench_export", where, *sizes, f"--out={tmp_path}/bench")[0])
+    assert result["stablehlo"]["error"] < 1e-5
+    assert {*result["ours"]["ms"]} == {*result["stablehlo"]["ms"]} == {"1", "2"}
     line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())
-    assert receipt["exported_before"] == [f"{tmp_path}/export"]
+    assert receipt["exported_before"] == [f"{tmp_path}/export", f"{tmp_path}/served"]
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))
     line, err = run("store", "verify", where, code=1)

@@ -62,6 +62,7 @@ CASES = [
     ("finetune", ["--profile_steps=2:9999"], "fit: expected a profile of steps up to 870; got 9999"),
     ("finetune", ["--metrics=csv,tsv"], "log_steps: expected writers of csv, tensorboard, wandb; got tsv"),
     ("finetune", ["--compilation_cache=/dev/null/x"], "finetune: [Errno 20] Not a directory"),
+    ("store", ["export", "--format=pickle"], "flag --format=pickle"),
     ("store", ["list", "--compilation_cache="], "flags, --compilation_cache: expected a path"),
     ("private", ["--plan", "--topology=v5e:2by2"], "plan: expected a --topology such as v5e:2x2"),
     ("compose", ["--worker=4/4"], "flags: expected --worker=I/N with I in 0..N-1; got 4/4"),

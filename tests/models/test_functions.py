@@ -1,6 +1,7 @@
 """Functions of any framework go wherever a model goes: token ids, ties, masks, and every wrong use in one line."""
 
 import json
+import runpy
 
 import equinox as eqx
 import jax
@@ -211,6 +212,15 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     assert receipt is not None
     assert not np.any(np.asarray(data.inputs[3]))  # its cached row too
     assert np.any(np.asarray(data.inputs[2]))
+
+
+def test_a_model_of_token_ids_leaves_as_a_program(tmp_path):
+    predict = tj.tangent(text())
+    dw = tree_normal(8, predict.zeros())
+    tj.export(tmp_path / "export", predict, dw, {}, format="stablehlo")
+    got = runpy.run_path(str(tmp_path / "export/run.py"))["load"](tmp_path / "export")(token_ids().astype(np.int32))
+    want = predict(dw, predict.model.apply(predict.w, jnp.asarray(token_ids()), 0, predict.subset.stage))
+    assert_rel_close(got, np.asarray(want))
 
 
 def test_settings_are_programs_and_json_and_cached_rows_follow_them(tmp_path):

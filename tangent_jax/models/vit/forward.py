@@ -56,7 +56,7 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
     """Class token and patches plus positions: the input of stage 1, "b n d", from images "b y x 3"."""
     x, dx = dense(patches(config, images), None, p["patch_embedding"], "...yxc,yxcd->...d")
     token, dtoken = p["class_token"]
-    row = (len(x), 1, config.width)
+    row = (x.shape[0], 1, config.width)
     if dx is not None or dtoken is not None:
         dx = jnp.zeros_like(x) if dx is None else dx
         dtoken = jnp.zeros_like(token) if dtoken is None else dtoken
@@ -161,7 +161,7 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
     """CLS=T: the class token in the input of `block`, "b n d", becomes the new one, which has its own tangent."""
     row, width = token.primal[None, None], x.shape[-1]
-    drow = None if token.tangent is None else probe.broadcast(token.tangent, (len(x), 1, width), x.dtype)
+    drow = None if token.tangent is None else probe.broadcast(token.tangent, (x.shape[0], 1, width), x.dtype)
     if reads_one_query(config, block):
         row, drow = one_query_input(config, row, drow)
     new = (slice(None), slice(0, row.shape[1]))

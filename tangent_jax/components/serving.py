@@ -1,0 +1,159 @@
+"""A predictor that leaves as a program, which runs without this library.
+
+    program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
+
+    stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
+    onnx         model.onnx, by jax2onnx, in f32, its weights inside; it is run once before it is written
+    both         serving.json: what run.py must know, with the fingerprints of the files; run.py: runs them
+
+It is the predictor from images on, with the same closed forms: blocks below the first trained one cost what they cost
+in the plain network. Weights are arguments of the StableHLO, not constants: so it is small, compiles sooner, takes any
+size of model, and serves the next composition of the same anchor too.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, export
+from jax.extend.core import jaxpr_as_fun
+
+from tangent_jax._version import __version__
+from tangent_jax.core import InputError, Tree, refusal, require, trees
+from tangent_jax.core.files import file_fingerprint, write_whole
+from tangent_jax.core.tensors import encode
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.filling import run_trunk
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import Model
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+ALIKE = 1e-4  # relative L2: rounding in f32 leaves 1e-6, a node that was converted wrongly 1
+
+
+def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+    """Writes the program for any batch size and all PLATFORMS, and its weights beside it."""
+    arrays = flat(predict, dw)
+    specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
+    with one_line("a model that takes any batch size (x.shape[0], not len(x))"), no_source_paths():
+        program = export.export(jax.jit(partial(serve, predict)), platforms=PLATFORMS)(specs, any_batch(predict.model))
+    write_whole(folder / "model.jax", bytes(program.serialize()))
+    write_whole(folder / "weights.safetensors", encode(arrays, {}))
+    version = {"jax": jax.__version__, "calling_convention": program.calling_convention_version}
+    write_script(folder, "stablehlo", predict.model, classes, platforms=PLATFORMS, **version)
+
+
+def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+    """Writes the ONNX of the predictor in f32, once onnxruntime gives the predictor's outputs by it."""
+    predict, x = dataclasses.replace(predict, dtype=None), any_batch(predict.model)
+    weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
+    with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
+        from jax2onnx import to_onnx  # pyright: ignore
+
+        # traced here: jax2onnx traces with functions of jax.numpy replaced, which a model may use on shapes
+        program = jaxpr_as_fun(jax.make_jaxpr(weights_in)(x))
+        content = to_onnx(program, [x], input_names=["inputs"], output_names=["outputs"]).SerializeToString()
+        check_alike(content, weights_in, x)
+    write_whole(folder / "model.onnx", content)
+    write_script(folder, "onnx", predict.model, classes)
+
+
+def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
+    """The outputs "b c" of inputs "b ..." of stage 0, by the weights of `flat` in place of the predictor's own."""
+    tree, stage = trees.nest(arrays), predict.subset.stage
+    if stage:
+        x = run_trunk(tree["w"], x, model=predict.model, stop=stage, dtype=predict.dtype)
+    return dataclasses.replace(predict, w=tree["w"])(tree.get("dw", {}), x)
+
+
+def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
+    """The leaves of w and dw by path, "w/..." and "dw/..."; InputError for one of more than 32 bits."""
+    arrays = {path: np.asarray(leaf) for path, leaf in trees.leaves({"w": predict.w, "dw": dw}).items()}
+    for path, leaf in arrays.items():
+        got, do = f"{path} in {leaf.dtype}", "Cast them to float32 first"
+        require(leaf.dtype.itemsize <= 4, "export", "leaves that float32 holds", got, do)
+    return arrays
+
+
+def any_batch(model: Model) -> jax.ShapeDtypeStruct:
+    """The inputs of stage 0 of b examples: images as they are decoded, or arrays of the dtype that the model says."""
+    dtype = np.dtype(getattr(model.preprocessing, "dtype", np.uint8))
+    return jax.ShapeDtypeStruct((*export.symbolic_shape("b"), *model.input_shape(0)), dtype)
+
+
+def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeStruct) -> None:
+    """Raises InputError unless onnxruntime gives the outputs of `want` for three examples of the kind of x."""
+    import onnxruntime  # pyright: ignore
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails is raised
+    coins = np.random.default_rng(0).integers(0, 2, (3, *x.shape[1:]))  # token ids too, whatever the vocabulary
+    inputs = (coins * (255 if x.dtype == np.uint8 else 1)).astype(x.dtype)
+    got = onnxruntime.InferenceSession(content, options).run(None, {"inputs": inputs})[0]
+    expected = np.asarray(want(inputs))
+    error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
+    got = f"one that is {error:.1e} away from their {norm:.1e}"
+    require(error <= ALIKE * norm, "export", "an ONNX of the predictor's outputs", got)
+
+
+def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:
+    """Writes run.py and serving.json, which says what the folder's files read and give."""
+    x, own = any_batch(model), model.preprocessing
+    serving = {
+        "format": format,
+        "inputs": {"shape": x.shape[1:], "dtype": x.dtype.name},
+        "preprocessing": dataclasses.asdict(own) if isinstance(own, Preprocessing) else None,
+        "outputs": model.classes,
+        "classes": list(classes) or None,
+        "tangent_jax": __version__,
+        **more,
+        "files": {path.name: file_fingerprint(path) for path in sorted(folder.iterdir())},
+    }
+    write_whole(folder / "serving.json", json.dumps(serving, indent=1) + "\n")
+    write_whole(folder / "run.py", files("tangent_jax").joinpath("assets/run.py").read_bytes())
+
+
+@contextmanager
+def one_line(expected: str, do: str = "") -> Iterator[None]:
+    """Raises InputError for whatever tracing, converting or running a model raises inside."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # of a user's model, of a converter: any
+        first = (str(error).splitlines() or [""])[0]
+        raise refusal("export", expected, f"{type(error).__name__}: {first[:200]}", do) from error
+
+
+@contextmanager
+def no_source_paths() -> Iterator[None]:
+    """Leaves the paths of this machine's files out of programs that are lowered inside."""
+    config: Any = jax.config
+    limit = config.jax_traceback_in_locations_limit
+    config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        config.update("jax_traceback_in_locations_limit", limit)
+
+
+@contextmanager
+def quiet(*names: str) -> Iterator[None]:
+    """Holds back packages' warnings to their logs, such as those of plugins for what is not installed."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
