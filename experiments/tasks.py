@@ -40,6 +40,7 @@ flags.DEFINE_list(
 flags.DEFINE_list(
     "coefficients", ["0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1"], "Of the sum of bodies; held-out images choose."
 )
+flags.DEFINE_list("heads", [], "Files of frozen heads, one for each data set; none: each has a new head of its own.")
 flags.DEFINE_string("negate", None, "The name of a task that is subtracted from the sum of the others.")
 KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
 
@@ -66,7 +67,7 @@ class Tasks:
     def __init__(self, method: str, on_test: bool) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.method, self.on_test = method, on_test
-        self.tasks = {task.name: task for task in (open_task(s, method, on_test, rate) for s in listed("datasets"))}
+        self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
         do = "Rename one"
         require(len(self.tasks) == len(F.datasets), "tasks", "data sets of different names", F.datasets, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
@@ -96,10 +97,18 @@ class Tasks:
         return float(np.mean([accuracies[name] / max(self.single[name], 1e-9) for name in accuracies]))
 
 
-def open_task(spec: str, method: str, on_test: bool, rate: Mapping[str, float]) -> Task:
+def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
+    """The tasks of --datasets, each with its head of --heads."""
+    specs, do = listed("datasets"), "Name one for each data set, or none"
+    require(len(F.heads) in (0, len(specs)), "tasks", f"{len(specs)} files in --heads", len(F.heads), do)
+    heads = [{"head": path} for path in F.heads] or [{}] * len(specs)
+    return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
+
+
+def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
     """The task of a data set."""
     dataset = setup.open_dataset(spec)
-    recipe = setup.recipe(dataset=spec, method=method, **rate)
+    recipe = setup.recipe(dataset=spec, **changes)
     predict = setup.predictor(recipe, dataset.classes)
     train, measured = setup.train_and_measured(predict, dataset, on_test)
     return Task(dataset.name, dataset.classes, recipe, predict, train, measured)

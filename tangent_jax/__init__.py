@@ -24,16 +24,18 @@ from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
+from tangent_jax.data.arrays import examples
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
+from tangent_jax.models.functions import model_of
 from tangent_jax.models.heads import body, restricted, widened
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
-from tangent_jax.models.protocol import Model
+from tangent_jax.models.protocol import Arrays, Model
 from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import Subset, make_subset
@@ -65,19 +67,19 @@ from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_o
 from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
-    "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
+    "Arrays", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
     "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared",
     "Measure", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
     "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig",
     "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT",
     "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body", "brier_score",
     "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature",
-    "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "export",
-    "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "join",
-    "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
-    "make_provenance", "make_subset", "membership_attack", "merge", "momentum", "noise_multiplier_of", "noise_scale",
-    "nonlinear", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected",
-    "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove", "resnet_config",
-    "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "squared_error",
-    "tangent", "union", "vit_config", "weighted_sum", "widened", "write_component", "write_factors",
+    "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "examples",
+    "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian",
+    "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
+    "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of",
+    "noise_scale", "nonlinear", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities",
+    "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove",
+    "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
+    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "write_component", "write_factors",
 ]  # fmt: skip

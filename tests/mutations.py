@@ -36,6 +36,7 @@ RESNET, LORA, PAPER = (
     "tests/models/test_parametrize.py",
     "tests/experiments/test_paper.py",
 )
+FUNCTIONS = "tests/models/test_functions.py"
 SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
 SERVED = "tests/components/test_serving.py"
 FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
@@ -452,7 +453,7 @@ MUTATIONS = [
     M("tangent_jax/models/resnet/forward.py", "config.stride(i) if size == 3 and", "config.stride(i) if size == 1 and", f"{RESNET}::test_logits_are_those_of_pytorch"),
     M("tangent_jax/models/resnet/forward.py", "return relu(x + y, total(dx, dy), config.slope)", "return relu(x + y, total(dx, dy))", f"{RESNET}::test_both_relus_of_a_block_are_leaky"),
     M("tangent_jax/models/parametrize.py", "math.prod(shape[:-1]) ** -0.5 if name", "1.0 if name", f"{LORA}::test_the_first_factor_is_drawn_by_the_number_of_its_inputs"),
-    M("tangent_jax/models/subsets.py", 'FIXED = ("mean", "var", "embeddings")', 'FIXED = ("mean", "embeddings")', f"{RESNET}::test_the_statistics_are_never_trained_and_always_needed"),
+    M("tangent_jax/models/subsets.py", 'STATISTICS = ("mean", "var")', 'STATISTICS = ("mean",)', f"{RESNET}::test_the_statistics_are_never_trained_and_always_needed"),
     M("tangent_jax/privacy/norms.py", 'jnp.square(product("bthi,btho->bhio", rows, flowing))', 'jnp.abs(product("bthi,btho->bhio", rows, flowing))', f"{RESNET}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "            order.reverse()", "            pass", f"{LORA}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.tangent, 1)", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.primal, 1)", f"{LORA}::test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor"),
@@ -536,7 +537,7 @@ MUTATIONS = [
     M("tangent_jax/components/torch_model.py", 'predict.method == "taft"', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     M("tangent_jax/components/torch_model.py", '"patch_size" in base.settings', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     M("tangent_jax/components/torch_model.py", "good = name in known and", "good = name not in known or", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
-    M("tangent_jax/models/subsets.py", ' or path == "projection/bias"', "", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
+    M("tangent_jax/models/subsets.py", ', "projection/bias")', ")", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
     # PEFT
     M("tangent_jax/components/peft.py", 'return config["lora_alpha"] / config["r"]', "return 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
     M("tangent_jax/components/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
@@ -552,7 +553,25 @@ MUTATIONS = [
     M("tangent_jax/models/frozen_head.py", "listed(self.classes, classes)\n", "listed(classes, classes)\n", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
     M("tangent_jax/models/frozen_head.py", "width = embedding_width(self.base)", "width = self.shape[1]", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
     M("tangent_jax/models/frozen_head.py", "return {renamed(path, HEAD, PROJECTION): leaf", "return {path: leaf", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
-    M("tangent_jax/models/subsets.py", 'FIXED = ("mean", "var", "embeddings")', 'FIXED = ("mean", "var")', f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
+    M("tangent_jax/models/subsets.py", 'FROZEN = ("head/embeddings", ', 'FROZEN = (', f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
+    # Functions of other frameworks
+    M("tangent_jax/models/functions.py", "return jax.vmap(alone)(x)", "flat = flat\n        for stage in run:\n            x = self.own_functions[stage](own, x)\n        return x", f"{FUNCTIONS}::test_an_example_is_alone_whatever_the_code_says"),
+    M("tangent_jax/models/functions.py", "{**dict.fromkeys(stage.read, s), **owner}", "{**owner, **dict.fromkeys(stage.read, s)}", f"{FUNCTIONS}::test_the_tangent_is_that_of_jvp_and_features_give_what_the_inputs_give"),
+    M("tangent_jax/models/functions.py", 'return {"programs": programs, ', "return {", f"{FUNCTIONS}::test_settings_are_programs_and_json_and_cached_rows_follow_them"),
+    M("tangent_jax/models/functions.py", "enumerate(map(partial, functions))", "enumerate(functions)", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "require(not drawn,", "require(True,", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "require(not unread,", "require(True,", f"{FUNCTIONS}::test_a_wrong_use_is_one_line"),
+    M("tangent_jax/models/functions.py", "    check_alone(functions, w, inputs, preprocessing)\n", "", f"{FUNCTIONS}::test_an_example_is_alone_whatever_the_code_says"),
+    M("tangent_jax/models/functions.py", 'return name if name.startswith("head/") else f"head/{name}"', "return name", f"{FUNCTIONS}::test_leaves_that_the_head_alone_reads_are_its_own_and_leave_under_their_own_names"),
+    M("tangent_jax/models/protocol.py", 'and not is_a(x.dtype, "inexact"):', "and False:", f"{FUNCTIONS}::test_token_ids_are_never_cast_to_floats"),
+    M("tangent_jax/models/protocol.py", "    if isinstance(inputs, Arrays):\n        if stage == 0:\n            return inputs.checked(x)\n    elif x.dtype", "    if x.dtype", f"{FUNCTIONS}::test_uint8_and_int8_ids_are_neither_images_nor_packed_rows"),
+    M("tangent_jax/models/features.py", 'good = good and (dtype.kind == "f" or', "good = good and (True or", f"{FUNCTIONS}::test_uint8_and_int8_ids_are_neither_images_nor_packed_rows"),
+    M("tangent_jax/models/features.py", "groups = self.targets if is_class else rank", "groups = self.targets", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
+    M("tangent_jax/models/predict.py", 'require(dual is not None, function,', "require(True, function,", f"{FUNCTIONS}::test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own"),
+    M("tangent_jax/models/parametrize.py", 'self.base.stage_of(f"{module}/kernel" if name in ("lora_a", "lora_b") else path)', "self.base.stage_of(path)", f"{FUNCTIONS}::test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own"),
+    M("tangent_jax/solver/problem.py", " and self.predict.model.dual is not None", "", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
+    M("tangent_jax/solver/jacobian.py", "back(unit)[0])(jnp.eye", "back(2 * unit)[0])(jnp.eye", f"{FUNCTIONS}::test_a_dual_that_is_given_serves_what_needs_a_closed_form"),
+    M("tangent_jax/components/exports.py", "        check_described(model, paths[0])\n", "        pass\n", f"{FUNCTIONS}::test_it_is_fitted_composed_stored_exported_and_told_from_other_programs"),
 ]  # fmt: skip
 
 

@@ -45,6 +45,18 @@ def test_the_page_on_regression_runs_and_gives_what_it_says(tmp_path, monkeypatc
     assert abs(float(printed[3]) - float(re.findall(r"\*\* 0.5\)  # ([\d.]+) away", page)[0])) < 0.1
 
 
+@pytest.mark.slow
+def test_the_page_on_models_of_other_frameworks_runs_and_gives_what_it_says(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/your_model.md").read_text()
+    assert max(len(block.splitlines()) for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)) <= 40
+    run_blocks(page, "your_model.md", tmp_path, monkeypatch)
+    printed = [[float(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()]
+    said = [[float(word) for word in line.split()] for line in re.findall(r"  # ([\d. ]*\d)\b", page)]
+    assert [len(line) for line in printed] == [len(line) for line in said] == [3, 3, 2, 3, 1]
+    for got, want in zip(printed, said, strict=True):  # the last of three is private: its noise is fresh
+        np.testing.assert_allclose(got[:2], want[:2], rtol=0.1, atol=0.05)
+
+
 @functools.cache
 def flags_of(binary):
     """The flags that --help explains."""
@@ -70,7 +82,7 @@ def test_every_binary_is_listed():
 
 def test_every_link_and_picture_of_the_pages_is_there():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        for target in re.findall(r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
             assert (page.parent / target).exists(), f"{page}: {target}"
     for name in re.findall(r"`(tests/[\w/.]+)`", PAGES):
         assert (ROOT / Path(name.split("::")[0])).exists(), name

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from tangent_jax.components.recipe import HEADS, SOLVERS
+from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import refusal, require
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
@@ -74,7 +74,9 @@ TABLE: dict[str, partial] = {
     "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
     "rank": flag("integer", "Of --subset=lora the rank, of adapter the width.", low=1),
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
-    "head": flag("enum", "A new head: drawn whole, or named: each class by its name, so that heads join.", HEADS),
+    "head": flag(
+        "string", "drawn: a new head; named: each class drawn by its name, so that heads join; or a frozen head's file."
+    ),
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
     "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),

@@ -76,7 +76,7 @@ class Method:
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.Curvature]]:
         """(components, factors) of a store, as of the classes of the data set."""
-        if self.recipe.head == "drawn":
+        if self.recipe.head != "named":
             return store, tj.Factors(store)
         joined = tj.join(store, self.predict, self.dataset.classes)
         return joined.components, joined.factors

@@ -74,7 +74,7 @@ class TangentViT(nn.Module):
         x = x[:, 0] if c["pool"] == "token" else x[:, 1:].mean(1)
         x = norm(p, "norm" if c["pool"] == "token" else "fc_norm", x, c)
         x = dense(p, "head", x) if c["classes"] else x
-        return F.normalize(x, dim=-1) @ p["head.embeddings"].T if "frozen_head" in self.wrappers else x
+        return F.normalize(x, dim=-1) @ p["head.embeddings"] if "frozen_head" in self.wrappers else x
 
 
 def block(p, i, x, c):

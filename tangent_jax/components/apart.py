@@ -168,7 +168,7 @@ def fill(
     """
     names = [name for _, name in features.examples]
     said = zip(names, owners_of(names, owners or {}), strict=True)
-    require(classes or recipe.head == "drawn", "fill", f"classes by name for a {recipe.head} head", "none")
+    require(classes or recipe.head == "drawn", "fill", f"classes by name for the head {recipe.head}", "none")
     anchor = make_provenance(predict, classes=classes)
     anchor = dataclasses.replace(anchor, owners={name: owner for name, owner in said if owner})
     foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
@@ -205,7 +205,7 @@ def own_head(
     predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
 ) -> tuple[Predictor, Features]:
     """(predictor, features) of a component: where its head is named, of the classes that it has images of."""
-    if recipe.head == "drawn":
+    if recipe.head != "named":
         return predict, features
     own = classes_in(features, classes)
     return restricted(predict, classes, own), relabelled(features, classes, own)

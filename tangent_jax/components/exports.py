@@ -4,6 +4,8 @@
                    tangent.safetensors  dw, the same names; a leaf that is absent is frozen
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
     onnx           model.onnx, run.py, serving.json
+    torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
+    peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
     each           provenance.json      the components that dw is a sum of, and the fingerprints of the files
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
@@ -18,14 +20,17 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from tangent_jax.components.peft import write_peft
 from tangent_jax.components.serving import write_onnx, write_stablehlo
+from tangent_jax.components.torch_model import write_torch
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.files import assemble
-from tangent_jax.models.load import encoded, read
+from tangent_jax.models.load import METADATA, encoded, read
+from tangent_jax.models.parametrize import unwrapped
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 
@@ -48,6 +53,8 @@ FORMATS = {
     "safetensors": Format(write_safetensors),
     "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
     "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
+    "torch": Format(write_torch),
+    "peft": Format(write_peft),
 }
 
 
@@ -97,11 +104,22 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+    if model is not None:
+        check_described(model, paths[0])
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     pretrained = read(paths[0]) if own is None else own
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
     return pretrained, dw
+
+
+def check_described(model: Model, path: Path) -> None:
+    """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
+    said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
+    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    told_apart = "family" in said and config.get("jax") == settings.get("jax")
+    other = [name for name in settings if told_apart and config.get(name) != settings[name]]
+    require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from jax import Array
 from tangent_jax.core import Tree, require
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
+from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
@@ -25,6 +26,7 @@ from tangent_jax.train.optimizers import Optimizer, adam, projected
 
 SOLVERS = ("adam", "optimum")
 HEADS = ("drawn", "named")
+"""The heads that are new; any other name is the file of a frozen one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Recipe:
     `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the width of adapters;
     `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
-    shard has those classes that it has images of).
+    shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
@@ -75,7 +77,6 @@ class Recipe:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
         self.objective()
         self.optimizer()
-        require(self.head in HEADS, "Recipe", f"head in {', '.join(HEADS)}", self.head)
         require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
         free = self.solver == "adam" or self.radius is None
         require(free, "Recipe", "no radius for solver optimum", self.radius)
@@ -103,21 +104,25 @@ class Recipe:
                 loaded already.
         """
         fits = self.head == "drawn" or not isinstance(classes, int)
-        require(fits, "Recipe", f"classes by name for a {self.head} head", classes, "Pass the names")
+        require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.resized(self.image_size)
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
-        drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
-        pretrained = pretrained.with_head(drawn, head)
+        if self.head in HEADS:
+            drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
+            pretrained = pretrained.with_head(drawn, head)
         kind, fc = ("head" if self.method == "fc" else self.kind), self.method == "fc"
         if self.new_class_token and not fc:
             pretrained = pretrained.with_class_token(self.blocks, token)
+        if kind == "adapter":
+            pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
+        if self.head not in HEADS:
+            assert not isinstance(classes, int)
+            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).ordered(classes))
         if self.reset and not fc:
             require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
-        if kind == "adapter":
-            pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
         if kind in ("lora", "lora_b"):
             pretrained = pretrained.with_lora(self.rank, self.blocks, fresh)
             kind = kind if self.method == "nlft" else "lora_b"

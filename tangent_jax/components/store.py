@@ -173,7 +173,7 @@ class Store(Disk, Mapping[str, Tree]):
         return dw
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
-        """What `compose` gives, neither written nor journaled."""
+        """The sum that `compose` gives, neither written nor journaled."""
         summands, factors = self.summands, Factors(self)
         if summands is not self:
             factors = Mapped(factors, lambda _, own: body_factors(own))

@@ -61,7 +61,7 @@ class Pretrained:
 
         Raises: InputError where they differ in width, and for a model with LoRA or a frozen head.
         """
-        model = WithFrozenHead(self.model, head.embeddings.shape)
+        model = WithFrozenHead(self.model, head.embeddings.shape[::-1])
         flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
         return dataclasses.replace(self, model=model, w=trees.nest(flat))
 
@@ -133,4 +133,5 @@ def check_classes(function: str, classes: Sequence[str]) -> tuple[str, ...]:
 
 def fingerprints(w: Tree) -> tuple[str, str]:
     """The fingerprints of an anchor without its head, and of its head."""
-    return trees.fingerprint({name: leaf for name, leaf in w.items() if name != "head"}), trees.fingerprint(w["head"])
+    body = {name: leaf for name, leaf in w.items() if name != "head"}
+    return trees.fingerprint(body), trees.fingerprint(w.get("head", {}))

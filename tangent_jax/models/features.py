@@ -1,4 +1,4 @@
-"""Features: the input of the first trained stage for every image, computed once and kept on disk.
+"""Features: the input of the first trained stage for every example, computed once and kept on disk.
 
     CACHE/TRUNK-IMAGES/    the rows (cache.py); the name hashes all that decides them
 
@@ -10,7 +10,7 @@ computed on from there.
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,12 @@ from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.sources import Examples
-from tangent_jax.data.workers import Decoder, decode_chunks
+from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.int8 import packed_shape
 from tangent_jax.models.layout import first_folder
-from tangent_jax.models.protocol import Model
+from tangent_jax.models.protocol import Arrays, Model
 from tangent_jax.train.batches import Batches, OnDevice
 
 FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
@@ -68,10 +68,12 @@ class Features:
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, device=self.device)
 
     def hold_out(self) -> tuple["Features", "Features"]:
-        """Returns (train, held out): every fifth image of each class is held out, the same ones every time."""
-        rank = np.zeros(len(self), int)
-        for label in np.unique(self.targets):
-            rows = np.flatnonzero(self.targets == label)
+        """Returns (train, held out): every fifth example of each class, the same ones every time; of other targets
+        every fifth."""
+        is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
+        groups = self.targets if is_class else rank
+        for label in np.unique(groups):
+            rows = np.flatnonzero(groups == label)
             rank[rows] = np.arange(len(rows))
         held = rank % 5 == 4
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
@@ -104,7 +106,8 @@ def features(
 ) -> Features:
     """Returns the input of `stage` for every example, from the cache or computed now.
 
-    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images.
+    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images,
+                or the arrays as they are.
     Returns:    Features; `inputs` is a read-only memory map "n ..." or `Parts` of several, unless images were skipped.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
@@ -119,7 +122,7 @@ def features(
     here = key(stage)
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
-        shape, kind = model.input_shape(stage), stored_dtype if stage else np.dtype(np.uint8)
+        shape, kind = model.input_shape(stage), stored_dtype if stage else input_dtype(model)
         shape = packed_shape(shape) if kind == np.int8 else shape
         return CachedRows(folder, identifiers, shape, kind, more, jax.process_index())
 
@@ -133,9 +136,8 @@ def features(
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
-        decoder = Decoder(examples.read_identified(), examples.names, model.image_size, model.preprocessing)
-        images = decode_chunks(decoder, [*map(rows.rows, chunks)], cache.processes)
-        return from_images(trunk() if stage else None, images, cache.skip_unreadable)
+        inputs = read_inputs(model, examples, [*map(rows.rows, chunks)], cache.processes)
+        return from_images(trunk() if stage else None, inputs, cache.skip_unreadable)
 
     folders = [root / here for root in roots]
     folder = first_folder(folders)
@@ -154,22 +156,50 @@ def features(
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
+def input_dtype(model: Model) -> np.dtype:
+    """The dtype of the inputs of stage 0: uint8 of images."""
+    inputs = model.preprocessing
+    return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
+
+
+def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
+    """The inputs of stage 0 of each chunk of rows, as the model wants them: images decoded, arrays as they are.
+
+    Raises: InputError for a row that is no array of the model's shape and kind of numbers.
+    """
+    inputs, shape, read = model.preprocessing, tuple(model.input_shape(0)), examples.read_identified()
+    if not isinstance(inputs, Arrays):
+        return decode_chunks(Decoder(read, examples.names, model.image_size, inputs), chunks, processes)
+    dtype = input_dtype(model)
+
+    def checked(i: int) -> Any:
+        row: Any = read(i)
+        good = isinstance(row, np.ndarray) and row.shape == shape and np.can_cast(row.dtype, dtype, "same_kind")
+        good = good and (dtype.kind == "f" or (row.astype(dtype) == row).all())
+        got = f"{row.dtype}{row.shape}" if isinstance(row, np.ndarray) else type(row).__name__
+        do = "Make them by tj.examples(x, targets)"
+        require(good, "features", f"rows of {dtype}{shape}, as the model reads them", f"{got}, {examples.names[i]}", do)
+        return row.astype(dtype)
+
+    return ((np.stack([checked(i) for i in rows]), {}) for rows in chunks)
+
+
 def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dtype) -> str:
     """The identity of all that decides a stage's input besides the image: decoding, the trunk's program, the leaves
     that it reads, the dtypes.
 
     Raises: InputError where the trunk gives another shape than the model's `input_shape`.
     """
-    size, decoded = model.image_size, (FORMAT, model.image_size, model.preprocessing)
+    decoded = FORMAT, model.image_size, model.preprocessing
     if stage == 0:
         return identity(decoded)[:24]
-    image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
+    x = jax.ShapeDtypeStruct((1, *model.input_shape(0)), input_dtype(model))
     # traced anew: code may be mended
     trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype, stored=stored_dtype.name)
-    shape = jax.eval_shape(partial(trunk, stored=""), w, image).shape[1:]
+    shape = jax.eval_shape(partial(trunk, stored=""), w, x).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
     require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
-    traced, read = program_reading(trunk, w, image)
+    traced, read = program_reading(trunk, w, x)
     return identity(decoded, stage, str(stored_dtype), traced, read)[:24]
 
 

@@ -30,9 +30,9 @@ Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 def run_trunk(
     w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, stored: str = "float32", traced: str = ""
 ) -> Array:
-    """Computes the input "b ..." of stage `stop` from that of `start`, uint8 images for 0, packed where it is stored
-    in int8. `traced`: the key of its program, which another compiles anew."""
-    y = model.apply(*prepared(model, w, x, dtype), start, stop)
+    """Computes the input "b ..." of stage `stop` from that of `start`, as it is cached, packed where it is stored in
+    int8. `traced`: the key of its program, which another compiles anew."""
+    y = model.apply(*prepared(model, w, x, dtype, start), start, stop)
     return packed(y) if stored == "int8" else y
 
 
@@ -76,7 +76,7 @@ def write_chunks(
     done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
     with (
         closing(source(own) if own else (item for item in ())) as computed,
-        progress_bar(rows.count, "image", done) as bar,
+        progress_bar(rows.count, "example", done) as bar,
     ):
         for start in range(0, len(wanted), processes):
             parts = wanted[start : start + processes]

@@ -1,7 +1,7 @@
 """A frozen head: embeddings of the classes' names by a text encoder, as CLIP's zero-shot classifier has them.
 
     z^      = z / |z|           z: the embedding of an image, "b d", which the model below gives
-    outputs = s z^ E^T          E: one row of length 1 for each class, "c d"; s: the logit scale
+    outputs = s z^ E            E: one column of length 1 for each class, "d c"; s: the logit scale
 
 No subset trains it; the tangent of the embedding goes through the normalisation. Source: Radford et al. 2021; frozen
 while the image encoder trains, its last projection too, as Ilharco et al. 2023 have it. Models with the heads of
@@ -11,7 +11,7 @@ several tasks share one anchor: what trains is the same leaves of all.
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,9 @@ class FrozenHead:
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
     def leaf(self) -> Array:
-        """s E, "c d", f32."""
+        """s E, "d c", f32."""
         wide = np.asarray(self.embeddings, np.float64)
-        return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32)
+        return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32).T
 
 
 def listed(names: Sequence[str], others: Sequence[str]) -> str:
@@ -109,7 +109,7 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
 
 @dataclasses.dataclass(frozen=True)
 class WithFrozenHead(Wrapper):
-    """The model `base`, whose outputs are embeddings of images, below a frozen head of `shape`, "c d".
+    """The model `base`, whose outputs are embeddings of images, below a frozen head of `shape`, "d c".
 
     A head of the base is CLIP's projection: its leaves are `projection/...`, which train with the last block as the
     final norm does.
@@ -122,12 +122,12 @@ class WithFrozenHead(Wrapper):
         require(not isinstance(self.base, Wrapper), "with_frozen_head", "a model as it was loaded", kind, BEFORE)
         width = embedding_width(self.base)
         expected = f"embeddings of width {width}, as the model's outputs are"
-        got, do = f"width {self.shape[1]}", "Take those of its own CLIP"
-        require(width == self.shape[1], "with_frozen_head", expected, got, do)
+        got, do = f"width {self.shape[0]}", "Take those of its own CLIP"
+        require(width == self.shape[0], "with_frozen_head", expected, got, do)
 
     @property
     def classes(self) -> int:
-        return self.shape[0]
+        return self.shape[1]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -141,20 +141,25 @@ class WithFrozenHead(Wrapper):
 
     def initial(self, path: str, key: Array) -> Array:
         if path == EMBEDDINGS:
-            return jax.random.normal(key, self.shape, jnp.float32)
+            raise refusal("with_head", "a model without a frozen head", "one that has it", BEFORE)
         return self.base.initial(*self.for_base({path: None}), key)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
         z = self.base.apply(self.below(w), x, start, stop)
         is_below = stop is not None and stop < self.stages
-        return z if is_below else jnp.einsum("bd,cd->bc", unit_length(z, None)[0], w["head"]["embeddings"])
+        return z if is_below else jnp.einsum("bd,dc->bc", unit_length(z, None)[0], w["head"]["embeddings"])
 
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+    @property
+    def dual(self) -> Callable[..., Dual] | None:
+        return self.base.dual and self.closed_form
+
+    def closed_form(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        """The outputs and their tangent, "b c", by that of the base."""
         z, dz = unit_length(*self.base.dual(self.below(pairs), x, start))
-        return Dual(*contract("bd,cd->bc", z, dz, *pairs["head"]["embeddings"]))
+        return Dual(*contract("bd,dc->bc", z, dz, *pairs["head"]["embeddings"]))
 
     def with_classes(self, classes: int) -> "WithFrozenHead":
-        raise refusal("with_head", "a model without a frozen head", f"one of {self.classes} classes", BEFORE)
+        return dataclasses.replace(self, shape=(self.shape[0], classes))
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """The base's names; the embeddings keep our path."""

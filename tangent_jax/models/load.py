@@ -166,12 +166,13 @@ class Description:
     family          its name, None for a user's own model
     config          the settings of the model without its wrappers
     wrappers        the innermost first: {its name in WRAPPERS: its fields but `base`}
+    preprocessing   None for a model that reads no images
     names           of the tensors: our paths, or those of the model's `to_world`
     """
 
     family: str | None
     config: dict[str, Any]
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     wrappers: tuple[dict[str, dict[str, Any]], ...]
     names: Literal["ours", "world"]
 
@@ -187,7 +188,8 @@ def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal
         require(leaf.dtype.itemsize <= 4, function, "leaves that float32 holds", got, "Cast them to float32 first")
     (base, wrappers), family = unwrapped(model), family_of(model)
     name = None if family is None else family.name
-    description = dataclasses.asdict(Description(name, base.settings, model.preprocessing, wrappers, names))
+    of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
+    description = dataclasses.asdict(Description(name, base.settings, of_images, wrappers, names))
     try:
         text = json.dumps(description)
     except TypeError as error:
@@ -217,6 +219,7 @@ def described(function: str, fields: dict[str, Any], where: str) -> Model:
     require(family is not None, function, f"a family of {known} in {where}", description.family, do)
     assert family is not None
     config = typed(family.config, description.config, function, f"config of {where}")
+    require(description.preprocessing is not None, function, f"preprocessing in {where}", None)
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
         require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)

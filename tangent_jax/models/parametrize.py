@@ -9,6 +9,7 @@ so subsets, features, per-example norms, stores and exports take it as any other
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ class LoRA(Wrapper):
         require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
         whole_number("LoRA", "blocks", self.blocks, 1, self.base.stages - 2)
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
+        require(sizes, "LoRA", f"leaves named .../kernel in the last {self.blocks} blocks", "none")
         whole_number("LoRA", "rank", self.rank, 1, min(sizes))
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -65,8 +67,10 @@ class LoRA(Wrapper):
         plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=lambda node: isinstance(node, Dual))
         return self.base.apply(plain, x, start, stop)
 
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
-        return self.base.dual(merged(pairs), x, start)
+    @property
+    def dual(self) -> Callable[..., Dual] | None:
+        dual = self.base.dual
+        return dual and (lambda pairs, x, start=0: dual(merged(pairs), x, start))
 
     @property
     def classes(self) -> int:
@@ -75,6 +79,11 @@ class LoRA(Wrapper):
     @property
     def settings(self) -> dict[str, Any]:
         return {**self.base.settings, "lora_rank": self.rank, "lora_blocks": self.blocks}
+
+    def stage_of(self, path: str) -> int:
+        """A factor's stage is its kernel's."""
+        module, _, name = path.rpartition("/")
+        return self.base.stage_of(f"{module}/kernel" if name in ("lora_a", "lora_b") else path)
 
     def with_classes(self, classes: int) -> "LoRA":
         return dataclasses.replace(self, base=self.base.with_classes(classes))

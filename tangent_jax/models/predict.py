@@ -4,6 +4,7 @@ taft: outputs = f_w(x) + J_w f(x) . dw        nlft: outputs = f_{w + dw}(x)
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.protocol import Model, prepared
-from tangent_jax.models.subsets import Subset, make_subset
+from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
 OUTPUTS = ("total", "tangent")
@@ -34,6 +35,7 @@ class Predictor:
     """outputs = predict(dw, x): a model above its trunk, as a function of its tangent weights.
 
     `method` taft: f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone where `output` is tangent; nlft: f_{w + dw}(x).
+    `linearization`: None for closed_form where the model has one, else autodiff.
     x, "b ...", is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
     Outputs are "b c", in f32 or wider; `dtype` is the compute dtype. A pytree: w travels as data, so one compiled
     program serves every anchor of a shape; under `jax.jit(predict)` w is a constant of the program.
@@ -43,15 +45,19 @@ class Predictor:
     model: Model
     subset: Subset
     method: str = "taft"
-    linearization: str = "closed_form"
+    linearization: str | None = None
     dtype: Any = None
     output: str = "total"
 
     def __post_init__(self) -> None:
+        if self.linearization is None:
+            object.__setattr__(self, "linearization", "autodiff" if self.model.dual is None else "closed_form")
         choices = {"method": METHODS, "linearization": LINEARIZATIONS}
         for field, known in choices.items():
             value = getattr(self, field)
             require(value in known, "Predictor", f"{field} in {', '.join(known)}", value)
+        if self.linearization == "closed_form":
+            self.closed_form("Predictor", "Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
@@ -60,12 +66,19 @@ class Predictor:
         trees.check_part("Predictor", self.w, dw)
         start = self.subset.stage
         if self.method == "nlft":
-            moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype)
+            moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
-        w, x = prepared(self.model, self.w, x, self.dtype)
+        w, x = prepared(self.model, self.w, x, self.dtype, start)
         if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
-            return self.answer(self.model.dual(trees.pair(w, dw), x, start))
+            return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
+
+    def closed_form(self, function: str, do: str = "") -> Callable[..., Dual]:
+        """The model's `dual`; InputError for a model without one: `do` says what else to call."""
+        kind, dual = type(self.model).__name__, self.model.dual
+        require(dual is not None, function, "a model with a closed form of its tangent", f"a {kind} without", do)
+        assert dual is not None
+        return dual
 
     def answer(self, f: Dual) -> Array:
         """The outputs "b c", in f32 or wider, of the model's value and tangent."""
@@ -81,16 +94,16 @@ class Predictor:
         return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
-def tangent(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
+def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
 
-    Args:       kind: the leaves of those blocks that are trained, as in `make_subset`; options: `linearization`,
-                `dtype`, `output`, as in Predictor.
+    Args:       kind: the leaves of those blocks that are trained, or a function of paths, as in `make_subset`;
+                options: `linearization`, `dtype`, `output`, as in Predictor.
     """
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
 
 
-def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: str = "blocks", **options: Any) -> Predictor:
+def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 
     Args:       as in `tangent`; options: `dtype`.

@@ -1,13 +1,14 @@
 """The protocol of a model: the stages of a network, their leaves, and the plain and the tangent pass through them.
 
-    stage 0    reads images                              its leaves: the embedding
-    stage 1..  each reads the values of the one before   "blocks"
-    stage S    gives the outputs                         the head, with its norm
+    stage 0    reads images, or arrays such as token ids    its leaves: the embedding
+    stage 1..  each reads the values of the one before      "blocks"
+    stage S    gives the outputs                            the head, with its norm
 
 Subsets, predictors, features, per-example norms, provenance and exports use nothing else of a model. A plain function
 needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,24 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.int8 import unpacked
 
 
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Inputs that are arrays of a dtype: whole numbers, such as token ids in "int32", stay whole numbers."""
+
+    dtype: str
+
+    def checked(self, x: Array) -> Array:
+        """The inputs "b ..." in this dtype, floats in their own; InputError for another kind of numbers."""
+        kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
+        require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make the model anew")
+        return x if kinds[0] == "inexact" else x.astype(self.dtype)
+
+
+def is_a(dtype: Any, kind: str) -> bool:
+    """True where a dtype is of a kind of numbers: bool, integer or inexact."""
+    return jnp.issubdtype(dtype, getattr(jnp, f"{kind}_" if kind == "bool" else kind))
+
+
 class Model(Protocol):
     """A network without its weights: a frozen dataclass, hashable, so that jit takes it as static.
 
@@ -29,18 +48,18 @@ class Model(Protocol):
     """
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """The resizing and the normalisation of its images."""
+    def preprocessing(self) -> Preprocessing | Arrays:
+        """The resizing and the normalisation of its images; of a model that reads no images the dtype of its arrays."""
         ...
 
     @property
     def stages(self) -> int:
-        """The number of its stages; stage 0 reads images, "b y x 3", and the last gives the outputs."""
+        """The number of its stages; stage 0 reads the inputs, such as images "b y x 3", the last gives the outputs."""
         ...
 
     @property
     def image_size(self) -> int:
-        """The side of its images in pixels."""
+        """The side of its images in pixels; nobody asks a model that reads none."""
         ...
 
     @property
@@ -77,10 +96,13 @@ class Model(Protocol):
         """
         ...
 
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
-        """The outputs and their tangent, "b c", by `tangent_jax.rules` over leaves Dual(w, dw).
+    @property
+    def dual(self) -> Callable[..., Dual] | None:
+        """The closed form (pairs, x, start) -> outputs and their tangent, "b c", by `tangent_jax.rules`.
 
-        Args: x: the input of stage `start`, "b ...".
+        A method; or None for a model without one, whose tangent is by `jax.jvp`.
+
+        Args: pairs: leaves Dual(w, dw); x: the input of stage `start`, "b ...".
         """
         ...
 
@@ -122,15 +144,25 @@ def stages_run(
     return range(start, stop)
 
 
-def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None) -> tuple[Tree, Array]:
-    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None), x as `as_numbers` gives it."""
-    x = as_numbers(model, x)
+def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:
+    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None), x as `as_numbers` gives it.
+
+    Whole numbers stay such where the model reads them.
+    """
+    x = as_numbers(model, x, stage)
+    if stage == 0 and isinstance(model.preprocessing, Arrays) and not is_a(x.dtype, "inexact"):
+        return trees.cast(w, dtype), x
     wide = jnp.result_type(*jax.tree.leaves(w), x) if dtype is None else dtype
     return trees.cast(w, dtype), x.astype(wide)
 
 
-def as_numbers(model: Model, x: Array) -> Array:
-    """The inputs "b ..." as floats: uint8 images normalised, rows packed in int8 unpacked, others as they are."""
-    if x.dtype == jnp.uint8:
-        return model.preprocessing.normalize(x)
+def as_numbers(model: Model, x: Array, stage: int) -> Array:
+    """The inputs "b ..." of a stage as it computes with them: uint8 images normalised, rows packed in int8 unpacked,
+    others as they are; arrays that the model reads checked."""
+    inputs = model.preprocessing
+    if isinstance(inputs, Arrays):
+        if stage == 0:
+            return inputs.checked(x)
+    elif x.dtype == jnp.uint8:
+        return inputs.normalize(x)
     return unpacked(x) if x.dtype == jnp.int8 else x

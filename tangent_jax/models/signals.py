@@ -70,7 +70,8 @@ def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) ->
     Args:       at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
-    w, x = prepared(predict.model, predict.w, x, predict.dtype)
+    w, x = prepared(predict.model, predict.w, x, predict.dtype, predict.subset.stage)
+    dual = predict.closed_form("probe_uses")
 
     def outputs_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
@@ -83,7 +84,7 @@ def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) ->
         leaves = trees.leaves(trees.cast(dw, predict.dtype))
         probes = {path: UseProbe(path, leaf, uses, zero, at_zero) for path, leaf in leaves.items()}
         pairs = trees.pair(w, trees.nest(probes))
-        return predict.answer(predict.model.dual(pairs, x, predict.subset.stage)), (uses, terms)
+        return predict.answer(dual(pairs, x, predict.subset.stage)), (uses, terms)
 
     shapes = jax.eval_shape(lambda: outputs_of(None)[1][1])
     zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]

@@ -7,6 +7,7 @@ the trunk, a fixed function of the image; everything from there on is the tail.
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
 """The part of a path that the leaves of a kind have."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
-FIXED = ("mean", "var", "embeddings")
-"""Leaves that no subset trains: the statistics of a batch norm, and a frozen head."""
+STATISTICS = ("mean", "var")
+"""The names of leaves of a batch norm that no subset trains."""
+FROZEN = ("head/embeddings", "projection/bias")
+"""The leaves of a frozen head that no subset trains: CLIP's projection has no bias."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +54,19 @@ class Subset:
         return "\n".join([f"{self.name}: {self.size:,} trained numbers in {len(self.paths)} leaves", *lines])
 
 
-def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
+Kind = str | Callable[[str], bool]
+"""The leaves of a subset: one of KINDS, or a function that is true of their paths."""
+
+
+def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     """Makes the subset of a kind of leaves.
 
     Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
                 head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
                 "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
                 first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
-                the embedding included. With blocks = all, bitfit and layernorm cover the embedding too.
+                the embedding included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function
+                of a path: all leaves of which it is true, and no others.
     Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
                 nothing trains, as in a frozen head alone.
 
@@ -66,14 +74,15 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
     12803272
     """
+    if callable(kind):
+        return subset_of(model, "paths", kind)
     depth = model.stages - 2
     require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
-    whole_number("make_subset", "blocks", blocks, 0, depth)
+    if kind not in ("head", "everything"):
+        whole_number("make_subset", "blocks", blocks, 0, depth)
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
-        if path.rpartition("/")[2] in FIXED or path == "projection/bias":  # CLIP's projection has none
-            return False
         if kind == "everything" or path.startswith("head/"):
             return True
         if kind == "head" or (kind == "blocks" and blocks == 0):
@@ -87,8 +96,18 @@ def make_subset(model: Model, kind: str = "blocks", blocks: int = 1) -> Subset:
     names = [*model.shapes()]
     able = kind not in MADE or any(WORDS[kind] in path and model.stage_of(path) >= first for path in names)
     require(able, "make_subset", f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
-    shapes = {path: shape for path, shape in model.shapes().items() if trained(path)}
-    require(shapes, "make_subset", "leaves that train", f"{kind} of {blocks} blocks of a frozen head", "Train blocks")
+    return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
+
+
+def is_fixed(path: str) -> bool:
+    """True for a leaf that no subset trains."""
+    return path.rpartition("/")[2] in STATISTICS or path in FROZEN
+
+
+def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset:
+    """The subset of the leaves whose paths are `trained`, but for those that are fixed."""
+    leaves = {path: shape for path, shape in model.shapes().items() if not is_fixed(path)}
+    shapes = {path: shape for path, shape in leaves.items() if trained(path)}
+    require(shapes, "make_subset", f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")
     stage = min(model.stage_of(path) for path in shapes)
-    name = kind if kind in ("head", "everything") else f"{kind}-{blocks}"
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

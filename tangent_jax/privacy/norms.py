@@ -37,9 +37,10 @@ def clipped_sum_closed_form(
     The gradient of the non-linear f_{w + dw} is that of its own tangent at w + dw, for a step of zero.
 
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
-    Raises:     InputError for clip_norm <= 0.
+    Raises:     InputError for clip_norm <= 0, or a model without a closed form.
     """
     check_clip_norm("clipped_sum_closed_form", clip_norm)
+    predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")

@@ -252,7 +252,7 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
     At a random step, on a whole micro-batch: the norm of one example's gradient must be the same beside the others,
     beside others that are not finite, which any use of them would show, and beside itself many times over.
     """
-    x, rng = as_floats(predict, x), np.random.default_rng(0)
+    x, rng = np.array(as_numbers(predict.model, jnp.asarray(x), predict.subset.stage)), np.random.default_rng(0)
     at = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype), dw)
     half = jnp.finfo(predict.dtype or jnp.float32).eps > jnp.finfo(jnp.float32).eps
     mechanism, tolerance = Mechanism(1.0, 1.0, 1, 1e-5), 5e-2 if half else 1e-3
@@ -271,11 +271,6 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
         require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
-
-
-def as_floats(predict: Any, x: np.ndarray) -> np.ndarray:
-    """The inputs as floats, which can hold what is not finite."""
-    return np.array(as_numbers(predict.model, jnp.asarray(x)))
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:

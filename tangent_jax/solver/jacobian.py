@@ -3,7 +3,8 @@
     K[(i,c),(j,c')] = sum over kernels (x_i . x_j) (s_ic . s_jc')  +  sum over gains, biases  g_ic . g_jc'
 
 No row of J is formed: a leaf's part of it is an input times a signal (models/signals.py). Where a kernel reads several
-tokens, the sum over them is formed, some inputs at a time.
+tokens, the sum over them is formed, some inputs at a time. Of a model without a closed form the rows are formed, by
+autodiff.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, trees
+from tangent_jax.core import Tree, placement, progress_bar, require, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Layout, layout, probe_uses, vector
 
@@ -81,6 +82,7 @@ class Jacobian(NamedTuple):
 def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
     """The rows of J for every input and output, by one backward pass an output, in f64."""
     n, parts = len(inputs), []
+    check_room(predict, n)
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
         with progress_bar(n, "example") as bar:
@@ -97,6 +99,8 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
 @jax.jit
 def _rows(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
     zeros = predict.zeros()
+    if predict.model.dual is None:
+        return formed_rows(predict, zeros, x)
     recorded, leaves = probe_uses(predict, zeros, x, at_zero=True), trees.leaves(zeros)
     b, c = recorded.outputs.shape
     basis = jnp.broadcast_to(jnp.eye(c, dtype=recorded.outputs.dtype)[:, None], (c, b, c))
@@ -112,6 +116,25 @@ def _rows(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
         before = parts[use.path].s if use.path in parts else 0
         parts[use.path] = Part(None, each + before, None)
     return recorded.outputs, parts
+
+
+def formed_rows(predict: Predictor, zeros: Tree, x: Array) -> tuple[Array, dict[str, Part]]:
+    """Outputs and rows of J, each formed whole, by one backward pass an output of each example."""
+
+    def of_one(x: Array) -> tuple[Array, Tree]:
+        outputs, back = jax.vjp(lambda dw: predict(dw, x[None])[0], zeros)
+        return outputs, jax.vmap(lambda unit: back(unit)[0])(jnp.eye(len(outputs), dtype=outputs.dtype))
+
+    outputs, rows = jax.vmap(of_one)(x)
+    return outputs, {p: Part(None, j.reshape(*outputs.shape, -1), None) for p, j in trees.leaves(rows).items()}
+
+
+def check_room(predict: Predictor, count: int) -> None:
+    """Raises InputError where the rows of J that a model without a closed form has take half of the memory."""
+    classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
+    needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
+    got, do = f"{count} x {classes} x {predict.subset.size} numbers", "Train fewer leaves, or use tj.solve"
+    require(needed <= room, "jacobian_rows", f"rows of J of at most {room >> 20} MiB in f64", got, do)
 
 
 def gram(a: Jacobian, b: Jacobian | None = None) -> np.ndarray:

@@ -32,7 +32,6 @@ from tangent_jax.core import (
     trees,
     whole_number,
 )
-from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
@@ -99,8 +98,9 @@ def solve(
 ) -> Solved:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
-    Args:       predict: a tangent model, which its Kronecker factors precondition, or any function (dw, x) -> outputs
-                "b c" that is affine in dw; data: Features, or Batches, whose batch size a pass uses;
+    Args:       predict: a tangent model, which its Kronecker factors precondition where it has a closed form, or any
+                function (dw, x) -> outputs "b c" that is affine in dw; data: Features, or Batches, whose batch size a
+                pass uses;
                 objective: None: the paper's; its penalty times the number of examples is Lambda;
                 start: dw to begin at, None: a predictor's zero; or what `solve` returned, whose factors serve again;
                 example_weights: "n", >= 0, None for 1; Lambda does not change with them;
@@ -229,8 +229,8 @@ class Solver:
         return gradient, value
 
     def factorise(self) -> None:
-        """The factors, unless they are known."""
-        if self.curvature is None and isinstance(self.problem.predict, Predictor):
+        """The factors, unless they are known, or the model has no closed form to make them of."""
+        if self.curvature is None and self.problem.has_factors:
             self.curvature = self.problem.curvature(self.outputs, jax.random.key(0))
 
     def prepare(self) -> None:
@@ -296,7 +296,7 @@ def pass_values(row: Row) -> Row:
 
 
 def solve_linear(
-    problem: Problem, right: Tree, outputs: list[Array], inverse: Inverse, tolerance: float, passes: int
+    problem: Problem, right: Tree, outputs: list[Array], inverse: Inverse | None, tolerance: float, passes: int
 ) -> Tree:
     """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
     r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)

@@ -86,8 +86,9 @@ class SolverPosterior:
         dw, v = self.solved.dw, self.example_weights
         problem = make_problem("posterior", self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), self.solved.curvature
-        curvature = problem.curvature(at, jax.random.key(0)) if known is None else known
-        inverse, outputs, covariances = invert(curvature, problem.total_penalty), [], []
+        curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
+        inverse = None if curvature is None else invert(curvature, problem.total_penalty)
+        outputs, covariances = [], []
         with progress_bar(len(inputs) * problem.classes, "solve") as bar:
             for i in range(len(inputs)):
                 f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], dw)

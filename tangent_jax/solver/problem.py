@@ -57,6 +57,11 @@ class Problem:
         return float(self.objective.penalty) * len(self.batches)
 
     @property
+    def has_factors(self) -> bool:
+        """True for a model whose closed form gives the factors."""
+        return isinstance(self.predict, Predictor) and self.predict.model.dual is not None
+
+    @property
     def signals(self) -> int:
         """The number of random cotangents of an example that make `SIGNALS` together."""
         return -(-SIGNALS // len(self.batches))
@@ -161,7 +166,7 @@ class Problem:
             program(passes.add_gradient, dw, part._replace(linear=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
-        if isinstance(self.predict, Predictor):
+        if self.has_factors:
             batch = partial(passes.part_curvature, signals=self.signals)
             programs.append(program(batch, part, dw, f, self.objective, jax.random.key(0), 0))
         numbers = jax.tree.leaves((self.predict, dw, self.objective))
@@ -232,9 +237,10 @@ def curvature(
     Args:       data: Features or Batches; example_weights: "n", None for 1; key: None for the signals of all outputs;
                 else random ones where fewer do, whose mean is the same, at a fraction of the cost.
     Returns:    Curvature, which adds up over data sets, and names its anchor.
-    Raises:     InputError as `solve`.
+    Raises:     InputError as `solve`, and for a model without a closed form.
     """
     objective = checked_objective("curvature", objective, make_objective)
+    predict.closed_form("curvature", "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
     problem = make_problem("curvature", predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)

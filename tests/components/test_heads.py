@@ -146,7 +146,7 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     relabelled(features.take(np.arange(6)), data.classes, ("heron", "gull"))
     with pytest.raises(InputError, match="relabelled: expected images of these 1 classes"):
         relabelled(features, data.classes, ("heron",))
-    with pytest.raises(InputError, match="fill: expected classes by name for a named head"):
+    with pytest.raises(InputError, match="fill: expected classes by name for the head named"):
         fill(store, predict, features, recipe, {"a": np.arange(6)})
 
 
@@ -244,7 +244,7 @@ def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
         join(added(copied(store, tmp_path / "3"), birds, "entropy", classes=("owl",), loss="ce"))
     with pytest.raises(InputError, match="join: expected a store with components"):
         join(Store(tmp_path / "4"))
-    with pytest.raises(InputError, match="Recipe: expected classes by name for a named head; got 3"):
+    with pytest.raises(InputError, match="Recipe: expected classes by name for the head named; got 3"):
         birds[1].predictor(3)
     with pytest.raises(InputError, match="make_provenance: expected 3 classes; got 2"):
         make_provenance(birds[4], None, ("gull", "heron"))

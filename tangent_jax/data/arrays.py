@@ -1,0 +1,33 @@
+"""Examples that are rows of an array, such as token ids: for models that read no images."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import require
+from tangent_jax.data.sources import Examples
+
+
+def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
+    """Returns the rows of `x`, "n ...", with their targets as examples, which `Predictor.features` takes.
+
+    Args:       x: an array or memory map of whole numbers or floats; targets: class indices "n", or arrays "n ...";
+                names: of the rows, None for "row 0" and so on.
+    Guarantees: a row's content identifier is of its shape and bytes: stores and removals know it by that.
+    """
+    x = x if hasattr(x, "nbytes") else np.asarray(x)
+    targets = np.asarray(targets)
+    targets = targets.astype(np.int32) if targets.dtype.kind in "iu" else targets
+    names = tuple(f"row {i}" for i in range(len(targets))) if names is None else tuple(names)
+    counts = [len(part) if np.ndim(part) else 0 for part in (x, targets, names)]
+    alike = len({*counts}) == 1 and counts[0] >= 1
+    require(alike, "examples", "as many rows as targets and names, at least one", counts)
+    require(np.ndim(x) >= 2, "examples", 'rows of one shape, "n ..."', f"shape {np.shape(x)}")
+    return Examples(names, targets, partial(row_of, x))
+
+
+def row_of(x: Any, i: int) -> np.ndarray:
+    """The row i."""
+    return np.asarray(x[i])

@@ -1,0 +1,277 @@
+"""A model of functions of any framework: its tangent is by `jax.jvp`, so it needs no closed form.
+
+    x_0 = inputs,    x_(s+1) = f_s(w, x_s),    outputs = head(w, x_S)
+
+Every function gets all weights in the caller's own pytree: an NNX state after `nnx.split`, an Equinox module, the
+variables of a linen module. A leaf belongs to the first stage whose program reads it, so a tied leaf belongs to the
+lowest; leaves that the head alone reads get the paths `head/...`. Each example is computed alone, under vmap.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import InputError, Tree, identity, refusal, require, trees
+from tangent_jax.core.identities import primitives, program_reading
+from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.protocol import Arrays, stages_run
+
+Stage = Callable[[Any, Array], Array]
+"""f(w, x "b ...") -> "b ..."."""
+DRAWS = {"random_bits", "threefry2x32", "rng_bit_generator", "random_gamma"}
+OWN = "Give model_of the weights and the function of another head"
+
+
+class Leaf(NamedTuple):
+    """A leaf of the weights: its path here, its path in the caller's own tree, its shape, the stage that it is of."""
+
+    path: str
+    name: str
+    shape: tuple[int, ...]
+    stage: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionModel:
+    """Functions without their weights, as a model of the protocol (models/protocol.py).
+
+    functions       the stages below the head
+    structure       of the caller's own tree, with its `leaves` in this order
+    input_shapes    of one example, stage by stage
+    head            the last, None for a dense layer of `classes` outputs, or none yet where classes is 0
+    dual            the closed form as the protocol has it, None for none
+    """
+
+    functions: tuple[Stage, ...]
+    structure: Any
+    leaves: tuple[Leaf, ...]
+    input_shapes: tuple[tuple[int, ...], ...]
+    preprocessing: Preprocessing | Arrays = Arrays("float32")  # noqa: RUF009
+    head: Stage | None = None
+    classes: int = 0
+    dual: Any = None
+
+    @property
+    def stages(self) -> int:
+        return len(self.functions) + 1
+
+    @property
+    def image_size(self) -> int:
+        return 0 if isinstance(self.preprocessing, Arrays) else self.input_shapes[0][0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The program of every stage, traced now, with its constants and the leaves that it reads: no name."""
+        flat = {leaf.path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in self.leaves}
+        dtype = self.preprocessing.dtype if isinstance(self.preprocessing, Arrays) else "float32"
+        x = jax.ShapeDtypeStruct((1, *self.input_shapes[0]), dtype)
+        programs = [t.program for t in traced(self.own_functions, self.as_given(flat), x)]
+        inputs = {"shape": [*self.input_shapes[0]], "dtype": str(x.dtype)}
+        return {"programs": programs, "inputs": inputs, "classes": self.classes, "jax": jax.__version__}
+
+    @property
+    def own_functions(self) -> tuple[Stage, ...]:
+        """The caller's functions: the stages, with the head where it is the caller's."""
+        return self.functions if self.head is None else (*self.functions, self.head)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        own = {leaf.path: leaf.shape for leaf in self.leaves}
+        if self.head is not None or not self.classes:
+            return own
+        return {**own, "head/kernel": (*self.input_shapes[-1], self.classes), "head/bias": (self.classes,)}
+
+    def stage_of(self, path: str) -> int:
+        return next((leaf.stage for leaf in self.leaves if leaf.path == path), len(self.functions))
+
+    def input_shape(self, stage: int) -> tuple[int, ...]:
+        return self.input_shapes[stage]
+
+    def initial(self, path: str, key: Array) -> Array:
+        """A dense head of N(0, 0.01^2), its bias 0."""
+        is_drawn = path not in {leaf.path for leaf in self.leaves}
+        do = "Draw it yourself, and give it to model_of"
+        require(is_drawn, "model_of", "a dense head to draw", f"{path}, a leaf of your own", do)
+        shape = self.shapes()[path]
+        return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
+
+    def as_given(self, flat: dict[str, Any]) -> Any:
+        """The weights in the caller's own tree."""
+        return jax.tree.unflatten(self.structure, [flat[leaf.path] for leaf in self.leaves])
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        run = stages_run("model_of", len(self.functions), self.input_shape, x, start, stop)
+        flat = trees.leaves(w)
+        own = self.as_given(flat)
+
+        def alone(x: Array) -> Array:
+            for stage in run:
+                if stage < len(self.own_functions):
+                    x = self.own_functions[stage](own, x[None])[0]
+                elif self.classes:
+                    x = x @ flat["head/kernel"] + flat["head/bias"]
+            return x
+
+        return jax.vmap(alone)(x)
+
+    def with_classes(self, classes: int) -> "FunctionModel":
+        """The same stages with a dense head; InputError for a head of the caller's own."""
+        require(self.head is None, "with_head", "stages without a head", "a head of your own", OWN)
+        shape = self.input_shapes[-1]
+        require(len(shape) == 1, "with_head", 'stages that end in features "b d"', f"shape (b, {str(shape)[1:]}")
+        return dataclasses.replace(self, classes=classes)
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """The caller's own paths."""
+        names = {leaf.path: leaf.name for leaf in self.leaves}
+        return {names.get(path, path): leaf for path, leaf in flat.items()}
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Leaves by path of tensors under the caller's own paths."""
+        paths = {leaf.name: leaf.path for leaf in self.leaves}
+        return {paths.get(name, name): tensor for name, tensor in tensors.items()}
+
+
+def model_of(
+    stages: Sequence[Stage],
+    w: Any,
+    inputs: Any,
+    *,
+    head: Stage | None = None,
+    preprocessing: Preprocessing | None = None,
+    dual: Any = None,
+) -> Pretrained:
+    """Returns functions of any framework as a model with its weights, ready for `tj.tangent`.
+
+    Args:       stages: functions (w, x "b ...") -> "b ...", the first of the inputs, each of the one before;
+                w: their weights, a pytree of f32 leaves, which each function gets whole;
+                inputs: some inputs, "b ...", or their jax.ShapeDtypeStruct. Whole numbers, as token ids, stay such;
+                head: the last function, whose outputs are "b c"; None: the stages give features "b d", and
+                `with_head(classes, key)` puts a dense layer on them;
+                preprocessing: of a model of images "b y x 3", which its functions read normalised; None: of arrays;
+                dual: the closed form of the tangent as in tj.Model, None for `jax.jvp`.
+    Returns:    Pretrained.
+    Guarantees: an example's outputs depend on no other example, whatever the code of the functions says.
+    Raises:     InputError for a leaf that is no f32, or that no function reads; for a function that gives no array of
+                floats, draws random numbers, differs from trace to trace, or mixes the examples of concrete inputs.
+    """
+    functions = (*stages, *([] if head is None else [head]))
+    for s, f in enumerate(functions):
+        good = callable(f) and hashable(f)
+        require(good, "model_of", f"stage {s} as a function (w, x)", type(f).__name__, "Wrap it in a lambda")
+    require(len(stages) >= 1, "model_of", "at least one stage", "none")
+    flat, x = checked_leaves(w), first_input(inputs, preprocessing)
+    owner: dict[str, int] = {}
+    shapes = [x.shape[1:]]
+    for s, (stage, again) in enumerate(zip(traced(functions, w, x), traced(functions, w, x), strict=True)):
+        alike, do = stage.program == again.program, "Draw it outside, and close over it"
+        require(alike, "model_of", f"one program of stage {s}", "another at each trace", do)
+        shapes.append(stage.shape)
+        owner = {**dict.fromkeys(stage.read, s), **owner}
+    unread, do = sorted(flat.keys() - owner.keys()), "Use the w that a stage is given, or leave the leaf out of w"
+    require(not unread, "model_of", "leaves that a stage reads", f"{', '.join(unread[:3])}, which none does", do)
+    check_alone(functions, w, inputs, preprocessing)
+    leaves = tuple(Leaf(path_of(n, owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
+    if head is not None:
+        require(len(shapes[-1]) == 1, "model_of", 'outputs "b c" of the head', f"shape {('b', *shapes[-1])}")
+    classes = 0 if head is None else shapes[-1][0]
+    taken = Arrays(str(x.dtype)) if preprocessing is None else preprocessing
+    structure, input_shapes = jax.tree.structure(w), tuple(shapes[: len(stages) + 1])
+    model = FunctionModel(tuple(stages), structure, leaves, input_shapes, taken, head, classes, dual)
+    return Pretrained(model, trees.nest({leaf.path: jnp.asarray(flat[leaf.name]) for leaf in leaves}), "functions")
+
+
+def hashable(f: Any) -> bool:
+    """True where jit can tell the function from others: a module that holds arrays is none."""
+    try:
+        return isinstance(hash(f), int)
+    except TypeError:
+        return False
+
+
+def checked_leaves(w: Any) -> dict[str, Any]:
+    """The leaves by path; InputError for one that no tangent can be of, or whose path is no other's alone."""
+    flat = trees.leaves(w)
+    do = "Leave state out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array)"
+    for path, leaf in flat.items():
+        dtype = getattr(leaf, "dtype", type(leaf).__name__)
+        good = dtype in (jnp.float32, jnp.float64)
+        require(good, "model_of", f"{path or 'w'} as an array of float32", dtype, do)
+    alone = [*trees.leaves(trees.nest(flat))] if all(flat) else []
+    good = flat and sorted(alone) == sorted(flat) and len(flat) == len(jax.tree.leaves(w))
+    require(good, "model_of", "a tree of weights with a path of its own for each", [*flat][:3], "Give w as a dict")
+    return flat
+
+
+def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDtypeStruct:
+    """One example as the first stage reads it, "1 ..."."""
+    shape, dtype = jnp.shape(inputs), jax.dtypes.canonicalize_dtype(jnp.result_type(inputs))
+    require(len(shape) >= 2, "model_of", 'inputs "b ...", or their jax.ShapeDtypeStruct', f"shape {shape}")
+    if preprocessing is None:
+        return jax.ShapeDtypeStruct((1, *shape[1:]), dtype)
+    good = len(shape) == 4 and shape[1] == shape[2] and shape[3] == 3
+    require(good, "model_of", 'square images "b y x 3"', f"shape {shape}", "Arrays have preprocessing=None")
+    return jax.ShapeDtypeStruct((1, *shape[1:]), jnp.float32 if dtype == jnp.uint8 else dtype)
+
+
+class Traced(NamedTuple):
+    """A stage's program, the caller's paths of the leaves that it reads, the shape of one example of its result."""
+
+    program: str
+    read: list[str]
+    shape: tuple[int, ...]
+
+
+def traced(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
+    """Yields every stage as it is traced for one example "1 ...".
+
+    Raises: InputError for a function that fails, draws random numbers, or gives no array of floats "1 ...".
+    """
+    for s, f in enumerate(map(partial, functions)):  # JAX traces one object once: code may be mended, or draw
+        where = f"stage {s} of inputs {x.dtype} (b, {str(x.shape[1:])[1:]}"
+        try:
+            y = jax.eval_shape(f, w, x)
+            drawn = primitives(f, w, x) & DRAWS
+            program, read = program_reading(f, w, x)
+        except InputError:
+            raise
+        except Exception as error:
+            got = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}"
+            do = "Look at its shapes; put a module that draws or keeps statistics into evaluation"
+            raise refusal("model_of", f"a function (w, x) for {where}", got, do) from error
+        do = "Put dropout into evaluation: module.eval(), eqx.nn.inference_mode, deterministic=True"
+        require(not drawn, "model_of", f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
+        is_array = hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and y.shape[:1] == (1,)
+        got, do = jax.tree.map(lambda a: f"{a.dtype}{a.shape}", y), "Carry a mask as one more column"
+        require(is_array, "model_of", f'one array of floats "b ..." from {where}', got, do)
+        yield Traced(identity(program, [*read]), [*read], y.shape[1:])
+        x = y
+
+
+def path_of(name: str, stage: int, last: int) -> str:
+    """The path of a leaf here: `head/...` where the head alone reads it, and only there."""
+    if stage == last:
+        return name if name.startswith("head/") else f"head/{name}"
+    below, do = not name.startswith("head/"), "Rename it"
+    require(below, "model_of", "head/... as the path of a leaf that the head alone reads", f"{name} in {stage}", do)
+    return name
+
+
+def check_alone(functions: Sequence[Stage], w: Any, inputs: Any, preprocessing: Preprocessing | None) -> None:
+    """Raises InputError where a stage gives an example of concrete inputs other values beside another than alone."""
+    if isinstance(inputs, jax.ShapeDtypeStruct) or len(inputs) < 2:
+        return
+    x = jnp.asarray(inputs[:2])
+    x = preprocessing.normalize(x) if preprocessing is not None and x.dtype == jnp.uint8 else x
+    for s, f in enumerate(functions):
+        beside, x = f(w, x), jnp.concatenate([f(w, x[:1]), f(w, x[1:])])
+        apart, size = float(jnp.max(jnp.abs(beside - x))), float(jnp.max(jnp.abs(x)))
+        do = "Use no statistics of the batch: module.eval(), use_running_average=True"
+        got = f"values up to {size:.2g} that move by {apart:.2g}"
+        require(np.isnan(apart) or apart <= 1e-2 * size, "model_of", f"a stage {s} of each example alone", got, do)
