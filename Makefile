@@ -40,7 +40,8 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face, jax_privacy and onnxru
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity,onnx]'
 	$(BIN)/python tests/models/make_fixtures.py
-	$(BIN)/python -m pytest tests/models tests/components/test_serving.py tests/privacy/test_clipping.py \
+	$(BIN)/python tests/models/make_frozen_head.py
+	$(BIN)/python -m pytest tests/models tests/components tests/privacy/test_clipping.py \
 	  -k 'hugging_face or jax_privacy or pytorch or onnx'
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md

@@ -15,6 +15,7 @@ from tangent_jax.components.factors import read_factors, write_factors
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.heads import Joined, join, union
 from tangent_jax.components.merge import merge
+from tangent_jax.components.peft import read_peft
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
@@ -29,6 +30,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
+from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.functions import model_of
 from tangent_jax.models.heads import body, restricted, widened
 from tangent_jax.models.load import load, save
@@ -66,18 +68,18 @@ from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
     "Arrays", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
-    "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared", "Measure",
-    "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained", "PrivacyCost",
-    "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig", "RescaledSquare",
-    "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT", "ViTConfig",
-    "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body", "brier_score", "calibration_error",
-    "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature", "datamodeling_score",
-    "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "examples", "export", "features",
-    "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian", "join", "linearize",
-    "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective", "make_provenance",
-    "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of", "noise_scale",
-    "nonlinear", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected",
-    "read_component", "read_factors", "recovered_noise", "remove", "resnet_config", "restricted", "run_openly", "save",
-    "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "union", "vit_config",
-    "weighted_sum", "widened", "write_component", "write_factors",
+    "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared",
+    "Measure", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
+    "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig",
+    "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT",
+    "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body", "brier_score",
+    "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature",
+    "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "examples",
+    "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian",
+    "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
+    "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of",
+    "noise_scale", "nonlinear", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities",
+    "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove",
+    "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
+    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "write_component", "write_factors",
 ]  # fmt: skip

@@ -58,7 +58,8 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
-LOWERING = "tests/test_lowering.py"
+LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
+PEFT = "tests/components/test_peft.py"
 
 
 class Mutation(NamedTuple):
@@ -452,7 +453,7 @@ MUTATIONS = [
     M("tangent_jax/models/resnet/forward.py", "config.stride(i) if size == 3 and", "config.stride(i) if size == 1 and", f"{RESNET}::test_logits_are_those_of_pytorch"),
     M("tangent_jax/models/resnet/forward.py", "return relu(x + y, total(dx, dy), config.slope)", "return relu(x + y, total(dx, dy))", f"{RESNET}::test_both_relus_of_a_block_are_leaky"),
     M("tangent_jax/models/parametrize.py", "math.prod(shape[:-1]) ** -0.5 if name", "1.0 if name", f"{LORA}::test_the_first_factor_is_drawn_by_the_number_of_its_inputs"),
-    M("tangent_jax/models/subsets.py", 'STATISTICS = ("mean", "var")', 'STATISTICS = ("mean",)', f"{RESNET}::test_the_statistics_are_never_trained_and_always_needed"),
+    M("tangent_jax/models/subsets.py", 'FIXED = ("mean", "var", "embeddings")', 'FIXED = ("mean", "embeddings")', f"{RESNET}::test_the_statistics_are_never_trained_and_always_needed"),
     M("tangent_jax/privacy/norms.py", 'jnp.square(product("bthi,btho->bhio", rows, flowing))', 'jnp.abs(product("bthi,btho->bhio", rows, flowing))', f"{RESNET}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "            order.reverse()", "            pass", f"{LORA}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.tangent, 1)", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.primal, 1)", f"{LORA}::test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor"),
@@ -550,6 +551,27 @@ MUTATIONS = [
     M("tangent_jax/solver/problem.py", " and self.predict.model.dual is not None", "", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
     M("tangent_jax/solver/jacobian.py", "back(unit)[0])(jnp.eye", "back(2 * unit)[0])(jnp.eye", f"{FUNCTIONS}::test_a_dual_that_is_given_serves_what_needs_a_closed_form"),
     M("tangent_jax/components/exports.py", "        check_described(model, paths[0])\n", "        pass\n", f"{FUNCTIONS}::test_it_is_fitted_composed_stored_exported_and_told_from_other_programs"),
+    # PyTorch
+    M("tangent_jax/components/torch_model.py", 'predict.method == "taft"', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/components/torch_model.py", '"patch_size" in base.settings', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/components/torch_model.py", "good = name in known and", "good = name not in known or", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/models/subsets.py", ' or path == "projection/bias"', "", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
+    # PEFT
+    M("tangent_jax/components/peft.py", 'return config["lora_alpha"] / config["r"]', "return 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
+    M("tangent_jax/components/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
+    M("tangent_jax/components/peft.py", "a.reshape(-1, model.rank).T", "a.reshape(model.rank, -1)", f"{PEFT}::test_an_adapter_returns_with_every_bit"),
+    M("tangent_jax/components/peft.py", 'dw[f"{module}/lora_b"] = scale', 'w[f"{module}/lora_b"] = scale', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
+    M("tangent_jax/components/peft.py", "    require(not factors,", "    require(True,", f"{PEFT}::test_factors_of_another_model_are_one_line"),
+    M("tangent_jax/components/peft.py", "    for name in UNUSED:", "    for name in ():", f"{PEFT}::test_what_is_no_plain_lora_is_one_line"),
+    # frozen heads
+    M("tangent_jax/rules/norms.py", "dz_hat = (dz - z_hat * jnp.sum(z_hat * dz, -1, keepdims=True)) * inverse", "dz_hat = dz * inverse", f"{HEADS}::test_the_tangent_is_autodiffs_through_the_normalisation"),
+    M("tangent_jax/rules/norms.py", "jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)", "jax.lax.rsqrt(squares)", "tests/rules/test_rules.py::test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero"),
+    M("tangent_jax/models/frozen_head.py", "self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True)", "self.logit_scale * wide", f"{HEADS}::test_logits_are_those_of_hugging_face_s_clip"),
+    M("tangent_jax/models/frozen_head.py", "[self.classes.index(name) for name in classes]", "[*range(len(classes))]", f"{HEADS}::test_a_head_is_read_by_the_names_of_its_classes"),
+    M("tangent_jax/models/frozen_head.py", "listed(self.classes, classes)\n", "listed(classes, classes)\n", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
+    M("tangent_jax/models/frozen_head.py", "width = embedding_width(self.base)", "width = self.shape[1]", f"{HEADS}::test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line"),
+    M("tangent_jax/models/frozen_head.py", "return {renamed(path, HEAD, PROJECTION): leaf", "return {path: leaf", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
+    M("tangent_jax/models/subsets.py", 'FIXED = ("mean", "var", "embeddings")', 'FIXED = ("mean", "var")', f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
 ]  # fmt: skip
 
 

@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from data.layouts import FEATURES, as_parquet, as_saved, as_table, as_tar
-from helpers import origin, part
+from helpers import origin, part, small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from photos import picture
 from safetensors.numpy import save
 
 from tangent_jax.components.files import encode_component, read_component, read_metadata
+from tangent_jax.components.peft import read_peft
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.receipts import read_receipt
 from tangent_jax.components.removal import plan_removal, remove
@@ -34,7 +35,9 @@ from tangent_jax.core.records import sealed, whole_lines
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.cache import Line
+from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
@@ -255,7 +258,8 @@ def test_weights_of_any_shape_and_number(folder, shapes, data):
 
 
 DESCRIBED = {
-    "family": "vit", "names": "ours", "wrappers": [{"lora": {"rank": 1, "blocks": 1}}], "preprocessing": {"crop": 1.0},
+    "family": "vit", "names": "ours", "preprocessing": {"crop": 1.0},
+    "wrappers": [{"frozen_head": {"shape": [3, 1000]}}, {"lora": {"rank": 1, "blocks": 1}}],
     "config": {"width": 8, "depth": 1, "heads": 2, "mlp_width": 9, "patch_size": 4, "image_size": 8, "eps": 1e-6},
 }  # fmt: skip
 
@@ -267,6 +271,30 @@ def test_descriptions_of_models(folder, fields):
     content = save({"head/bias": np.ones(3, np.float32)}, {"tangent_jax": json.dumps(fields)})
     (folder / "d.safetensors").write_bytes(content)
     read(lambda: load(folder / "d.safetensors"))
+
+
+ADAPTER = {"peft_type": "LORA", "bias": "none", "r": 2, "lora_alpha": 4, "rank_pattern": {}, "use_dora": False}
+FACTORS = {f"base_model.model.vit.layers.1.mlp.fc1.lora_{n}.weight": s for n, s in (("A", (2, 12)), ("B", (20, 2)))}
+FACTORS |= {"base_model.model.classifier.weight": (7, 12), "base_model.model.classifier.bias": (7,)}
+
+
+@FUZZ
+@given(data=st.data())
+def test_heads_and_adapters(folder, data):
+    """Tensors of other shapes, kinds and names; metadata and configurations in which one place is something else."""
+    here, files = folder / "adapter", {"adapter_model": FACTORS, "head": {"embeddings": (3, 4), "logit_scale": ()}}
+    here.mkdir(exist_ok=True)
+    for file, shapes in files.items():
+        tensors = {}
+        for name, shape in shapes.items():
+            changed = data.draw(st.sampled_from([shape] * 4 + [shape[1:], (), (*shape, 1), (0, *shape)]), name)
+            kind = data.draw(st.sampled_from([np.float32] * 4 + [np.float16, np.int8]), name)
+            number = data.draw(st.sampled_from(["1", "1", "0", "999999999"]), name)
+            tensors[name.replace(".1.", f".{number}.")] = np.ones(changed, kind)
+        classes = data.draw(st.sampled_from(["a\nb\nc", "a\nb\nc", "a\na\nb", "", "a"]), file)
+        (here / f"{file}.safetensors").write_bytes(save(tensors, {"classes": classes}))
+    (here / "adapter_config.json").write_text(json.dumps(data.draw(mutated(ADAPTER) | JSON)))
+    read(lambda: read_frozen_head(here / "head.safetensors"), lambda: read_peft(here, Pretrained(*small(), "here")))
 
 
 @pytest.fixture(scope="module")

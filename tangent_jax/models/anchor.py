@@ -1,6 +1,6 @@
 """The anchor: a pre-trained model, and the parts that it gets before it is linearised.
 
-A new head, reset blocks (PT=F), a new class token (CLS=T), adapters, low-rank factors.
+A new head or a frozen one, reset blocks (PT=F), a new class token (CLS=T), adapters, low-rank factors.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrapped
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
@@ -54,6 +55,15 @@ class Pretrained:
         columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
         return dataclasses.replace(self, model=self.model.with_classes(len(names)), w={**self.w, "head": head})
+
+    def with_frozen_head(self, head: FrozenHead) -> "Pretrained":
+        """The model as the image encoder of a frozen head: its outputs, normalised, against the classes' embeddings.
+
+        Raises: InputError where they differ in width, and for a model with LoRA or a frozen head.
+        """
+        model = WithFrozenHead(self.model, head.embeddings.shape)
+        flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
+        return dataclasses.replace(self, model=model, w=trees.nest(flat))
 
     def with_class_token(self, blocks: int, key: Array) -> "Pretrained":
         """CLS=T: a new class token, N(0, (1e-6)^2), takes the old one's place below the last `blocks` blocks.
@@ -95,7 +105,7 @@ class Pretrained:
 
     def _able(self, method: str) -> Any:
         kind, (base, _) = type(self.model).__name__, unwrapped(self.model)
-        do = "Do it before with_lora" if hasattr(base, method) else ""
+        do = "Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
         require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
         return getattr(self.model, method)
 

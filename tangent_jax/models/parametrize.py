@@ -17,14 +17,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees, whole_number
+from tangent_jax.models.frozen_head import WithFrozenHead
+from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe, total
 
 
 @dataclasses.dataclass(frozen=True)
-class LoRA:
+class LoRA(Wrapper):
     """A model whose last `blocks` blocks have factors of `rank` beside every kernel: `.../lora_a`, `.../lora_b`."""
 
-    base: Any
     rank: int
     blocks: int
 
@@ -37,11 +38,11 @@ class LoRA:
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of A and B by their module."""
-        shapes, first = self.base.shapes(), self.base.stages - 1 - self.blocks
+        shapes, last = self.base.shapes(), self.base.stages - 1
         factors_of = {}
         for path, shape in shapes.items():
             module, _, name = path.rpartition("/")
-            if name == "kernel" and module != "head" and self.base.stage_of(path) >= first:
+            if name == "kernel" and last - self.blocks <= self.base.stage_of(path) < last:
                 inputs = len(shape) - len(shapes.get(f"{module}/bias", shape[-1:]))
                 factors_of[module] = (*shape[:inputs], self.rank), (self.rank, *shape[inputs:])
         return factors_of
@@ -71,20 +72,6 @@ class LoRA:
         dual = self.base.dual
         return dual and (lambda pairs, x, start=0: dual(merged(pairs), x, start))
 
-    # As the model below
-
-    @property
-    def preprocessing(self) -> Any:
-        return self.base.preprocessing
-
-    @property
-    def stages(self) -> int:
-        return self.base.stages
-
-    @property
-    def image_size(self) -> int:
-        return self.base.image_size
-
     @property
     def classes(self) -> int:
         return self.base.classes
@@ -97,9 +84,6 @@ class LoRA:
         """A factor's stage is its kernel's."""
         module, _, name = path.rpartition("/")
         return self.base.stage_of(f"{module}/kernel" if name in ("lora_a", "lora_b") else path)
-
-    def input_shape(self, stage: int) -> tuple[int, ...]:
-        return self.base.input_shape(stage)
 
     def with_classes(self, classes: int) -> "LoRA":
         return dataclasses.replace(self, base=self.base.with_classes(classes))
@@ -114,8 +98,8 @@ class LoRA:
         return self.base.from_world({path: leaf for path, leaf in tensors.items() if path not in own}) | own
 
 
-WRAPPERS: dict[str, type] = {"lora": LoRA}
-"""Classes that make a model of another, their field `base`, by their names in files."""
+WRAPPERS: dict[str, type[Wrapper]] = {"frozen_head": WithFrozenHead, "lora": LoRA}
+"""The classes of wrappers by their names in files."""
 
 
 def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:

@@ -19,8 +19,8 @@ KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
 """The part of a path that the leaves of a kind have."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
-STATISTICS = ("mean", "var")
-"""Leaves of a batch norm that are fixed: no subset trains them."""
+FIXED = ("mean", "var", "embeddings")
+"""Leaves that no subset trains: the statistics of a batch norm, and a frozen head."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
                 head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
                 "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
-                first has no tangent), all five with the head, which is new; "head"; "everything", the embedding
-                included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function of a path: all
-                leaves of which it is true, and no others.
-    Raises:     InputError for another kind, more blocks than there are, no leaf at all, or a model without adapters or
-                factors.
+                first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
+                the embedding included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function
+                of a path: all leaves of which it is true, and no others.
+    Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
+                nothing trains, as in a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -98,9 +98,12 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
 
 
 def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset:
-    """The subset of the leaves whose paths are `trained`, but for the statistics of a batch norm."""
-    leaves = {path: shape for path, shape in model.shapes().items() if path.rpartition("/")[2] not in STATISTICS}
-    shapes = {path: shape for path, shape in leaves.items() if trained(path)}
-    require(shapes, "make_subset", f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")
+    """The subset of the leaves whose paths are `trained`, but for those that no subset trains."""
+
+    def is_fixed(path: str) -> bool:
+        return path.rpartition("/")[2] in FIXED or path == "projection/bias"  # CLIP's projection has none
+
+    shapes = {path: shape for path, shape in model.shapes().items() if trained(path) and not is_fixed(path)}
+    require(shapes, "make_subset", "leaves that train", f"none of {name}", "Train blocks, or name others")
     stage = min(model.stage_of(path) for path in shapes)
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

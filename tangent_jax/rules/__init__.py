@@ -8,10 +8,10 @@ from tangent_jax.rules.activations import ACTIVATIONS, relu, softmax
 from tangent_jax.rules.class_query import class_attention
 from tangent_jax.rules.convolution import batch_norm, conv, max_pool, mean_pool
 from tangent_jax.rules.multi_head import attention
-from tangent_jax.rules.norms import layer_norm, standardize
+from tangent_jax.rules.norms import layer_norm, standardize, unit_length
 from tangent_jax.rules.products import contract, dense, scale, shift, total
 
 __all__ = [
     "ACTIVATIONS", "attention", "batch_norm", "class_attention", "contract", "conv", "dense", "layer_norm", "max_pool",
-    "mean_pool", "relu", "scale", "shift", "softmax", "standardize", "total",
+    "mean_pool", "relu", "scale", "shift", "softmax", "standardize", "total", "unit_length",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Layer norm over the last axis.
+"""Layer norm over the last axis, and rows of length 1.
 
     x^  = (x - mean x) / sigma,                      sigma = sqrt(var x + eps)
     dx^ = (dx - mean dx - x^ mean(x^ dx)) / sigma
@@ -11,6 +11,7 @@ to the tangent output as well, and Var carries eps. Statistics are taken in f32 
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -49,3 +50,25 @@ def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> t
     y, dy = scale(*standardize(x, dx, eps), leaf["scale"])
     beta, dbeta = leaf["bias"]
     return y + beta, total(dy, shift(dbeta, y))
+
+
+def unit_length(z: Array, dz: Tangent) -> tuple[Array, Tangent]:
+    """The rows of length 1 of CLIP's embeddings, and their tangent. Not in the paper.
+
+        z^  = z / |z|
+        dz^ = (dz - z^ (z^ . dz)) / |z|
+
+    Args:       z, dz: "... d".
+    Returns:    (z^, dz^), "... d", dtype of z; the length is taken in f32 or wider.
+    Guarantees: dz^ is linear in dz and orthogonal to z^.
+    Edge cases: a row of zeros, which has no direction, gives z^ = 0 and dz^ = 0.
+    """
+    wide = jnp.promote_types(z.dtype, jnp.float32)
+    squares = jnp.sum(jnp.square(z.astype(wide)), -1, keepdims=True)
+    inverse = jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)
+    z_hat = z.astype(wide) * inverse
+    if dz is None:
+        return z_hat.astype(z.dtype), None
+    dz = dz.astype(wide)
+    dz_hat = (dz - z_hat * jnp.sum(z_hat * dz, -1, keepdims=True)) * inverse
+    return z_hat.astype(z.dtype), dz_hat.astype(z.dtype)

@@ -18,6 +18,7 @@ from tangent_jax.models import load as module
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import assemble
+from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.load import METADATA, load, save
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import tangent
@@ -38,6 +39,7 @@ NEW = {
     "plain": lambda p: p,
     "no head": lambda p: Pretrained(p.model.with_classes(0), {n: t for n, t in p.w.items() if n != "head"}, "here"),
     "lora": lambda p: p.with_lora(2, 1, KEY),
+    "frozen head, lora": lambda p: p.with_frozen_head(FrozenHead(("a", "b"), np.eye(2, 7))).with_lora(2, 1, KEY),
     "head, lora": lambda p: p.with_head(3, KEY).with_lora(1, 2, KEY),
 }
 OF_VIT = {
@@ -256,7 +258,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
         ({"config": 7}, "load: expected an object in config of the metadata"),
         ({"names": "theirs"}, "load: expected ours or world in names of the metadata"),
         ({"names": "world"}, "load: expected a Vision Transformer's tensors; got the extra tensor block_0/attention"),
-        ({"wrappers": [{"lore": {}}]}, "load: expected wrappers of lora in the metadata of .*; got lore"),
+        ({"wrappers": [{"lore": {}}]}, "load: expected wrappers of frozen_head, lora in the metadata of .*; got lore"),
         ({"wrappers": [{"lora": {"rank": 1}}]}, "load: expected the field blocks in lora of the metadata"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"LoRA: expected blocks in 1\.\.2, a whole number; got 9"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "LoRA: expected a model without LoRA"),

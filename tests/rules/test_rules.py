@@ -75,6 +75,11 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         lambda x: lambda d: rules.standardize(x, d[0], 1e-6),
         lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-6),
     ),
+    "unit_length": (
+        ((B, N, D),),
+        lambda z: lambda d: rules.unit_length(z, d[0]),
+        lambda z: z / jnp.linalg.norm(z, axis=-1, keepdims=True),
+    ),
     "gelu": (
         ((B, N, F),),
         lambda x: lambda d: rules.ACTIVATIONS["gelu"](x, d[0]),
@@ -219,6 +224,14 @@ def test_layer_norm_with_frozen_input_keeps_the_term_that_the_paper_omits(x64):
     x, g, beta, dg, dbeta = normal(1, (B, D)), *(normal(i, (D,)) for i in range(2, 6))
     _, dy = rules.layer_norm(x, None, {"scale": Dual(g, dg), "bias": Dual(beta, dbeta)}, 1e-6)
     assert_rel_close(dy, dg * rules.standardize(x, None, 1e-6)[0] + dbeta)
+
+
+def test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero(x64):
+    z_hat, dz_hat = rules.unit_length(normal(1, (B, D)), normal(2, (B, D)))
+    assert float(jnp.abs(jnp.sum(z_hat * dz_hat, -1)).max()) < TOLERANCE["float64"]
+    z, dz = jnp.zeros((B, D)), normal(2, (B, D))
+    assert not any(a.any() for a in rules.unit_length(z, dz))
+    assert not jax.jvp(lambda z: rules.unit_length(z, None)[0], (z,), (dz,))[1].any()
 
 
 def test_gelu_at_zero_has_slope_one_half(x64):

@@ -1,0 +1,177 @@
+"""LoRA in the layout of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors, to and from.
+
+    ours   W + A B          A "inputs r", B "r outputs"
+    PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; written with s = 1
+
+on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB in the place of W.
+Tangent LoRA, whose dw holds dB, is its first order in dB: the two differ by O(|dB|^2).
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core import Tree, finite_number, require, trees
+from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.records import parse_json
+from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.parametrize import LoRA
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.subsets import make_subset
+
+PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"
+MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm does
+    "attention/query": ("attention.q_proj", "attention.attention.query", "attn.qkv"),
+    "attention/key": ("attention.k_proj", "attention.attention.key", "attn.qkv"),
+    "attention/value": ("attention.v_proj", "attention.attention.value", "attn.qkv"),
+    "attention/out": ("attention.o_proj", "attention.output.dense", "attn.proj"),
+    "mlp_in": ("mlp.fc1", "intermediate.dense"),
+    "mlp_out": ("mlp.fc2", "output.dense"),
+}
+NEEDED = {"peft_type": "LORA", "bias": "none"}
+UNUSED = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias")
+"""Fields of a PEFT configuration that change the network: a value of any is refused."""
+
+
+def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
+    """Writes the adapter of w + dw, its head as `modules_to_save`; names of classes have no place.
+
+    Raises: InputError for a model that is no ViT of Hugging Face's with LoRA, and for a dw of other leaves.
+    """
+    model = checked("write_peft", predict.model)
+    w, steps = trees.leaves(predict.w), trees.leaves(dw)
+    others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
+    do = "Train the subset lora or lora_b"
+    require(not others, "write_peft", "a dw of LoRA factors and the head", ", ".join(others[:3]), do)
+
+    def moved(path: str) -> np.ndarray:
+        here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
+        return here + change if here.any() or path not in steps else change
+
+    tensors, targets = {}, []
+    for module in model.factor_shapes():
+        a, b = (moved(f"{module}/lora_{name}") for name in "ab")
+        if a.any():  # factors of 0 come of adapters without this module
+            targets.append(hugging_face(module))
+            tensors[f"{PREFIX}{targets[-1]}.lora_A.weight"] = a.reshape(-1, model.rank).T
+            tensors[f"{PREFIX}{targets[-1]}.lora_B.weight"] = b.reshape(model.rank, -1).T
+    if model.classes:
+        tensors[f"{PREFIX}classifier.weight"] = moved("head/kernel").T
+        tensors[f"{PREFIX}classifier.bias"] = moved("head/bias")
+    config = {**NEEDED, "r": model.rank, "lora_alpha": model.rank, "lora_dropout": 0.0, "target_modules": targets}
+    config |= {"modules_to_save": ["classifier"] if model.classes else None, "inference_mode": True}
+    config |= {"base_model_name_or_path": None, "task_type": None, "fan_in_fan_out": False}
+    write_whole(folder / TENSORS, encode(tensors, {"format": "pt"}))
+    write_whole(folder / CONFIG, json.dumps(config, indent=1) + "\n")
+
+
+def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
+    """(the model with LoRA, dw) of an adapter of PEFT's and the pre-trained model that it belongs to.
+
+    Returns:    the anchor's A is the adapter's and its B is 0; dw holds s B, and zeros for the other leaves that
+                `make_subset(..., "lora_b", ...)` trains. So `tangent` of it is the adapter's first order,
+                `nonlinear` the adapter itself; `trees.add(w, dw)` is an anchor at the adapter. A head in the adapter
+                is the anchor's.
+    Guarantees: what `write_peft` wrote comes back with the bits of A and dB, for B = 0 at the anchor.
+    Raises:     InputError naming what is no plain LoRA, or no module of this model.
+    """
+    folder = expanded("read_peft", folder)
+    scale, factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
+    modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
+    require(modules, "read_peft", f"LoRA factors in {folder}", "none")
+    if "head/kernel" in factors:
+        require("head/bias" in factors, "read_peft", f"the bias of the classifier in {folder}", "its weight alone")
+        head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
+        model = base.with_classes(head["kernel"].shape[-1])
+        pretrained = Pretrained(model, {**pretrained.w, "head": head}, pretrained.source)
+    rank = factors[f"{modules[0]}/lora_a"].shape[-1]
+    first = min(base.stage_of(f"{module}/kernel") for module in modules)
+    adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
+    model = checked("read_peft", adapted.model)
+    w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
+    dw = trees.leaves(subset.zeros(adapted.w))
+    for module, (of_a, of_b) in model.factor_shapes().items():
+        shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
+        absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
+        a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
+        got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
+        require(got == shapes, "read_peft", f"factors of {module} of shapes {shapes} in {folder}", got, do)
+        w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
+        dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
+    require(not factors, "read_peft", "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
+    return Pretrained(model, trees.nest(w), pretrained.source), trees.nest(dw)
+
+
+def read_leaves(folder: Path) -> dict[str, Any]:
+    """The factors and the head of an adapter by our paths, two axes each, inputs first."""
+    leaves: dict[str, Any] = {}
+    for name, value in read_tensors("read_peft", folder / TENSORS)[0].items():
+        paths = ours(name, folder)
+        axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
+        good = value.ndim == axes and len(value) % fused == 0
+        require(good, "read_peft", f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
+        parts = np.split(value, fused) * (len(paths) // fused)
+        leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
+    return leaves
+
+
+def read_scale(path: Path) -> float:
+    """lora_alpha / r of a PEFT configuration; InputError naming the field that makes it no plain LoRA."""
+    require(path.exists(), "read_peft", f"{CONFIG} in {path.parent}", "none")
+    config = parse_json("read_peft", path.read_bytes(), path)
+    for name, value in NEEDED.items():
+        require(config.get(name) == value, "read_peft", f"{name} {value} in {path}", config.get(name))
+    for name in UNUSED:
+        require(not config.get(name), "read_peft", f"no {name} in {path}", config.get(name))
+    for name in ("r", "lora_alpha"):
+        finite_number("read_peft", f"{name} of {path}", config.get(name), 0)
+    return config["lora_alpha"] / config["r"]
+
+
+def checked(function: str, model: Any) -> LoRA:
+    """The model, which is a ViT of Hugging Face's with LoRA; InputError for another."""
+    expected, do = "a Vision Transformer with LoRA", "Make it by with_lora"
+    require(isinstance(model, LoRA), function, expected, type(model).__name__, do)
+    inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
+    inside |= {f"norm{j}/{kind}" for j in (1, 2) for kind in ("scale", "bias")}
+    whole = {f"{name}/{kind}" for name in ("patch_embedding", "head") for kind in ("kernel", "bias")}
+    whole |= {"class_token", "position_embedding", "norm/scale", "norm/bias"}
+    others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
+    others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
+    others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
+    require(
+        not others, function, "a Vision Transformer as Hugging Face has it", f"one with {others[0] if others else ''}"
+    )
+    return model
+
+
+def hugging_face(module: str) -> str:
+    """The name of a module of ours in transformers 5."""
+    block, _, name = module.partition("/")
+    return f"vit.layers.{block.removeprefix('block_')}.{MODULES[name][0]}"
+
+
+def ours(name: str, where: Path) -> list[str]:
+    """Our paths of a tensor of an adapter, three for timm's fused qkv; InputError for one that no ViT has.
+
+    Its names are those of transformers 5 or 4, or of timm.
+    """
+    block = r"(?:vit\.)?(?:encoder\.layer|layers|blocks)\.(\d+)"
+    match = re.fullmatch(rf"{re.escape(PREFIX)}{block}\.(.+)\.lora_([AB])\.weight", name)
+    i, inner, factor = match.groups() if match else ("", "", "")
+    modules = [module for module, names in MODULES.items() if inner in names]
+    head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
+    expected = "LoRA factors of a Vision Transformer and its classifier"
+    require(modules or head, "read_peft", expected, f"{name} in {where}")
+    if head:
+        return ["head/kernel" if head[1] == "weight" else "head/bias"]
+    return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

@@ -1,0 +1,42 @@
+"""An export that PyTorch computes f_lin of: the files under timm's names, and assets/tangent_torch.py beside them."""
+
+import ast
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.files import write_whole
+from tangent_jax.models.load import encoded
+from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.predict import Predictor
+
+MODULE = "tangent_torch.py"
+
+
+def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
+    """Writes model.safetensors, tangent.safetensors and the module that reads both; names of classes have no place.
+
+    Raises: InputError for a model that the module does not know, and for one that is not linear in dw.
+    """
+    source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
+    (base, _), known, do = unwrapped(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
+    is_known = "patch_size" in base.settings
+    require(is_known, "write_torch", "a Vision Transformer", type(base).__name__, do)
+    for name, value in base.settings.items():
+        good = name in known and (known[name] is None or value in known[name])
+        expected = f"a Vision Transformer of settings that {MODULE} knows"
+        require(good, "write_torch", expected, f"{name} {value}", do)
+    do = "Load w + dw into timm's own model"
+    require(predict.method == "taft", "write_torch", "a tangent model, method taft", predict.method, do)
+    for name, tree in (("model", predict.w), ("tangent", dw)):
+        content = encoded("write_torch", predict.model, trees.leaves(tree), "world")
+        write_whole(folder / f"{name}.safetensors", content)
+    write_whole(folder / MODULE, source)
+
+
+def settings_of(source: str) -> dict[str, Any]:
+    """The literal SETTINGS in the source of the module: the settings that it knows, and their values where few."""
+    statements = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    return next(ast.literal_eval(s.value) for s in statements if ast.unparse(s.targets[0]) == "SETTINGS")

@@ -1,0 +1,200 @@
+"""A frozen head: embeddings of the classes' names by a text encoder, as CLIP's zero-shot classifier has them.
+
+    z^      = z / |z|           z: the embedding of an image, "b d", which the model below gives
+    outputs = s z^ E^T          E: one row of length 1 for each class, "c d"; s: the logit scale
+
+No subset trains it; the tangent of the embedding goes through the normalisation. Source: Radford et al. 2021; frozen
+while the image encoder trains, its last projection too, as Ilharco et al. 2023 have it. Models with the heads of
+several tasks share one anchor: what trains is the same leaves of all.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Dual, Tree, finite_number, refusal, require, trees
+from tangent_jax.core.files import expanded
+from tangent_jax.core.tensors import read_tensors
+from tangent_jax.models.protocol import Model
+from tangent_jax.models.wrapper import Wrapper
+from tangent_jax.rules import contract, unit_length
+
+EMBEDDINGS, HEAD, PROJECTION = "head/embeddings", "head/", "projection/"
+SCALE = 100.0  # at which CLIP's training stops its own
+BEFORE = "Begin with the model as it was before"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrozenHead:
+    """The embeddings of named classes, "c d", of any length, and the logit scale, CLIP's own exp(logit_scale).
+
+    Raises: InputError for two classes of one name, and embeddings that are not finite rows other than 0.
+    """
+
+    classes: tuple[str, ...]
+    embeddings: np.ndarray
+    logit_scale: float = SCALE
+    source: str = "the head"
+
+    def __post_init__(self) -> None:
+        shape, names = np.shape(self.embeddings), len(self.classes)
+        good = len(shape) == 2 and shape[0] == names > 0
+        require(good, "FrozenHead", f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
+        twice = [name for name, count in Counter(self.classes).items() if count > 1]
+        require(not twice, "FrozenHead", "classes of different names", self._got(f"{twice[:1]} twice"))
+        lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
+        bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
+        require(not bad, "FrozenHead", "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
+        finite_number("FrozenHead", "logit_scale", self.logit_scale, 0)
+
+    def _got(self, value: object) -> str:
+        return f"{value} in {self.source}"
+
+    def ordered(self, classes: Sequence[str]) -> "FrozenHead":
+        """The head of a data set's classes, in its order, by their names.
+
+        Raises: InputError naming the classes that only one of the two has.
+        """
+        do = "Make the head of the data set's own class names"
+        missing, others = listed(classes, self.classes), listed(self.classes, classes)
+        expected = f"embeddings of the data set's {len(classes)} classes"
+        require(not missing, "FrozenHead", expected, self._got(f"none of {missing}"), do)
+        require(not others, "FrozenHead", f"{expected} alone", self._got(f"those of {others} too"), do)
+        rows = [self.classes.index(name) for name in classes]
+        return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
+
+    def leaf(self) -> Array:
+        """s E, "c d", f32."""
+        wide = np.asarray(self.embeddings, np.float64)
+        return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32)
+
+
+def listed(names: Sequence[str], others: Sequence[str]) -> str:
+    """The first of the names that are not among the others, and the number of the rest; empty where all are."""
+    there = {*others}
+    lone = [name for name in names if name not in there]
+    return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
+
+
+def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
+    """The head in a safetensors file.
+
+        embeddings     "c d", floats, rows of any length
+        logit_scale    one number, exp(logit_scale) of CLIP; 100 where there is none
+        metadata       "classes": the names of the rows, one a line
+
+    Raises: InputError naming the file, and what it lacks.
+    """
+    path = expanded("read_frozen_head", path)
+    tensors, metadata = read_tensors("read_frozen_head", path)
+    do = "Write it as docs/eight_tasks.md shows"
+    known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
+    expected = f"tensors embeddings and logit_scale in {path}"
+    require(known, "read_frozen_head", expected, ", ".join([*tensors][:3]) or "none", do)
+    expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
+    require(metadata.get("classes"), "read_frozen_head", expected, "none", do)
+    scale = np.asarray(tensors.get("logit_scale", SCALE))
+    require(scale.size == 1, "read_frozen_head", f"one number logit_scale in {path}", f"shape {scale.shape}")
+    embeddings = np.array(tensors["embeddings"], np.float32)
+    return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))
+
+
+@dataclasses.dataclass(frozen=True)
+class WithFrozenHead(Wrapper):
+    """The model `base`, whose outputs are embeddings of images, below a frozen head of `shape`, "c d".
+
+    A head of the base is CLIP's projection: its leaves are `projection/...`, which train with the last block as the
+    final norm does.
+    """
+
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        kind = type(self.base).__name__
+        require(not isinstance(self.base, Wrapper), "with_frozen_head", "a model as it was loaded", kind, BEFORE)
+        width = embedding_width(self.base)
+        expected = f"embeddings of width {width}, as the model's outputs are"
+        got, do = f"width {self.shape[1]}", "Take those of its own CLIP"
+        require(width == self.shape[1], "with_frozen_head", expected, got, do)
+
+    @property
+    def classes(self) -> int:
+        return self.shape[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.base.settings, "classes": self.classes, "projection": self.base.classes}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.of_base(self.base.shapes()) | {EMBEDDINGS: self.shape}
+
+    def stage_of(self, path: str) -> int:
+        return self.stages - 1 if path.startswith((HEAD, PROJECTION)) else self.base.stage_of(path)
+
+    def initial(self, path: str, key: Array) -> Array:
+        if path == EMBEDDINGS:
+            return jax.random.normal(key, self.shape, jnp.float32)
+        return self.base.initial(*self.for_base({path: None}), key)
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        z = self.base.apply(self.below(w), x, start, stop)
+        is_below = stop is not None and stop < self.stages
+        return z if is_below else jnp.einsum("bd,cd->bc", unit_length(z, None)[0], w["head"]["embeddings"])
+
+    @property
+    def dual(self) -> Callable[..., Dual] | None:
+        return self.base.dual and self.closed_form
+
+    def closed_form(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+        """The closed form, of a base that has one."""
+        z, dz = unit_length(*self.base.dual(self.below(pairs), x, start))
+        return Dual(*contract("bd,cd->bc", z, dz, *pairs["head"]["embeddings"]))
+
+    def with_classes(self, classes: int) -> "WithFrozenHead":
+        raise refusal("with_head", "a model without a frozen head", f"one of {self.classes} classes", BEFORE)
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """The base's names; the embeddings keep our path."""
+        own = {path: leaf for path, leaf in flat.items() if path == EMBEDDINGS}
+        return self.base.to_world(self.for_base(flat)) | own
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        own = {path: leaf for path, leaf in tensors.items() if path == EMBEDDINGS}
+        return self.of_base(self.base.from_world({n: leaf for n, leaf in tensors.items() if n not in own})) | own
+
+    # Names: a head of the base is our projection
+
+    def below(self, w: Tree) -> Tree:
+        """The leaves of the base in a tree of ours."""
+        inner = {name: child for name, child in w.items() if name != "head"}
+        return inner | {"head": inner.pop("projection")} if self.base.classes else inner
+
+    def of_base(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """The base's leaves under our paths."""
+        return {renamed(path, HEAD, PROJECTION): leaf for path, leaf in flat.items()}
+
+    def for_base(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """Leaves of ours but the embeddings, under the base's paths."""
+        ours, theirs = (PROJECTION, HEAD) if self.base.classes else ("", "")
+        return {renamed(path, ours, theirs): leaf for path, leaf in flat.items() if path != EMBEDDINGS}
+
+
+def renamed(path: str, old: str, new: str) -> str:
+    """The path with another beginning, where it has the old one."""
+    return new + path.removeprefix(old) if path.startswith(old) else path
+
+
+def embedding_width(model: Model) -> int:
+    """The width of a model's outputs, traced at its last stage."""
+    last = model.stages - 1
+    w = trees.nest({path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in model.shapes().items()})
+    x = jax.ShapeDtypeStruct((1, *model.input_shape(last)), jnp.float32)
+    return jax.eval_shape(partial(model.apply, start=last), w, x).shape[-1]
