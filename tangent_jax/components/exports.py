@@ -104,9 +104,9 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+    own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_described(model, paths[0])
-    own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     pretrained = read(paths[0]) if own is None else own
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
