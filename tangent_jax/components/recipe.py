@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require
+from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import load
@@ -29,10 +30,10 @@ SOLVERS = ("adam", "optimum")
 class Recipe:
     """All that decides a component, its examples apart (defaults: the paper's).
 
-    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, None for the
-    weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head alone; `kind` and
-    `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the width of adapters;
-    `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a side or (height,
+    width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head
+    alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the
+    width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
@@ -41,7 +42,7 @@ class Recipe:
 
     weights: str = "builtin"
     dataset: str = "digits"
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     method: str = "taft"
     kind: str = "blocks"
     blocks: int = 1

@@ -25,6 +25,7 @@ from tangent_jax.core import Tree, identity, placement, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows
+from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoder, decode_chunks
 from tangent_jax.models.cache import CachedRows, identifiers_of
@@ -160,10 +161,10 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
 
     Raises: InputError where the trunk gives another shape than the model's `input_shape`.
     """
-    size, decoded = model.image_size, (FORMAT, model.image_size, model.preprocessing)
+    decoded = FORMAT, model.image_size, model.preprocessing
     if stage == 0:
         return identity(decoded)[:24]
-    image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)
+    image = jax.ShapeDtypeStruct((1, *sides(model.image_size), 3), jnp.uint8)
     # traced anew: code may be mended
     trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype, stored=stored_dtype.name)
     shape = jax.eval_shape(partial(trunk, stored=""), w, image).shape[1:]

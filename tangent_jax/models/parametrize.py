@@ -78,7 +78,7 @@ class LoRA:
         return self.base.stages
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> Any:
         return self.base.image_size
 
     @property
