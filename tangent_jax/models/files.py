@@ -36,13 +36,26 @@ class Tensors(NamedTuple):
         if "mean" in timm:
             names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
+            fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
         elif "image_mean" in hugging_face:
             interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
-            fields |= {"crop": hugging_face.get("crop_pct") or 1.0, "interpolation": interpolation}
+            fields |= {"interpolation": interpolation, **resizing(hugging_face)}
         else:
             return None
         return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
+
+
+def resizing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields `crop` and `resize` of preprocessor_config.json: its `size` and `crop_size`, or timm's `crop_pct`."""
+    size, crop = config.get("size"), config.get("crop_size")
+    size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in (size, crop))
+    is_cropped = bool(crop) and config.get("do_center_crop", True)
+    keys = ("shortest_edge",) if "shortest_edge" in size else ("height", "side")
+    before, after = (next((s[k] for k in (*keys, "height", "side") if k in s), 0) for s in (size, crop))
+    fraction = after / before if is_cropped and before and after else config.get("crop_pct") or 1.0
+    is_exact = "height" in size or ("side" in size and not is_cropped)
+    return {"crop": fraction, "resize": "exact" if is_exact else "short"}
 
 
 def assemble(

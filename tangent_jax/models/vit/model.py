@@ -14,6 +14,7 @@ from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
+from tangent_jax.models.vit.tables import TIMM
 
 DEFAULT = Preprocessing()
 BEFORE = "Begin with the model as it was before"
@@ -79,12 +80,13 @@ class VisionTransformer:
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """timm's names."""
-        return names.to_timm(flat, self.config.pool)
+        return names.to_timm(flat, self.config.pool, self.config.gated)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Leaves by path of tensors under timm's names."""
         shapes = self.shapes()
-        flat = names.translate(tensors, names.TIMM, "these tensors")
+        flat = names.translate(tensors, TIMM, "these tensors")
+        flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
             require(path in shapes, "from_world", "leaves of this Vision Transformer", f"the leaf {path}")
             fits = value.size == math.prod(shapes[path])
