@@ -40,16 +40,17 @@ class Tensors(NamedTuple):
         elif "image_mean" in hugging_face:
             interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
-            fields |= {"interpolation": interpolation, **resizing(hugging_face)}
+            fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}
         else:
             return None
         return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
 
 
-def resizing(config: Mapping[str, Any]) -> dict[str, Any]:
+def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The fields `crop` and `resize` of preprocessor_config.json: its `size` and `crop_size`, or timm's `crop_pct`."""
-    size, crop = config.get("size"), config.get("crop_size")
-    size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in (size, crop))
+    named = {name: f"{name} of preprocessor_config.json beside {path}" for name in ("size", "crop_size")}
+    given = (typed(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
+    size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
     is_cropped = bool(crop) and config.get("do_center_crop", True)
     keys = ("shortest_edge",) if "shortest_edge" in size else ("height", "side")
     before, after = (next((s[k] for k in (*keys, "height", "side") if k in s), 0) for s in (size, crop))

@@ -3,18 +3,15 @@
 The two roads of the tangent share one forward pass; that they agree says nothing of it. This does.
 """
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from saved import FIXTURES, MODERN, modern
 
 from tangent_jax.core import trees
-from tangent_jax.models.load import load
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 
-FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
 VARIANTS = {
     "vit": {"eps": 1e-12},
     "clip": {"eps": 1e-5, "pre_norm": True, "activation": "quick_gelu"},
@@ -32,16 +29,6 @@ def test_logits_are_those_of_pytorch(x64, name, road):
     got = model.apply(w, x) if road == "plain" else model.dual(trees.pair(w, {"head": w["head"]}), x).primal
     want = FIXTURES[f"{name} logits"]
     assert np.abs(np.asarray(got) - want).max() < 2e-5 * np.abs(want).max()  # theirs is f32
-
-
-MODERN = [name.removeprefix("modern ") for name in FIXTURES if name.startswith("modern ")]
-
-
-def modern(name, folder):
-    """The model in the files that Hugging Face's saved."""
-    (folder / "model.safetensors").write_bytes(FIXTURES[f"modern {name}"].tobytes())
-    (folder / "config.json").write_bytes(FIXTURES[f"config of {name}"].tobytes())
-    return load(folder)
 
 
 @pytest.mark.parametrize("name", MODERN)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
+from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
 
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.recipe import Recipe
@@ -18,7 +18,7 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
 
-VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}}
+VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}, "rotary": MODERN["rotary"]}
 KINDS = ["lora", "lora_b", "adapter"]
 
 

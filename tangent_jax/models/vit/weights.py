@@ -247,6 +247,6 @@ FAMILY = Family(
             *(f"{kind}-{size}" for kind, (_, sizes) in KINDS.items() for size in sizes),
         )
     },
-    sizes=("width", "depth", "heads", "mlp_width", "patch_size", "positions", "registers", "gated"),
+    sizes=("positions", "width", "depth", "heads", "mlp_width", "patch_size", "registers", "gated"),
     embedded={"builtin": "vit_builtin.safetensors"},
 )
