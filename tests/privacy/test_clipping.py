@@ -55,12 +55,13 @@ def both(*arguments, **options):
     [("token", *kind, "taft") for kind in KINDS]
     + [(variant, "blocks", 1, "taft") for variant in list(VARIANTS)[1:]]
     + [("avg", "layernorm", 1, "nlft")]
-    + [(variant, "blocks", 2, "taft") for variant in MODERN]
+    + [(variant, "blocks", 1, "taft") for variant in ("class and mean", "rotary", "attention pool")]
     + [
         pytest.param(*case, marks=pytest.mark.long)
         for case in (
             *((variant, "blocks", 2, "taft") for variant in list(VARIANTS)[1:]),
             ("clip, layer scale", "everything", 0, "taft"),
+            *((variant, "blocks", 2, "taft") for variant in MODERN),
             *((variant, "everything", 0, "taft") for variant in MODERN),
             ("token", "blocks", 2, "nlft"),
         )
