@@ -52,6 +52,11 @@ MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING = "tests/test_lowering.py"
+EMBEDDING, MODERN, RULES = (
+    "tangent_jax/models/vit/embedding.py",
+    "tests/models/test_modern.py",
+    "tests/rules/test_rules.py",
+)
 
 
 class Mutation(NamedTuple):
@@ -246,13 +251,27 @@ MUTATIONS = [
       f"{IDENTITY}::test_wrong_uses_are_one_clear_line"),
     M("tangent_jax/train/fit.py", "    require(np.isfinite(loss), function,", "    require(True, function,", f"{IDENTITY}::test_wrong_uses_are_one_clear_line"),
     # The model, in plain and tangent alike
-    M(FORWARD, "y, dy = dense(*layer_norm(x, dx, p[\"norm2\"], config.eps), p[\"mlp_in\"])",
-      "y, dy = dense(*layer_norm(x, dx, p[\"norm2\"], 1e-3), p[\"mlp_in\"])", FIXTURES),
-    M(FORWARD, "x, dx = x + position, total", "x, dx = x + position.at[0].set(0), total", FIXTURES),
-    M(FORWARD, "        x, dx = layer_norm(x, dx, p[\"pre_norm\"], config.eps)\n", "        layer_norm(x, dx, p[\"pre_norm\"], config.eps)\n", FIXTURES),
+    M(FORWARD, "*layer_norm(x, dx, p[\"norm2\"], config.eps))", "*layer_norm(x, dx, p[\"norm2\"], 1e-3))", FIXTURES),
+    M(EMBEDDING, "x, dx = x + position, total", "x, dx = x + position.at[0].set(0), total", FIXTURES),
+    M(EMBEDDING, "if config.pre_norm else (x, dx)", "if False else (x, dx)", FIXTURES),
     M(FORWARD, "        y, dy = scale(y, dy, p[f\"layer_scale{j}\"][\"scale\"])\n", "        pass\n", FIXTURES),
-    M(FORWARD, "return jnp.mean(x[:, 1:], 1), None", "return jnp.mean(x, 1), None", FIXTURES),
-    M(FORWARD, "swapaxes(2, 3)\n", "swapaxes(2, 3).swapaxes(1, 2)\n", FIXTURES),
+    M("tangent_jax/models/vit/pools.py", "jnp.mean(x[:, config.prefix :], 1)", "jnp.mean(x[:, 1:], 1)", FIXTURES),
+    M("tangent_jax/models/vit/pools.py", "    return y + z, total(dy, dz)\n", "    return z, dz\n", FIXTURES),
+    M(EMBEDDING, "swapaxes(2, 3)\n", "swapaxes(2, 3).swapaxes(1, 2)\n", FIXTURES),
+    M("tangent_jax/models/vit/names.py", "gate, value = equal_parts(", "value, gate = equal_parts(", FIXTURES),
+    M("tangent_jax/rules/rotary.py", "(np.arange(count) + 0.5) / count - 1)", "np.arange(count) / count - 1)", FIXTURES),
+    M("tangent_jax/rules/rotary.py", "return q * cos - turned(q) * sin,", "return q * cos + turned(q) * sin,", f"{RULES}::test_closed_form_equals_jvp_in_f64"),
+    M("tangent_jax/rules/class_query.py", "(scale(u, du, norm[\"bias\"]), scale(q, dq, key[\"bias\"]))", "(scale(u, du, norm[\"bias\"]),)",
+      f"{RULES}::test_closed_form_equals_jvp_in_f64"),
+    M("tangent_jax/models/vit/weights.py", "    require(good, \"load\", f\"{said} in config.json\"", "    require(True, \"load\", f\"{said} in config.json\"",
+      f"{MODERN}::test_a_config_that_contradicts_the_tensors_is_refused_by_its_field"),
+    M("tangent_jax/models/vit/weights.py", "sizes=(\"positions\", \"width\"", "sizes=(\"width\"", f"{MODERN}::test_a_rotary_model_s_weights_are_not_a_plain_model_s"),
+    M("tangent_jax/models/vit/model.py", "if name not in LATER or value != defaults[name]", "if True", f"{FAMILY}::test_settings_are_those_of_version_0_2"),
+    M("tangent_jax/models/files.py", "    is_exact = \"height\" in size or", "    is_exact =", f"{MODERN}::test_the_preprocessor_config_says_how_images_are_resized"),
+    M("tangent_jax/data/preprocessing.py", "            return wide, high\n", "            return high, wide\n",
+      "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
+    M("tangent_jax/data/decode.py", "round((picture.width - width) / 2)", "0",
+      "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
     M(FORWARD, "    if i == config.class_token_at:", "    if i - 1 == config.class_token_at:",
       "tests/models/test_vit.py::test_a_replaced_class_token_is_read_at_its_block"),
     M("tangent_jax/models/vit/model.py", "\"bicubic\", antialias=True)", "\"bilinear\", antialias=False)", FIXTURES),

@@ -52,8 +52,8 @@ def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     given = (typed(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
     size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
     is_cropped = bool(crop) and config.get("do_center_crop", True)
-    keys = ("shortest_edge",) if "shortest_edge" in size else ("height", "side")
-    before, after = (next((s[k] for k in (*keys, "height", "side") if k in s), 0) for s in (size, crop))
+    before = next((size[side] for side in ("shortest_edge", "height", "side") if side in size), 0)
+    after = crop.get("height", crop.get("side", 0))
     fraction = after / before if is_cropped and before and after else config.get("crop_pct") or 1.0
     is_exact = "height" in size or ("side" in size and not is_cropped)
     return {"crop": fraction, "resize": "exact" if is_exact else "short"}

@@ -109,6 +109,18 @@ def test_timm_s_names_give_our_tree(tmp_path, name):
     assert_rel_close(pretrained.w, trees.cast(w, jnp.float32))
 
 
+def test_a_grid_that_is_no_square_is_that_of_config_json(tmp_path):
+    tensors = of_timm("siglip")[2]
+    for size, want in (([3, 4, 16], (4, 16)), ([3, 12, 12], 8)):  # of four patches; of others
+        save_file(tensors, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {"input_size": size}}))
+        assert load(tmp_path).model.image_size == want
+    tensors["pos_embed"] = np.concatenate([tensors["pos_embed"][:, :3]] * 2, 1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="an image size of 6 patches of 4 pixels; got 12 in"):
+        load(tmp_path)
+
+
 def test_a_rotary_model_of_timm_s_that_is_no_dinov3_is_refused(tmp_path):
     save_file(of_timm("dinov3")[2], tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="the extra tensor blocks"):
@@ -158,6 +170,7 @@ def test_a_size_that_is_none_is_one_clear_line(tmp_path, fields):
         ("dinov2 registers", {"use_swiglu_ffn": False}, "use_swiglu_ffn False, .*; got gated True"),
         ("siglip", {"image_size": 24}, "image_size 24, as config.json says; got positions for 12"),
         ("siglip", {"image_size": "x"}, "image_size of config.json"),
+        ("siglip", {"image_size": [12, 0]}, r"image_size in 1\.\.4096"),
         ("clip", {"vision_config": 7}, "an object in vision_config"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, sides
+from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
@@ -111,7 +111,8 @@ def from_tower(file: Tensors) -> Pretrained:
 def as_images(kernel: np.ndarray) -> np.ndarray:
     """A patch embedding (d, 3, p, p); SigLIP 2 has one for patches of any number, (d, p p 3)."""
     side = round((kernel.shape[-1] / 3) ** 0.5) if kernel.ndim == 2 else 0
-    return kernel.reshape(-1, side, side, 3).transpose(0, 3, 1, 2) if kernel.size and 3 * side**2 else kernel
+    is_flat = kernel.size and 3 * side**2 == kernel.shape[-1]
+    return kernel.reshape(-1, side, side, 3).transpose(0, 3, 1, 2) if is_flat else kernel
 
 
 def from_google(file: Tensors) -> Pretrained:
@@ -164,22 +165,22 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
 
 
 def image_size(flat: Flat, file: Tensors, patch: int) -> Any:
-    """The image size of the position embedding, or where it is no square or there is none, that of config.json."""
+    """The image size that config.json says, where the position embedding has its patches, if any; else a square."""
     config: Beside = file.config(Beside)
     timm = (config.pretrained_cfg or {}).get("input_size", [0])
     said = config.image_size or (tuple(timm[1:]) if isinstance(timm, list) and len(timm) == 3 else None)
     said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
+    check_image_size("load", said or 224)
     if "position_embedding" not in flat:
         return said or 224
     rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
     require(rows >= 1, "load", "a position_embedding of two rows or more", f"{rows + 1} in {file.path}")
-    side = round(rows**0.5)
-    if side**2 == rows:
-        return side * patch
-    fits = isinstance(said, tuple) and np.prod([int(s) // patch for s in said]) == rows
-    do = "State it in config.json"
-    require(fits, "load", f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
-    return said
+    if said and np.prod([side // patch for side in sides(said)]) == rows:
+        return said
+    side, do = round(rows**0.5), "State it in config.json"
+    is_square = side**2 == rows
+    require(is_square, "load", f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
+    return side * patch
 
 
 def with_class_row(flat: Flat) -> Flat:
