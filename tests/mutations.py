@@ -266,7 +266,7 @@ MUTATIONS = [
     M("tangent_jax/models/vit/weights.py", "    require(good, \"load\", f\"{said} in config.json\"", "    require(True, \"load\", f\"{said} in config.json\"",
       f"{MODERN}::test_a_config_that_contradicts_the_tensors_is_refused_by_its_field"),
     M("tangent_jax/models/vit/weights.py", "sizes=(\"positions\", \"width\"", "sizes=(\"width\"", f"{MODERN}::test_a_rotary_model_s_weights_are_not_a_plain_model_s"),
-    M("tangent_jax/models/vit/model.py", "if name not in LATER or value != defaults[name]", "if True", f"{FAMILY}::test_settings_are_those_of_version_0_2"),
+    M("tangent_jax/models/vit/model.py", "if name not in LATER or value != defaults[name]", "if True", f"{FAMILY}::test_settings_are_those_of_version_0_2_so_that_its_components_still_compose"),
     M("tangent_jax/models/files.py", "    is_exact = \"height\" in size or", "    is_exact =", f"{MODERN}::test_the_preprocessor_config_says_how_images_are_resized"),
     M("tangent_jax/data/preprocessing.py", "            return wide, high\n", "            return high, wide\n",
       "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),

@@ -99,12 +99,15 @@ def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(
 
 DEPTHS = [("token", depth) for depth in range(1, 13)]
 DEPTHS += [(variant, depth) for variant in ("avg", "class token replaced") for depth in (1, 4, 12)]
+DEPTHS += [pytest.param(variant, depth, marks=pytest.mark.long) for variant in [*MODERN][:4] for depth in (1, 12)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "depth"), DEPTHS)
 def test_closed_form_equals_autodiff_at_every_depth(x64, variant, depth):
-    model, w = small(depth, **VARIANTS[variant] | ({"class_token_at": depth // 2} if "class" in variant else {}))
+    model, w = small(
+        depth, **{**VARIANTS, **MODERN}[variant] | ({"class_token_at": depth // 2} if "replaced" in variant else {})
+    )
     parts = [("blocks", 0), ("blocks", 1), ("bitfit", depth), ("layernorm", depth), ("everything", 0)]
     for kind, blocks in [*parts, ("blocks", depth)]:
         dw = step(make_subset(model, kind, blocks), w)
