@@ -69,6 +69,8 @@ def both(*arguments, **options):
 )
 def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, method):
     predict, dw, x, y = private_task(kind, blocks, method=method, **{**VARIANTS, **MODERN}[variant])
+    if x.dtype == jnp.uint8:  # images are normalised in f32, which two programs may round otherwise
+        x = predict.model.preprocessing.normalize(x).astype(float)
     clip_norm = float(np.median(clip(0, predict, dw, x, y).norms))  # half of the examples are clipped
     reference, closed = both(predict, dw, x, y, clip_norm=clip_norm)
     assert_rel_close(closed.norms, reference.norms)
