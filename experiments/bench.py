@@ -19,7 +19,7 @@ from experiments.shared.operations import CLASSES, full_block, many, peaks, plai
 from experiments.shared.timing import Operation
 
 define("dtype", out="out/bench")
-flags.DEFINE_list("sizes", ["Ti", "S"], "ViT sizes, of Ti, S, B, L, with patches of 16 at 224 pixels.")
+flags.DEFINE_list("sizes", ["Ti", "S"], "Sizes Ti, S, B, L (patches of 16), or architectures such as dinov3-S/16.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Examples per call.")
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of trained blocks.")
 flags.DEFINE_integer("repeats", 7, "Rounds over all operations, at most.", lower_bound=1)
@@ -37,9 +37,14 @@ RATIOS = {  # name: (above, below)
 }
 
 
+def named(size: str) -> str:
+    """The architecture of an entry of --sizes."""
+    return size if "/" in size else f"{size}/16"
+
+
 def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     """Compiles one operation after another."""
-    pretrained, blocks = random_vit(tj.vit_config(f"{size}/16", classes=CLASSES)), numbers("blocks", int)
+    pretrained, blocks = random_vit(tj.vit_config(named(size), classes=CLASSES)), numbers("blocks", int)
     for make in plain_and_tangent(pretrained, batch, blocks, dtype).values():
         yield make()
     if 1 in blocks:
@@ -69,7 +74,7 @@ def describe(row: dict[str, Any], size: str, batch: int, peak: dict[str, float])
 def as_markdown(rows: list[dict[str, Any]]) -> str:
     lines = []
     for r in rows:
-        cells = [f"{r['size']}/16", r["batch"], r["operation"], f"{r['seconds'] * 1e3:.1f}", f"{r['spread'] * 1e3:.1f}"]
+        cells = [named(r["size"]), r["batch"], r["operation"], f"{r['seconds'] * 1e3:.1f}", f"{r['spread'] * 1e3:.1f}"]
         cells += [f"{r['gflop']:.2f}", f"{r['memory_mib']:.0f}", f"{r['fraction_of_peak']:.0%}"]
         lines.append([*cells, f"{r['over_floor']:.1f} ({r['bound']})"])
     return command.markdown(
@@ -82,7 +87,9 @@ def main() -> None:
     peak, rows = peaks(dtype), []
     for size in F.sizes:
         for batch in numbers("batch_sizes", int):
-            group = timing.rounds(operations(size, batch, dtype), f"{size}/16 batch {batch}", F.repeats, F.max_seconds)
+            group = timing.rounds(
+                operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.max_seconds
+            )
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)

@@ -188,7 +188,7 @@ def trace_costs() -> dict[str, Any]:
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
     shape, dw = model.input_shape(predict.subset.stage), predict.zeros()
     trunk = jax.jit(partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None))
-    images = jax.ShapeDtypeStruct((batch, model.image_size, model.image_size, 3), jnp.uint8)
+    images = jax.ShapeDtypeStruct((batch, *model.input_shape(0)), jnp.uint8)
     x, y = jax.ShapeDtypeStruct((batch, *shape), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
     state = jax.eval_shape(lambda: State(dw, tj.adam().init(dw)))
     chunk = Chunk(x, y, jnp.arange(batch, dtype=jnp.int32)[None], jnp.ones((1, batch)))

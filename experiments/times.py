@@ -35,7 +35,7 @@ def operations(method: str) -> list[Operation]:
     predict = setup.predictor(recipe, F.classes)
     model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
     objective, label = recipe.objective(), jnp.zeros(1, int)
-    images = jax.random.normal(jax.random.key(0), (1, model.image_size, model.image_size, 3))
+    images = jax.random.normal(jax.random.key(0), (1, *model.input_shape(0)))
     features = model.apply(predict.w, images, 0, stage)
     dw = predict.zeros()
 

@@ -37,9 +37,9 @@ def flat(tree):
 
 
 @functools.cache
-def private_case(kind, blocks, pool="token"):
+def private_case(kind, blocks, pool="token", **variant):
     """Predictor, step, inputs and labels of `private_task` in f64, with J and f_0: computed once for all tests."""
     with jax.enable_x64(True):
-        predict, dw, x, y = private_task(kind, blocks, pool=pool)
+        predict, dw, x, y = private_task(kind, blocks, pool=pool, **variant)
         x = predict.model.preprocessing.normalize(x).astype(jnp.float64) if x.dtype == jnp.uint8 else x
         return predict, dw, x, np.asarray(y), *jacobian(predict, dw, x)

@@ -12,6 +12,7 @@ from jax.extend.core import jaxprs_in_params
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import trees
+from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
@@ -23,6 +24,16 @@ from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md
 DIFFERENCE = 1e-7  # central difference, step 1e-5, f64
+
+
+MODERN = {  # what DINOv2 and DINOv3 with registers, and SigLIP, are made of
+    "class and mean": {"registers": 2, "layer_scale": True, "gated": True, "activation": "silu", "pool": "token_avg"},
+    "rotary": {"positions": "rotary", "registers": 2, "width": 24, "eps": 1e-5},
+    "rotary, gated, avg": {"positions": "rotary", "width": 24, "gated": True, "activation": "silu", "pool": "avg"},
+    "attention pool": {"class_token": False, "pool": "attention", "activation": "gelu_tanh"},
+    "no positions, class token replaced": {"positions": "none", "registers": 1, "class_token_at": 1},
+}
+WIDE = (8, 12)  # pixels: a grid of 2 x 3 patches
 
 
 def assert_rel_close(got, want, tolerance=None):
@@ -60,15 +71,15 @@ def tree_normal(key, tree, dtype=None):
 
 def small(depth=2, **changes):
     """A ViT of 5 tokens, 3 heads of 4, MLP 20, 7 classes, with weights of order one (f64 under x64)."""
-    config = ViTConfig(width=12, depth=depth, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7, **changes)
-    model = VisionTransformer(config)
+    config = ViTConfig(width=12, depth=depth, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7)
+    model = VisionTransformer(config.replace(**changes))
     zeros = trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()})
     draws = jax.tree.map(np.asarray, tree_normal(11, zeros, normal(0, ()).dtype))
     return model, jax.tree.map(lambda draw: jnp.asarray(0.5 * draw + (draw.ndim == 1)), draws)
 
 
 def images(count=2, size=8, dtype=None):
-    return normal(3, (count, size, size, 3), dtype)
+    return normal(3, (count, *sides(size), 3), dtype)
 
 
 def pictures(count=60):

@@ -14,6 +14,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import refusal, require
+from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
 from tangent_jax.train.losses import LOSSES
@@ -40,6 +41,23 @@ def flag(
     return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
 
 
+class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
+    """The text of an image size, such as 224 or 224x160, and the size of a text."""
+
+    def parse(self, argument: Any) -> ImageSize:
+        """Returns the side, or height and width; ValueError for a text of anything else."""
+        height, cross, width = str(argument).partition("x")
+        if not height.isdecimal() or not (width.isdecimal() or not cross):
+            raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
+        size = (int(height), int(width)) if cross and height != width else int(height)
+        check_image_size("flags", size)
+        return size
+
+    def serialize(self, value: ImageSize) -> str:
+        """Returns the text."""
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 SEEDS = (1 << 32) - 1
 ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets|dtd:PATH"
 TABLE: dict[str, partial] = {
@@ -49,8 +67,11 @@ TABLE: dict[str, partial] = {
     "architecture": flag(
         "string", "Architecture that the weights must have, such as L/16 or resnet50; unset: any.", default=None
     ),
-    "image_size": flag(
-        "integer", "Side in pixels; unset: the weights' own. Positions are resampled.", low=1, high=4096
+    "image_size": partial(
+        flags.DEFINE,
+        ImageSizes(),
+        help="Side in pixels, or HEIGHTxWIDTH; unset: the weights' own. Positions are resampled.",
+        serializer=ImageSizes(),
     ),
     "dataset": flag(
         "string",

@@ -48,7 +48,7 @@ def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], 
     """Forward passes from images and training steps from features, plain, tangent and non-linear."""
     model: Any = pretrained.model
     config, w = model.config, pretrained.w
-    shape = batch, model.image_size, model.image_size, 3
+    shape = (batch, *model.input_shape(0))
     images = jax.random.normal(jax.random.key(1), shape, dtype)
 
     def plain(w: Tree, x: jax.Array) -> jax.Array:

@@ -161,7 +161,7 @@ def chunk_of(batches: Batches) -> Chunk:
 def features_phase(predict: tj.Predictor) -> Phase:
     """The trunk on as many images as it runs at once."""
     model, w = predict.model, predict.w
-    images = Divided((run_size(), model.image_size, model.image_size, 3), jnp.uint8)
+    images = Divided((run_size(), *model.input_shape(0)), jnp.uint8)
     options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
     return Phase({"trunk": (run_trunk, (w, images), options)}, (w, images))
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require
+from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
@@ -33,10 +34,10 @@ HEADS = ("drawn", "named")
 class Recipe:
     """All that decides a component, its examples apart (defaults: the paper's).
 
-    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, None for the
-    weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head alone; `kind` and
-    `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the width of adapters;
-    `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a side or (height,
+    width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head
+    alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the
+    width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
     shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
@@ -47,7 +48,7 @@ class Recipe:
 
     weights: str = "builtin"
     dataset: str = "digits"
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     method: str = "taft"
     kind: str = "blocks"
     blocks: int = 1

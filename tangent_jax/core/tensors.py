@@ -22,7 +22,7 @@ from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.records import parse_json, typed
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
-COUNTER = "num_batches_tracked"  # torch's, beside a batch norm: a whole number that no network reads
+COUNTERS = ("num_batches_tracked", "position_ids")  # torch's: whole numbers that no network reads
 MOST_HEADER = 100_000_000  # bytes: safetensors' own bound
 
 
@@ -60,7 +60,7 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
     metadata = typed(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
     entries = {name: typed(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
     for name, entry in entries.items():
-        kinds = {**DTYPES, "I64": np.int64} if name.endswith(COUNTER) else DTYPES
+        kinds = {**DTYPES, "I64": np.int64} if name.endswith(COUNTERS) else DTYPES
         require(
             entry.dtype in kinds,
             function,
@@ -93,5 +93,5 @@ def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict
     return {
         name: data[slice(*entry.data_offsets)].view(DTYPES[entry.dtype]).reshape(entry.shape)
         for name, entry in entries.items()
-        if not name.endswith(COUNTER)
+        if not name.endswith(COUNTERS)
     }, metadata

@@ -27,11 +27,11 @@ import numpy as np
 from tangent_jax.core import InputError, check_stop, refusal, whole_number
 from tangent_jax.core.files import allocate
 from tangent_jax.data.decode import decode
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 
 Decoded = tuple[np.ndarray, dict[int, InputError]]
-"""The images "k size size 3" of a chunk, valid until the next is asked for, and the errors of the unreadable ones, by
-place in the chunk, where the image is zeros."""
+"""The images "k height width 3" of a chunk, valid until the next is asked for, and the errors of the unreadable ones,
+by place in the chunk, where the image is zeros."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Decoder:
 
     read: Callable[[int], bytes | np.ndarray]
     names: tuple[str, ...]
-    size: int
+    size: ImageSize
     preprocessing: Preprocessing
 
     def __call__(self, row: int) -> np.ndarray | InputError:
-        """The image "size size 3" of a row, uint8."""
+        """The image "height width 3" of a row, uint8."""
         try:
             return decode(self.read(row), self.names[row], self.size, self.preprocessing)
         except InputError as error:
             return error
 
     def fill(self, images: np.ndarray, decoded: Iterable[np.ndarray | InputError]) -> dict[int, InputError]:
-        """Writes the decoded images into `images`, "k size size 3", and returns the errors by place."""
+        """Writes the decoded images into `images`, "k height width 3", and returns the errors by place."""
         errors = {}
         for i, image in enumerate(decoded):
             images[i] = 0 if isinstance(image, InputError) else image
@@ -68,7 +68,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
     if whole_number("decode", "processes", processes, 0) and chunks:
         yield from in_processes(decoder, chunks, processes)
         return
-    images = np.zeros((max(map(len, chunks), default=0), decoder.size, decoder.size, 3), np.uint8)
+    images = np.zeros((max(map(len, chunks), default=0), *sides(decoder.size), 3), np.uint8)
     rows = (row for chunk in chunks for row in chunk)
     with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
         decoded = in_order(pool, decoder, rows, ahead=2 * len(images))
@@ -79,7 +79,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 
 def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
     """Yields as `decode_chunks`; each process writes its chunk into one of the mapped files."""
-    shape = (max(map(len, chunks)), decoder.size, decoder.size, 3)
+    shape = (max(map(len, chunks)), *sides(decoder.size), 3)
     processes, ahead = min(processes, len(chunks)), min(2 * processes, len(chunks))
     context, content = multiprocessing.get_context("spawn"), pickled(decoder)
     do = "Read its message above; a script that asks for processes needs `if __name__ == '__main__':`"

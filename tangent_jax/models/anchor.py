@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrapped
 from tangent_jax.models.protocol import Model, draw
@@ -98,9 +99,10 @@ class Pretrained:
         require(not others, "reset", "a subset of this model's leaves", ", ".join(others[:3]))
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
-    def resized(self, image_size: int) -> "Pretrained":
-        """The model at another image size in pixels, its position embedding resampled."""
-        model, w = self._able("resized")(self.w, whole_number("resized", "image_size", image_size, 1, 4096))
+    def resized(self, image_size: ImageSize) -> "Pretrained":
+        """The model at another image size in pixels, a side or (height, width), its position embedding resampled."""
+        check_image_size("resized", image_size)
+        model, w = self._able("resized")(self.w, image_size)
         return dataclasses.replace(self, model=model, w=w)
 
     def _able(self, method: str) -> Any:

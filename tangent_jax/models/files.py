@@ -36,13 +36,27 @@ class Tensors(NamedTuple):
         if "mean" in timm:
             names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
+            fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
         elif "image_mean" in hugging_face:
             interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
-            fields |= {"crop": hugging_face.get("crop_pct") or 1.0, "interpolation": interpolation}
+            fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}
         else:
             return None
         return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
+
+
+def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The fields `crop` and `resize` of preprocessor_config.json: its `size` and `crop_size`, or timm's `crop_pct`."""
+    named = {name: f"{name} of preprocessor_config.json beside {path}" for name in ("size", "crop_size")}
+    given = (typed(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
+    size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
+    is_cropped = bool(crop) and config.get("do_center_crop", True)
+    before = next((size[side] for side in ("shortest_edge", "height", "side") if side in size), 0)
+    after = crop.get("height", crop.get("side", 0))
+    fraction = after / before if is_cropped and before and after else config.get("crop_pct") or 1.0
+    is_exact = "height" in size or ("side" in size and not is_cropped)
+    return {"crop": fraction, "resize": "exact" if is_exact else "short"}
 
 
 def assemble(

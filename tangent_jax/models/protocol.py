@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 from tangent_jax.models.int8 import unpacked
 
 
@@ -58,8 +58,8 @@ class Model(Protocol):
         ...
 
     @property
-    def image_size(self) -> int:
-        """The side of its images in pixels; nobody asks a model that reads none."""
+    def image_size(self) -> ImageSize:
+        """The side of its images in pixels, or their height and width; nobody asks a model that reads none."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""GELU, exact, tanh and quick, ReLU, softmax, and their tangents.
+"""GELU, exact, tanh and quick, SiLU, ReLU, softmax, and their tangents.
 
     y = x CDF(x),   dy = (CDF(x) + x PDF(x)) dx
 
@@ -53,6 +53,15 @@ def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return x * s, None if dx is None else (s + 1.702 * x * s * (1 - s)) * dx
 
 
+def silu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+    """x sigmoid(x), the gate of SwiGLU (Shazeer 2020), and its tangent; x, dx and the result have one shape.
+
+    s = sigmoid(x),  y = x s,  dy = (s + x s (1 - s)) dx
+    """
+    s = jax.nn.sigmoid(x)
+    return x * s, None if dx is None else (s + x * s * (1 - s)) * dx
+
+
 def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
     """max(x, slope x) and its tangent: ReLU, leaky for a slope in (0, 1); x, dx and the result have one shape.
 
@@ -93,4 +102,5 @@ ACTIVATIONS: dict[str, Callable[[Array, Tangent], tuple[Array, Tangent]]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
+    "silu": silu,
 }

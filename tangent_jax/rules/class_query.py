@@ -11,36 +11,75 @@ linear in the normalised tokens z = g x^ + beta, so their kernels move to the on
 
 Exact, with O(n h d + d^2) work instead of O(n d^2). The tangent is the product rule on each line.
 Not in the paper.
+
+Where keys turn by their place in a grid (rotary.py), q . R k = R^T q . k. Half of the features turn by the row y alone,
+the others by the column x alone, so there is one u for each row and one for each column, not one for each token:
+
+    s_yx = z_yx . (u_y + u_x) + (R_y^T q + R_x^T q) . b_k,     u_y = W_k R_y^T q / sqrt(e)
+
+with O(n h d + (1 + rows + columns) d^2) work; beta . u and the key bias count, as they differ from place to place.
 """
 
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules.activations import softmax
-from tangent_jax.rules.products import contract, dense, scale, shift, total
+from tangent_jax.rules.products import bilinear, contract, dense, scale, shift, total
+from tangent_jax.rules.rotary import Turns, turned_back
 
 Leaf = Mapping[str, Dual]
 
 
 def class_attention(
-    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf
+    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
 ) -> tuple[Array, Tangent]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
-                q, dq: the query, "b h e";
-                norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"}.
+                q, dq: the query, "b h e", which does not turn;
+                norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"};
+                turns: of the keys, or None.
     Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
     Guarantees: do is linear in (dx, dq, all parameter tangents) together.
-    Edge cases: the tangent of the key bias has no effect, as softmax ignores a common shift; one
+    Edge cases: without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one
                 token gives o = its value.
     """
     e = q.shape[-1]
-    u, du = contract("bhe,dhe->bhd", q * e**-0.5, None if dq is None else dq * e**-0.5, *key["kernel"])
-    a, da = softmax(*contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"])))
+    q, dq = q * e**-0.5, None if dq is None else dq * e**-0.5
+    if turns is None:
+        u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
+        s, ds = contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"]))
+    else:
+        s, ds = turned_scores(x, dx, *turned_back(q, dq, turns), norm, key, turns)
+    a, da = softmax(s, ds)
     r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])
     beta, dbeta = norm["bias"]
     return dense(m + beta, total(dm, shift(dbeta, m)), value, "bhd,dhe->bhe")
+
+
+def turned_scores(
+    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, turns: Turns
+) -> tuple[Array, Tangent]:
+    """The scores s "b h m" of a query turned back, "b p h e", and their tangent."""
+
+    def spread(of_place: Array) -> Array:  # "b p h" -> "b h m"
+        first, rows, columns = jnp.split(of_place.swapaxes(1, 2), [1, 1 + turns.rows], -1)
+        grid = (rows[..., :, None] + columns[..., None, :]).reshape(*first.shape[:2], -1)
+        return jnp.concatenate([jnp.repeat(first, turns.prefix, -1), grid], -1)
+
+    def products(x: Array, u: Array) -> Array:  # "b m d", "b p h d" -> "b h m"
+        first, rows, columns = jnp.split(u, [1, 1 + turns.rows], 1)
+        grid = x[:, turns.prefix :].reshape(x.shape[0], turns.rows, -1, x.shape[-1])
+        s = jnp.einsum("byxd,byhd->bhyx", grid, rows) + jnp.einsum("byxd,bxhd->bhyx", grid, columns)
+        prefix = jnp.einsum("bmd,bhd->bhm", x[:, : turns.prefix], first[:, 0])
+        return jnp.concatenate([prefix, s.reshape(*prefix.shape[:2], -1)], -1)
+
+    u, du = contract("bphe,dhe->bphd", q, dq, *key["kernel"])
+    s, ds = bilinear(products, x, dx, *scale(u, du, norm["scale"]))
+    for term, dterm in (scale(u, du, norm["bias"]), scale(q, dq, key["bias"])):
+        s, ds = s + spread(term.sum(-1)), total(ds, None if dterm is None else spread(dterm.sum(-1)))
+    return s, ds

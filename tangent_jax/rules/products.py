@@ -4,7 +4,7 @@ y  = x W + b
 dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 from jax import Array
@@ -32,6 +32,16 @@ def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[A
     return jnp.einsum(spec, x, y), total(
         None if dx is None else jnp.einsum(spec, dx, y), None if dy is None else probe.einsum(spec, x, dy)
     )
+
+
+def bilinear(
+    product: Callable[[Array, Array], Array], x: Array, dx: Tangent, y: Array, dy: Tangent
+) -> tuple[Array, Tangent]:
+    """Any product of two operands, linear in each, and its tangent: dz = product(dx, y) + product(x, dy).
+
+    Neither operand is a parameter: of those, `contract` and `scale` note the use.
+    """
+    return product(x, y), total(None if dx is None else product(dx, y), None if dy is None else product(x, dy))
 
 
 def shift(d: Tangent, y: Array) -> Tangent:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import images, predictor
+from helpers import MODERN, images, predictor
 from safetensors.numpy import load_file
 
 from tangent_jax.components.exports import export, load_export
@@ -16,6 +16,9 @@ VARIANTS = [
     ({"class_token_at": 1}, "bitfit"),
     ({"pre_norm": True, "eps": 1e-5}, "layernorm"),
     ({"layer_scale": True}, "everything"),
+    (MODERN["class and mean"], "bitfit"),
+    (MODERN["rotary"], "blocks"),
+    (MODERN["attention pool"], "everything"),
 ]
 
 

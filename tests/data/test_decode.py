@@ -8,7 +8,7 @@ from PIL import Image
 
 from tangent_jax.core import InputError
 from tangent_jax.data.decode import as_rgb, decode
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.preprocessing import Preprocessing, sides
 
 WHOLE = Preprocessing(crop=1.0)
 
@@ -43,6 +43,31 @@ def test_sixteen_bits_are_scaled_to_eight(kind):
     assert len(np.unique(got)) == 256
     assert np.abs(got[..., 0] - ramp / 257).max() <= 0.5 + 1e-3
     assert (got[..., 0] == got[..., 2]).all()
+
+
+def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
+    """A red left half, a blue right one, 40 pixels wide and 20 high."""
+    picture = np.zeros((20, 40, 3), np.uint8)
+    picture[:, :20, 0] = picture[:, 20:, 2] = 255
+    for size, resize, want in [
+        (8, "short", (16, 8)),
+        (8, "exact", (8, 8)),
+        ((8, 4), "short", (16, 8)),
+        ((4, 16), "short", (16, 8)),
+        ((4, 16), "exact", (16, 4)),
+    ]:
+        preprocessing = Preprocessing(crop=1.0, resize=resize)
+        assert preprocessing.resized((40, 20), size) == want
+        got = decode(picture, "", size, preprocessing)
+        height, width = sides(size)
+        assert got.shape == (height, width, 3)
+        assert (got[:, 0, 0] > 200).all()  # the middle stays in the middle
+        assert (got[:, -1, 2] > 200).all()
+    assert Preprocessing(crop=0.5).resized((40, 20), (4, 16)) == (32, 16)
+    assert Preprocessing(crop=0.5, resize="exact").resized((40, 20), (4, 16)) == (32, 8)
+    assert Preprocessing(crop=1.0).resized((31, 77), 23) == (23, 57)  # torchvision: int(23 * 77 / 31)
+    with pytest.raises(InputError, match="resize short or exact; got squash"):
+        Preprocessing(resize="squash")
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])

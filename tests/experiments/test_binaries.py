@@ -67,7 +67,7 @@ def tiny(tmp_path_factory):
     [
         ["--method=fc"],
         ["--method=nlft", "--blocks=2"],
-        ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24"],
+        ["--linearization=autodiff", "--new_class_token", "--reset", "--image_size=24x16"],
         ["--subset=everything", "--dtype=bfloat16"],
         pytest.param(["--subset=bitfit", "--blocks=2", "--loss=ce"], marks=pytest.mark.long),
     ],

@@ -19,6 +19,7 @@ CASES = [
     ("finetune", ["--lr=nan"], "learning_rate > 0"),
     ("finetune", ["--lr=0"], "learning_rate > 0"),
     ("finetune", ["--image_size=1000000"], "flag --image_size=1000000"),
+    ("finetune", ["--image_size=224x"], "expected pixels of a side, such as 224, or of height and width"),
     ("finetune", ["--dataset=folder:~no_such_user/x"], "expected a path; got"),
     ("finetune", ["--weights=~no_such_user/x"], "load: expected a path"),
     ("finetune", ["--cache_dir=~no_such_user/x"], "Cache: expected a path"),

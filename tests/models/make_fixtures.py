@@ -5,10 +5,12 @@
     beit   average pooling, LayerScale, no key bias       BeitForImageClassification
     grid   positions resampled: bicubic, antialiased      torch.nn.functional.interpolate
     resnet bottlenecks; basic: pairs of 3 x 3             ResNetForImageClassification, under its own names
+    modern DINOv2, with registers and SwiGLU, DINOv3, SigLIP, SigLIP 2, CLIP with its projection: the files they save
 
 So CI holds our model against another's without PyTorch. The weights are drawn here, and set in both.
 """
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,58 @@ def resnets():
     return out
 
 
+def rounded(model):
+    """The model with drawn weights of few digits, which take little room; gains near 1."""
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and value.ndim:
+            gain = ("norm" in name and name.endswith("weight")) or "lambda" in name
+            value.copy_(torch.from_numpy(np.round(8 * draw(*value.shape, centre=float(gain))) / 8))
+    return model.eval()
+
+
+def patches_of(images):
+    """What SigLIP 2 takes: the patches of each image one after another, a mask, and the grid."""
+    b, _, height, width = images.shape
+    cut = images.reshape(b, 3, height // PATCH, PATCH, width // PATCH, PATCH).permute(0, 2, 4, 3, 5, 1)
+    patches = cut.reshape(b, -1, 3 * PATCH**2)
+    grid = torch.tensor([[height // PATCH, width // PATCH]] * b)
+    return {"pixel_values": patches, "pixel_attention_mask": torch.ones(patches.shape[:2]), "spatial_shapes": grid}
+
+
+def modern(shared):
+    """Answers of models of this decade, each with the file that it saves and its config.json."""
+    t = transformers
+    classes, tower = {**shared, "num_labels": CLASSES}, {**shared, "intermediate_size": F}
+    gated = {**tower, "use_gated_mlp": True, "hidden_act": "silu", "num_register_tokens": 2}
+    del classes["intermediate_size"]
+    small = {name: value for name, value in tower.items() if name != "image_size"}
+    models = {
+        "dinov2": t.Dinov2ForImageClassification(t.Dinov2Config(**classes, mlp_ratio=1)),
+        "dinov2 registers": t.Dinov2WithRegistersForImageClassification(
+            t.Dinov2WithRegistersConfig(**classes, mlp_ratio=1, use_swiglu_ffn=True, num_register_tokens=2)
+        ),
+        "dinov3": t.DINOv3ViTModel(t.DINOv3ViTConfig(**gated)),
+        "siglip": t.SiglipVisionModel(t.SiglipVisionConfig(**tower)),
+        "siglip2": t.Siglip2VisionModel(t.Siglip2VisionConfig(**small, num_patches=GRID**2)),
+        "clip": t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**tower, projection_dim=CLASSES)),
+    }
+    out = {}
+    for name, model in models.items():
+        size = (SIZE, 2 * SIZE) if name == "dinov3" else (SIZE, SIZE)
+        x = RNG.standard_normal((2, *size, 3)).astype(np.float32)
+        images = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
+        with torch.no_grad():
+            given = patches_of(images) if name == "siglip2" else {"pixel_values": images}
+            answer = rounded(model)(**given)
+        logits = next(answer[key] for key in ("logits", "image_embeds", "pooler_output") if key in answer)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            config, file = ((Path(folder) / name).read_bytes() for name in ("config.json", "model.safetensors"))
+        out |= {f"modern {name}": np.frombuffer(file, np.uint8), f"config of {name}": np.frombuffer(config, np.uint8)}
+        out |= {f"images of {name}": x, f"logits of {name}": logits.numpy()}
+    return out
+
+
 def main():
     x = RNG.standard_normal((3, SIZE, SIZE, 3)).astype(np.float32)
     images = torch.from_numpy(x.transpose(0, 3, 1, 2).copy())
@@ -169,7 +223,7 @@ def main():
             align_corners=False,
         )  # fmt: skip
         out |= {"grid": grid, f"grid {size}": resized[0].numpy().transpose(1, 2, 0)}
-    out |= resnets()
+    out |= resnets() | modern(shared)
     eps = {"vit": 1e-12, "beit": 1e-12, "clip": 1e-5}
     out |= {f"{name} eps": np.array(value) for name, value in eps.items()}
     np.savez_compressed(PATH, **out)

@@ -133,7 +133,7 @@ def test_files_of_version_0_2_are_read(tmp_path, base, new, names):
 
 
 def test_settings_are_those_of_version_0_2_so_that_its_components_still_compose():
-    preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic"}
+    preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic", "resize": "short"}
     vit, residual = load("builtin").model, load("builtin-resnet").model
     for model in (vit, residual):
         assert json.loads(json.dumps(dataclasses.asdict(model.preprocessing))) == preprocessing
@@ -283,7 +283,8 @@ def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match)
 def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
-    names = "a Vision Transformer as timm, Hugging Face, Google name it, or a ResNet as timm, torchvision, Hugging Face"
+    vit = r"timm, Hugging Face \(CLIP, SigLIP\), Hugging Face \(DINOv3\), Hugging Face \(ViT, DINOv2\), Google name it"
+    names = rf"a Vision Transformer as {vit}, or a ResNet as timm, torchvision, Hugging Face"
     with pytest.raises(InputError, match=f"load: expected {names} name it; got norm.weight in .*m.safetensors"):
         load(path)
     with pytest.raises(InputError, match=r"load: expected an architecture of Ti/8, .*, resnet152; got XL/16"):
@@ -303,5 +304,5 @@ def test_a_model_of_ones_own_is_exported_and_read_by_passing_it(tmp_path):
     assert trees.fingerprint(step) == trees.fingerprint(dw)
     with pytest.raises(InputError, match=r"got None\. Read a model of your own by load_export"):
         load_export(tmp_path / "out")
-    with pytest.raises(InputError, match=r"load_export: expected the model that .* is of; got one of other classes"):
+    with pytest.raises(InputError, match=r"from_world: expected head/bias of shape \(3,\); got shape \(7,\)"):
         load_export(tmp_path / "out", mine.model.with_classes(3))

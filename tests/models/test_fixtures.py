@@ -3,17 +3,15 @@
 The two roads of the tangent share one forward pass; that they agree says nothing of it. This does.
 """
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from saved import FIXTURES, MODERN, modern
 
 from tangent_jax.core import trees
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 
-FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
 VARIANTS = {
     "vit": {"eps": 1e-12},
     "clip": {"eps": 1e-5, "pre_norm": True, "activation": "quick_gelu"},
@@ -31,6 +29,17 @@ def test_logits_are_those_of_pytorch(x64, name, road):
     got = model.apply(w, x) if road == "plain" else model.dual(trees.pair(w, {"head": w["head"]}), x).primal
     want = FIXTURES[f"{name} logits"]
     assert np.abs(np.asarray(got) - want).max() < 2e-5 * np.abs(want).max()  # theirs is f32
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_the_files_of_modern_models_give_the_answers_of_pytorch(tmp_path, name):
+    """In f32, by both roads; DINOv3's on images of another shape than its own."""
+    pretrained, x = modern(name, tmp_path), jnp.asarray(FIXTURES[f"images of {name}"])
+    pretrained = pretrained.resized(x.shape[1:3]) if x.shape[1] != x.shape[2] else pretrained
+    model, w, want = pretrained.model, pretrained.w, FIXTURES[f"logits of {name}"]
+    for got in (model.apply(w, x), model.dual(trees.pair(w, {"norm": w["norm"]}), x).primal):
+        assert got.shape == want.shape
+        assert np.abs(np.asarray(got) - want).max() <= 1e-4
 
 
 @pytest.mark.parametrize("size", [3, 8])

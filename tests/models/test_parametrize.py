@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
+from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
 
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.recipe import Recipe
@@ -18,7 +18,8 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
 
-VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}}
+VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}, "rotary": MODERN["rotary"]}
+VARIANTS["attention pool"] = MODERN["attention pool"]
 KINDS = ["lora", "lora_b", "adapter"]
 
 
@@ -27,7 +28,7 @@ def with_new(kind, variant="token", blocks=2, size=3):
     plain = Pretrained(model, w, "here")
     add = plain.with_adapters if kind == "adapter" else plain.with_lora
     made = add(size, blocks, jax.random.key(0))
-    return plain, Pretrained(made.model, trees.cast(made.w, w["class_token"].dtype), "here")
+    return plain, Pretrained(made.model, trees.cast(made.w, w["norm"]["bias"].dtype), "here")
 
 
 def moved(made, kind):

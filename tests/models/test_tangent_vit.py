@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TOLERANCE, assert_rel_close, images, normal, small, tree_normal
+from helpers import MODERN, TOLERANCE, WIDE, assert_rel_close, images, normal, small, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.linearization import jacobian, linearize
@@ -58,6 +58,16 @@ def test_closed_form_equals_autodiff_for_every_subset(x64, variant, kind, blocks
     assert_rel_close(closed(model, w, dw, images()), linearize(plain(model), w)(dw, images()))
 
 
+@pytest.mark.parametrize("variant", MODERN)
+def test_the_closed_form_of_a_modern_vit_equals_autodiff_for_every_subset(x64, variant):
+    """On images that are no square."""
+    model, w = small(depth=2, image_size=WIDE, **MODERN[variant])
+    x = images(size=WIDE)
+    for kind, blocks in SUBSETS:
+        dw = step(make_subset(model, kind, blocks), w)
+        assert_rel_close(closed(model, w, dw, x), linearize(plain(model), w)(dw, x))
+
+
 def every_token_a_query(model):
     """The ViT as everyone writes it: all blocks on all tokens, the class token read at the end."""
     every, last = model.replace(pool="avg", class_token_at=None), model.config.depth
@@ -72,29 +82,32 @@ def every_token_a_query(model):
     return f
 
 
-@pytest.mark.parametrize("variant", ["token", "class token replaced", "clip"])
+@pytest.mark.parametrize("variant", ["token", "class token replaced", "clip", "rotary"])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(x64, variant, blocks):
-    model, w = small(depth=2, **VARIANTS[variant])
-    dw = step(make_subset(model, "blocks", blocks), w)
+    model, w = small(depth=2, image_size=WIDE, **{**VARIANTS, **MODERN}[variant])
+    dw, x = step(make_subset(model, "blocks", blocks), w), images(size=WIDE)
     full = linearize(every_token_a_query(model), w)
-    assert_rel_close(closed(model, w, dw, images()), full(dw, images()))
+    assert_rel_close(closed(model, w, dw, x), full(dw, x))
     u = normal(8, (2, 7))
     gradients = [
         jax.jit(jax.grad(lambda dw, f=f: jnp.sum(u * f(dw).total ** 2)))(dw)
-        for f in (lambda dw: closed(model, w, dw, images()), lambda dw: full(dw, images()))
+        for f in (lambda dw: closed(model, w, dw, x), lambda dw: full(dw, x))
     ]
     assert_rel_close(*gradients)
 
 
 DEPTHS = [("token", depth) for depth in range(1, 13)]
 DEPTHS += [(variant, depth) for variant in ("avg", "class token replaced") for depth in (1, 4, 12)]
+DEPTHS += [pytest.param(variant, depth, marks=pytest.mark.long) for variant in [*MODERN][:4] for depth in (1, 12)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "depth"), DEPTHS)
 def test_closed_form_equals_autodiff_at_every_depth(x64, variant, depth):
-    model, w = small(depth, **VARIANTS[variant] | ({"class_token_at": depth // 2} if "class" in variant else {}))
+    model, w = small(
+        depth, **{**VARIANTS, **MODERN}[variant] | ({"class_token_at": depth // 2} if "replaced" in variant else {})
+    )
     parts = [("blocks", 0), ("blocks", 1), ("bitfit", depth), ("layernorm", depth), ("everything", 0)]
     for kind, blocks in [*parts, ("blocks", depth)]:
         dw = step(make_subset(model, kind, blocks), w)

@@ -354,7 +354,7 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (nothing, ("config.json", CFG), "std of three numbers above 0"),
         (nothing, ("config.json", b"{not json"), "JSON in .*config.json"),
         (nothing, ("config.json", [1]), "a JSON object in .*config.json; got list"),
-        (nothing, ("config.json", {"hidden_act": 7}), "text in hidden_act of config.json"),
+        (nothing, ("config.json", {"hidden_act": 7}), "text or null in hidden_act of config.json"),
         (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "a list in mean of the preprocessing"),
         (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
     ],

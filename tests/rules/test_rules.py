@@ -32,6 +32,45 @@ def class_attention(x, q, scale, bias, wk, bk, wv, bv):
     return rule
 
 
+TURNS = rules.make_turns(prefix=1, rows=2, columns=3, width=8, theta=100.0)
+
+
+def turned_class_attention(x, q, scale, bias, wk, bk, wv, bv):
+    def rule(d):
+        norm, key, value = (
+            dict(zip(names, (Dual(*pair) for pair in pairs), strict=True))
+            for names, pairs in (
+                (("scale", "bias"), ((scale, d[2]), (bias, d[3]))),
+                (("kernel", "bias"), ((wk, d[4]), (bk, d[5]))),
+                (("kernel", "bias"), ((wv, d[6]), (bv, d[7]))),
+            )
+        )
+        return rules.class_attention(x, d[0], q, d[1], norm, key, value, TURNS)
+
+    return rule
+
+
+def by_angle(x, place):
+    """One token's features "... 8" turned by its row and its column, frequency by frequency."""
+    row, column = divmod(place, 3)
+    angles = [2 * jnp.pi * c * 100.0 ** -(j / 2) for c in ((row - 0.5), (2 * column - 2) / 3) for j in (0, 1)]
+    first, second = x[..., :4], x[..., 4:]
+    cos, sin = jnp.cos(jnp.array(angles)).astype(x.dtype), jnp.sin(jnp.array(angles)).astype(x.dtype)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def turned(x):
+    """Tokens "b n h e": the first stays, six turn."""
+    return jnp.stack([x[:, 0], *(by_angle(x[:, 1 + place], place) for place in range(6))], 1)
+
+
+def full_turned_row(x, q, scale, bias, wk, bk, wv, bv):
+    z = x * scale + bias
+    k, v = turned(jnp.einsum("bmd,dhe->bmhe", z, wk) + bk), jnp.einsum("bmd,dhe->bmhe", z, wv) + bv
+    a = jax.nn.softmax(jnp.einsum("bhe,bmhe->bhm", q, k) / 8**0.5)
+    return jnp.einsum("bhm,bmhe->bhe", a, v)
+
+
 def full_attention_row(x, q, scale, bias, wk, bk, wv, bv):
     """The result that class_attention must equal: keys and values formed for every token."""
     z = x * scale + bias
@@ -94,6 +133,18 @@ CASES = {  # name: (operand shapes, rule(*operands)(tangents) -> (y, dy), the sa
         ((B, N, F),),
         lambda x: lambda d: rules.ACTIVATIONS["quick_gelu"](x, d[0]),
         lambda x: x * jax.nn.sigmoid(1.702 * x),
+    ),
+    "silu": ((((B, N, F),)), lambda x: lambda d: rules.ACTIVATIONS["silu"](x, d[0]), jax.nn.silu),
+    "bilinear": (
+        ((B, N, F), (B, N, F)),
+        lambda x, y: lambda d: rules.bilinear(jnp.multiply, x, d[0], y, d[1]),
+        lambda x, y: x * y,
+    ),
+    "rotate": (((B, 7, H, 8),), lambda x: lambda d: rules.rotate(x, d[0], TURNS), turned),
+    "class_attention, turned": (
+        ((B, 7, D), (B, H, 8), (D,), (D,), (D, H, 8), (H, 8), (D, H, 8), (H, 8)),
+        turned_class_attention,
+        full_turned_row,
     ),
     "relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0]), jax.nn.relu),
     "leaky relu": ((PIXELS,), lambda x: lambda d: rules.relu(x, d[0], 0.1), lambda x: jax.nn.leaky_relu(x, 0.1)),

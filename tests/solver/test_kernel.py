@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, least_squares, private_case, ridge
-from helpers import private_task
+from helpers import MODERN, private_task
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
@@ -62,6 +62,15 @@ def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks,
     close(flat(rows.transposed(u, dw)), u.ravel() @ j)
     along = np.einsum("nc,ncp->np", u, j.reshape(6, 7, -1))
     close(gram(rows.along(u)), along @ along.T)
+
+
+@pytest.mark.parametrize(
+    "variant", ["rotary", "attention pool", pytest.param("class and mean", marks=pytest.mark.long)]
+)
+def test_the_gram_matrix_of_a_modern_vit_is_that_of_the_jacobian(x64, variant):
+    predict, _, x, _, j, _ = private_case("blocks", 1, **MODERN[variant])
+    j = j.reshape(-1, j.shape[-1])
+    close(gram(jacobian_rows(predict, x)), j @ j.T)
 
 
 def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from tangent_jax.core import require, whole_number
+from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
 EXPANSION = 4  # of a bottleneck's channels
@@ -22,15 +23,16 @@ class ResNetConfig:
     bottleneck: bool = True
     width: int = 64
     stem: Literal["large", "small"] = "large"
-    image_size: int = 224
+    image_size: ImageSize = 224
     classes: int = 1000
     slope: float = 0.0
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
         require(1 <= len(self.blocks) <= 8, "ResNetConfig", "blocks of 1..8 layers", self.blocks)
-        for field, low, most in (("width", 1, 1 << 14), ("image_size", 1, 4096), ("classes", 0, 1 << 20)):
+        for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
             whole_number("ResNetConfig", field, getattr(self, field), low, most)
+        check_image_size("ResNetConfig", self.image_size)
         for count in self.blocks:
             whole_number("ResNetConfig", "blocks of a layer", count, 1, 1024)
         require(self.stem in ("large", "small"), "ResNetConfig", "stem large or small", self.stem)
@@ -66,10 +68,11 @@ class ResNetConfig:
         inside = self.width * 2**layer
         return inside * factor if place else before, inside, inside * factor
 
-    def side(self, block: int) -> int:
-        """Pixels along a side of a block's input; for `depth`, of the last block's output."""
+    def pixels(self, block: int) -> tuple[int, int]:
+        """Height and width in pixels of a block's input; for `depth`, of the last block's output."""
         halvings = 2 * (self.stem == "large") + sum(self.stride(i) == 2 for i in range(block))
-        return -(-self.image_size // 2**halvings)
+        height, width = sides(self.image_size)
+        return -(-height // 2**halvings), -(-width // 2**halvings)
 
     def has_shortcut(self, block: int) -> bool:
         """True where the shortcut is a convolution of its own, as stride or channels change."""

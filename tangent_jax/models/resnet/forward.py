@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tangent, Tree
+from tangent_jax.data.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
@@ -77,8 +78,7 @@ def convolved(
 def input_shape(config: ResNetConfig, stage: int) -> tuple[int, ...]:
     """The shape of one example of the input of `stage`: images; "y x c"; for the head the mean, "d"."""
     if stage == 0:
-        return (config.image_size, config.image_size, 3)
+        return (*sides(config.image_size), 3)
     if stage == config.depth + 1:
         return (config.channels(config.depth - 1)[2],)
-    side = config.side(stage - 1)
-    return (side, side, config.width if stage == 1 else config.channels(stage - 1)[0])
+    return (*config.pixels(stage - 1), config.width if stage == 1 else config.channels(stage - 1)[0])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, trees
-from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
+from tangent_jax.data.preprocessing import IMAGENET, ImageSize, Preprocessing
 from tangent_jax.models.resnet import names
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.forward import Statistics, forward, input_shape
@@ -28,7 +28,7 @@ class ResNet:
         return self.config.depth + 2
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> ImageSize:
         return self.config.image_size
 
     @property
@@ -37,7 +37,8 @@ class ResNet:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self.config), "blocks": [*self.config.blocks]}
+        fields = dataclasses.asdict(self.config).items()
+        return {name: [*value] if isinstance(value, tuple) else value for name, value in fields}  # as JSON has it
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.config.shapes()
@@ -83,7 +84,7 @@ class ResNet:
         """The model with other fields of its configuration."""
         return dataclasses.replace(self, config=self.config.replace(**changes))
 
-    def resized(self, w: Tree, image_size: int) -> tuple["ResNet", Tree]:
+    def resized(self, w: Tree, image_size: ImageSize) -> tuple["ResNet", Tree]:
         """The model at another image size; its weights are those of any."""
         return self.replace(image_size=image_size), w
 

@@ -3,22 +3,31 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import require, whole_number
+from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.rules import ACTIVATIONS
 
-MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096, "image_size": 4096}
-MOST |= {"classes": 1 << 20}
+MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096}
+MOST |= {"classes": 1 << 20, "registers": 1024}
 """The largest value of each size: a larger one is a mistake, and would fill the memory before any other check."""
+POOLS = ("token", "avg", "token_avg", "attention")
+POSITIONS = ("learned", "rotary", "none")
 
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """The configuration of a Vision Transformer.
 
-    Sizes in numbers of features, heads, pixels. `class_token_at` is the block at whose input the class
-    token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps` is the layer norms'. Without
-    classes there is no head, and the model gives features. Blocks from `adapter_from` on have adapters of
-    `adapter_width` features, 0 for none (Houlsby et al. 2019).
+    Sizes in numbers of features, heads, pixels (of an image: a side, or height and width). `class_token_at` is the
+    block at whose input the class token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps`
+    is the layer norms'. Without classes there is no head, and the model gives features. Blocks from `adapter_from` on
+    have adapters of `adapter_width` features, 0 for none (Houlsby et al. 2019).
+
+    pool        the class token, the mean of the patches, both side by side, or attention of a learned query (pools.py)
+    gated       the MLP is a product of two layers, SwiGLU where the activation is silu
+    positions   learned, added to class token and patches; rotary, of queries and keys (rules/rotary.py), with the
+                period `rope_theta`; or none
+    registers   tokens without a position between the class token and the patches (Darcet et al. 2024)
     """
 
     width: int
@@ -26,39 +35,63 @@ class ViTConfig:
     heads: int
     mlp_width: int
     patch_size: int = 16
-    image_size: int = 224
+    image_size: ImageSize = 224
     classes: int = 1000
-    pool: Literal["token", "avg"] = "token"
+    pool: Literal["token", "avg", "token_avg", "attention"] = "token"
     pre_norm: bool = False
     layer_scale: bool = False
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
     eps: float = 1e-6
     class_token_at: int | None = None
     adapter_width: int = 0
     adapter_from: int = 0
+    class_token: bool = True
+    registers: int = 0
+    gated: bool = False
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    rope_theta: float = 100.0
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
-            whole_number("ViTConfig", field, getattr(self, field), 0 if field == "classes" else 1, most)
+            whole_number("ViTConfig", field, getattr(self, field), 0 if field in ("classes", "registers") else 1, most)
+        check_image_size("ViTConfig", self.image_size)
+        finite_number("ViTConfig", "rope_theta", self.rope_theta, 1.0)
         whole_number("ViTConfig", "adapter_width", self.adapter_width, 0, self.width)
         whole_number("ViTConfig", "adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
         require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
-        require(size % patch == 0, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
-        require(self.pool in ("token", "avg"), "ViTConfig", "pool token or avg", self.pool)
-        require(self.activation in ACTIVATIONS, "ViTConfig", f"activation in {', '.join(ACTIVATIONS)}", self.activation)
+        divides = not any(side % patch for side in sides(size))
+        require(divides, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
+        for field, known in (("pool", POOLS), ("activation", ACTIVATIONS), ("positions", POSITIONS)):
+            value = getattr(self, field)
+            require(value in known, "ViTConfig", f"{field} in {', '.join(known)}", value)
+        has = self.class_token or self.pool not in ("token", "token_avg")
+        require(has, "ViTConfig", f"a class token for pool {self.pool}", "none")
+        turns, got = self.positions != "rotary" or not self.head_width % 4, f"{self.head_width} features a head"
+        require(turns, "ViTConfig", "a multiple of 4 features a head for rotary positions", got)
         good = at is None or (0 <= at < self.depth and self.pool == "token")
         require(good, "ViTConfig", f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")
 
     @property
-    def grid(self) -> int:
-        """Patches along a side."""
-        return self.image_size // self.patch_size
+    def head_width(self) -> int:
+        """Features of a head."""
+        return self.width // self.heads
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        height, width = sides(self.image_size)
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def prefix(self) -> int:
+        """The number of tokens before the patches: the class token and the registers."""
+        return self.class_token + self.registers
 
     @property
     def tokens(self) -> int:
-        """The number of tokens: patches and the class token."""
-        return self.grid**2 + 1
+        """The number of all tokens."""
+        return self.prefix + self.grid[0] * self.grid[1]
 
     def replace(self, **changes: object) -> "ViTConfig":
         """The configuration with other fields."""
@@ -73,15 +106,30 @@ SIZES = {  # width, depth, heads, mlp_width (Dosovitskiy et al. 2021; Steiner et
     "H": (1280, 32, 16, 5120),
 }
 PATCH_SIZES = (8, 14, 16, 32)
+DINOV2 = {"layer_scale": True, "image_size": 518, "classes": 0}
+DINOV3 = {"layer_scale": True, "positions": "rotary", "registers": 4, "eps": 1e-5, "classes": 0}
+SIGLIP = {"class_token": False, "pool": "attention", "activation": "gelu_tanh", "classes": 0}
+KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # of the named models without a head: their fields and sizes
+    "dinov2": (DINOV2, ("S/14", "B/14", "L/14")),
+    "dinov2-registers": ({**DINOV2, "registers": 4}, ("S/14", "B/14", "L/14")),
+    "dinov3": (DINOV3, ("S/16", "B/16", "L/16")),
+    "siglip": (SIGLIP, ("B/16", "L/16")),
+}
 
 
 def vit_config(name: str, **changes: object) -> ViTConfig:
-    """The configuration of a named model, such as "L/16": a size of SIZES and a patch size.
+    """The configuration of a named model: a size of SIZES and a patch size, or a kind of KINDS before one of its sizes.
 
     >>> vit_config("Ti/16").tokens
     197
+    >>> vit_config("dinov3-S/16").tokens
+    201
     """
-    size, _, patch = name.partition("/")
+    kind, _, plain = name.rpartition("-")
+    fields, known = KINDS.get(kind, ({}, ()))
+    size, _, patch = plain.partition("/")
     expected = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
-    require(size in SIZES and patch in map(str, PATCH_SIZES), "vit_config", expected, name)
-    return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**changes)
+    expected += f", or KIND-SIZE/PATCH of {', '.join(KINDS)}"
+    good = size in SIZES and patch in map(str, PATCH_SIZES) and (plain in known or not kind)
+    require(good, "vit_config", expected, name)
+    return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**{**fields, **changes})

@@ -20,18 +20,25 @@ def shapes(config: ViTConfig) -> Shapes:
     def layer(path: str, kernel: tuple[int, ...], summed: int = 1) -> Shapes:
         return {f"{path}/kernel": kernel, f"{path}/bias": kernel[summed:]}
 
-    leaves: Shapes = {"class_token": (d,), "position_embedding": (c.tokens, d)}
-    leaves |= layer("patch_embedding", (p, p, 3, d), 3) | norm("norm")
+    def attention_and_mlp(b: str) -> Shapes:
+        inner = layer(f"{b}/attention/out", (h, e, d), 2) | layer(f"{b}/mlp_in", (d, f)) | layer(f"{b}/mlp_out", (f, d))
+        for name in ("query", "key", "value"):
+            inner |= layer(f"{b}/attention/{name}", (d, h, e))
+        return inner
+
+    leaves: Shapes = layer("patch_embedding", (p, p, 3, d), 3) | norm("norm")
+    leaves |= {"class_token": (d,)} if c.class_token else {}
+    leaves |= {"registers": (c.registers, d)} if c.registers else {}
+    leaves |= {"position_embedding": (c.tokens - c.registers, d)} if c.positions == "learned" else {}
     leaves |= norm("pre_norm") if c.pre_norm else {}
-    leaves |= layer("head", (d, c.classes)) if c.classes else {}
+    if c.pool == "attention":
+        leaves |= {"pool/query_token": (d,)} | norm("pool/norm") | attention_and_mlp("pool")
+    leaves |= layer("head", (d * (1 + (c.pool == "token_avg")), c.classes)) if c.classes else {}
     leaves |= {} if c.class_token_at is None else {"new_class_token": (d,)}
     for i in range(c.depth):
         b = f"block_{i}"
-        leaves |= norm(f"{b}/norm1") | norm(f"{b}/norm2")
-        for name in ("query", "key", "value"):
-            leaves |= layer(f"{b}/attention/{name}", (d, h, e))
-        leaves |= layer(f"{b}/attention/out", (h, e, d), 2)
-        leaves |= layer(f"{b}/mlp_in", (d, f)) | layer(f"{b}/mlp_out", (f, d))
+        leaves |= norm(f"{b}/norm1") | norm(f"{b}/norm2") | attention_and_mlp(b)
+        leaves |= layer(f"{b}/mlp_gate", (d, f)) if c.gated else {}
         for j in (1, 2) if c.adapter_width and i >= c.adapter_from else ():
             leaves |= layer(f"{b}/adapter{j}/down", (d, c.adapter_width))
             leaves |= layer(f"{b}/adapter{j}/up", (c.adapter_width, d))
@@ -42,18 +49,18 @@ def shapes(config: ViTConfig) -> Shapes:
 def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
     """A fresh leaf, f32, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
 
-    Kernels and positions N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the less
-    the tangents below it move the outputs, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens
-    N(0, (1e-6)^2); biases 0; the way up of an adapter 0, so that it changes nothing.
+    Kernels, positions and a pool's query N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the
+    less the tangents below it move the outputs, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens and
+    registers N(0, (1e-6)^2); biases 0; the way up of an adapter 0, so that it changes nothing.
     """
     name = path.split("/")[-1]
     if path.endswith("head/kernel"):
         return 0.01 * jax.random.normal(key, shape, jnp.float32)
     if path.endswith("/up/kernel"):
         return jnp.zeros(shape, jnp.float32)
-    if name in ("kernel", "position_embedding"):
+    if name in ("kernel", "position_embedding", "query_token"):
         return 0.02 * jax.random.truncated_normal(key, -2, 2, shape, jnp.float32)
-    if name.endswith("class_token"):
+    if name.endswith("class_token") or name == "registers":
         return 1e-6 * jax.random.normal(key, shape, jnp.float32)
     if name == "scale":
         return jnp.full(shape, 1e-5 if "layer_scale" in path else 1.0, jnp.float32)

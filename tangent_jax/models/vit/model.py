@@ -10,13 +10,16 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees, whole_number
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
+from tangent_jax.models.vit.tables import TIMM
 
 DEFAULT = Preprocessing()
 BEFORE = "Begin with the model as it was before"
+LATER = ("class_token", "registers", "gated", "positions", "rope_theta")
+"""Fields that version 0.3 had not: settings have them where they are not as every model's of that version."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,7 @@ class VisionTransformer:
         return self.config.depth + 2
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> ImageSize:
         return self.config.image_size
 
     @property
@@ -40,7 +43,12 @@ class VisionTransformer:
 
     @property
     def settings(self) -> dict[str, Any]:
-        fields = dataclasses.asdict(self.config)
+        defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
+        fields = {
+            name: [*value] if isinstance(value, tuple) else value  # as JSON has it
+            for name, value in dataclasses.asdict(self.config).items()
+            if name not in LATER or value != defaults[name]
+        }
         if not self.config.adapter_width:  # as versions without adapters wrote it
             del fields["adapter_width"], fields["adapter_from"]
         return fields
@@ -53,7 +61,7 @@ class VisionTransformer:
             return int(path.split("/")[0].removeprefix("block_")) + 1
         if path == "new_class_token":
             return (self.config.class_token_at or 0) + 1
-        return self.config.depth + 1 if path.startswith(("norm/", "head/")) else 0
+        return self.config.depth + 1 if path.startswith(("norm/", "head/", "pool/")) else 0
 
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return input_shape(self.config, stage)
@@ -72,12 +80,13 @@ class VisionTransformer:
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """timm's names."""
-        return names.to_timm(flat, self.config.pool)
+        return names.to_timm(flat, self.config.pool, self.config.gated)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Leaves by path of tensors under timm's names."""
         shapes = self.shapes()
-        flat = names.translate(tensors, names.TIMM, "these tensors")
+        flat = names.translate(tensors, TIMM, "these tensors")
+        flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
             require(path in shapes, "from_world", "leaves of this Vision Transformer", f"the leaf {path}")
             fits = value.size == math.prod(shapes[path])
@@ -105,18 +114,17 @@ class VisionTransformer:
         require(not old, "with_adapters", "a model without adapters", f"one with adapters of width {old}", BEFORE)
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
-    def resized(self, w: Tree, image_size: int) -> tuple["VisionTransformer", Tree]:
-        """The model at another image size, its position embedding resampled.
+    def resized(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
+        """The model at another image size, its position embedding resampled; rotary ones follow the grid themselves.
 
         Source: timm's resample_abs_pos_embed: bicubic with antialiasing over the grid of patches; the class
         token's row is kept.
         """
         new, old = self.replace(image_size=image_size), self.config
-        if new.config.grid == old.grid:
+        if new.config.grid == old.grid or old.positions != "learned":
             return new, w
-        token, grid = w["position_embedding"][:1], w["position_embedding"][1:]
-        grid = jnp.asarray(grid).reshape(old.grid, old.grid, -1)
-        size = new.config.grid
-        grid = jax.image.resize(grid, (size, size, old.width), "bicubic", antialias=True)
-        resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(size**2, -1)])
+        token, grid = np.split(w["position_embedding"], [int(old.class_token)])
+        grid = jnp.asarray(grid).reshape(*old.grid, old.width)
+        grid = jax.image.resize(grid, (*new.config.grid, old.width), "bicubic", antialias=True)
+        resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(-1, old.width)])
         return new, {**w, "position_embedding": jnp.asarray(resized)}

@@ -1,103 +1,18 @@
-"""Names of a Vision Transformer's tensors in other libraries, and our path for each.
-
-One table a layout: (pattern, our path, transform). A transform turns torch's (out, in) round to our
-(in, out); a fused qkv becomes three; heads are unfolded later, by the shapes of the architecture.
-"""
+"""Tensors under the names of other libraries read into leaves by path, and leaves written under timm's names."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from tangent_jax.core import refusal, require
+from tangent_jax.models.vit.tables import DROPPED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]
-
-
-def T(x: np.ndarray) -> np.ndarray:
-    """(out, ...) -> (..., out)."""
-    return np.moveaxis(x, 0, -1)
-
-
-def conv(x: np.ndarray) -> np.ndarray:
-    """(d, 3, p, p) -> (p, p, 3, d)."""
-    return x.transpose(2, 3, 1, 0)
-
-
-def same(x: np.ndarray) -> np.ndarray:
-    """x itself."""
-    return x
-
-
-Rule = tuple[str, str, Callable[[np.ndarray], np.ndarray]]
-
-
-def torch_layer(name: str, path: str) -> list[Rule]:
-    """The rules of a dense layer's weight and bias."""
-    return [(rf"{name}\.weight", f"{path}/kernel", T), (rf"{name}\.bias", f"{path}/bias", same)]
-
-
-def torch_norm(name: str, path: str) -> list[Rule]:
-    """The rules of a norm's weight and bias."""
-    return [(rf"{name}\.weight", f"{path}/scale", same), (rf"{name}\.bias", f"{path}/bias", same)]
-
-
-TIMM: list[Rule] = [
-    ("cls_token", "class_token", same),
-    ("new_class_token", "new_class_token", same),
-    ("pos_embed", "position_embedding", same),
-    (r"patch_embed\.proj\.weight", "patch_embedding/kernel", conv),
-    (r"patch_embed\.proj\.bias", "patch_embedding/bias", same),
-    *torch_norm("norm_pre", "pre_norm"),
-    *torch_norm(r"(?:fc_)?norm", "norm"),
-    *torch_layer("head", "head"),
-    *torch_norm(r"blocks\.(\d+)\.norm([12])", r"block_\1/norm\2"),
-    *torch_layer(r"blocks\.(\d+)\.attn\.qkv", r"block_\1/attention/qkv"),
-    *torch_layer(r"blocks\.(\d+)\.attn\.proj", r"block_\1/attention/out"),
-    *torch_layer(r"blocks\.(\d+)\.mlp\.fc1", r"block_\1/mlp_in"),
-    *torch_layer(r"blocks\.(\d+)\.mlp\.fc2", r"block_\1/mlp_out"),
-    (r"blocks\.(\d+)\.ls([12])\.gamma", r"block_\1/layer_scale\2/scale", same),
-]
-HF_BLOCK = r"(?:vit\.)?encoder\.layer\.(\d+)"
-HUGGING_FACE: list[Rule] = [
-    (r"(?:vit\.)?embeddings\.cls_token", "class_token", same),
-    (r"(?:vit\.)?embeddings\.position_embeddings", "position_embedding", same),
-    (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.weight", "patch_embedding/kernel", conv),
-    (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.bias", "patch_embedding/bias", same),
-    *torch_norm(r"(?:vit\.)?layernorm", "norm"),
-    *torch_layer("classifier", "head"),
-    *torch_norm(rf"{HF_BLOCK}\.layernorm_before", r"block_\1/norm1"),
-    *torch_norm(rf"{HF_BLOCK}\.layernorm_after", r"block_\1/norm2"),
-    *torch_layer(rf"{HF_BLOCK}\.attention\.attention\.(query|key|value)", r"block_\1/attention/\2"),
-    *torch_layer(rf"{HF_BLOCK}\.attention\.output\.dense", r"block_\1/attention/out"),
-    *torch_layer(rf"{HF_BLOCK}\.intermediate\.dense", r"block_\1/mlp_in"),
-    *torch_layer(rf"{HF_BLOCK}\.output\.dense", r"block_\1/mlp_out"),
-]
-NPZ_BLOCK = r"Transformer/encoderblock_(\d+)"
-NPZ: list[Rule] = [
-    ("cls", "class_token", same),
-    (r"(?:Transformer/)?(?:posembed_input/)?pos_embedding", "position_embedding", same),
-    (r"embedding/(kernel|bias)", r"patch_embedding/\1", same),
-    (r"Transformer/encoder_norm/(scale|bias)", r"norm/\1", same),
-    (r"head/(kernel|bias)", r"head/\1", same),
-    (rf"{NPZ_BLOCK}/LayerNorm_0/(scale|bias)", r"block_\1/norm1/\2", same),
-    (rf"{NPZ_BLOCK}/LayerNorm_[12]/(scale|bias)", r"block_\1/norm2/\2", same),
-    (
-        rf"{NPZ_BLOCK}/MultiHeadDotProductAttention_[01]/(query|key|value|qkv|out)/(kernel|bias)",
-        r"block_\1/attention/\2/\3",
-        same,
-    ),
-    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_0/(kernel|bias)", r"block_\1/mlp_in/\2", same),
-    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_1/(kernel|bias)", r"block_\1/mlp_out/\2", same),
-]
-UNDONE: dict[Any, Callable[[np.ndarray], np.ndarray]] = {
-    T: lambda x: np.moveaxis(x, -1, 0),
-    conv: lambda x: x.transpose(3, 2, 0, 1),
-    same: same,
-}
-DROPPED = re.compile(r"(pre_logits|decoder_|mask_token|vit\.pooler|pooler)")
-"""Parts that no classifier uses: MAE's decoder, the pre-2021 representation layer (and then its head)."""
+FUSED = {"qkv": ("query", "key", "value"), "kv": ("key", "value")}
+"""Layers of attention that files have in one."""
+OURS = re.compile(r"block_\d+/adapter[12]/")
+"""Leaves that no other library has: they have our path."""
 
 
 def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -> Flat:
@@ -106,7 +21,7 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
     for name, value in tensors.items():
         if DROPPED.match(name):
             continue
-        if re.match(r"block_\d+/adapter[12]/", name):  # timm has no adapters: they have our path
+        if OURS.match(name):
             flat[name] = np.asarray(value)
             continue
         for pattern, template, transform in rules:
@@ -122,36 +37,59 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
             raise refusal("load", "a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
     if any(name.startswith("pre_logits") for name in tensors):
         flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
-    for ours in [ours for ours in flat if "/qkv/" in ours]:
-        divides = flat[ours].ndim and flat[ours].shape[-1] % 3 == 0
-        parts = np.split(flat[ours], 3, -1) if divides else [flat[ours]]
-        require(len(parts) == 3, "load", "a fused qkv of three equal parts", f"{ours} {flat[ours].shape} in {path}")
-        flat.update(
-            {ours.replace("qkv", part): value for part, value in zip(("query", "key", "value"), parts, strict=True)}
-        )
-        del flat[ours]
+    for fused, parts in FUSED.items():
+        for ours in [ours for ours in flat if f"/{fused}/" in ours]:
+            values = equal_parts(flat.pop(ours), len(parts), f"a fused {fused}", f"{ours} in {path}")
+            flat |= {ours.replace(fused, part): value for part, value in zip(parts, values, strict=True)}
     return flat
 
 
-def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token") -> Flat:
-    """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)`.
+def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np.ndarray]:
+    """The last axis of a tensor in equal parts; InputError where it does not divide."""
+    divides = value.ndim and value.shape[-1] % count == 0
+    words = {2: "two", 3: "three"}
+    require(divides, "load", f"{kind} of {words[count]} equal parts", f"shape {value.shape} of {where}")
+    return np.split(value, count, -1)
 
-    A fused qkv of which only a part is given has zeros in the rest: right for a tangent, where absent means frozen.
-    Leaves that timm has not keep our path.
+
+def with_gates(flat: Flat, path: str) -> Flat:
+    """The leaves with every layer before an MLP's product cut in two: the gate, and what it multiplies."""
+    cut: Flat = {}
+    for ours, value in flat.items():
+        if re.match(r"block_\d+/mlp_in/", ours) and ours.replace("mlp_in", "mlp_gate") not in flat:
+            gate, value = equal_parts(value, 2, "a gate and a layer", f"{ours} in {path}")
+            cut[ours.replace("mlp_in", "mlp_gate")] = gate
+        cut[ours] = value
+    return cut
+
+
+def place_of(ours: str, gated: bool) -> tuple[str, tuple[str, ...]]:
+    """The path under which timm has a leaf, and the leaves that it has there in one, in their order."""
+    *_, parent, name, _ = ["", "", *ours.split("/")]
+    fused = "kv" if ours.startswith("pool/") else "qkv"
+    if parent == "attention" and name in FUSED[fused]:
+        return ours.replace(name, fused), FUSED[fused]
+    if gated and parent.startswith("block_") and name in ("mlp_gate", "mlp_in"):
+        return ours.replace(name, "mlp_in"), ("mlp_gate", "mlp_in")
+    return ours, (name,)
+
+
+def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token", gated: bool = False) -> Flat:
+    """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)` and `with_gates`.
+
+    What timm has in one and of which only a part is given has zeros in the rest: right for a tangent, where absent
+    means frozen. Leaves that timm has not keep our path.
     """
-    joined: Flat = {}
+    joined: dict[str, dict[str, np.ndarray]] = {}
     for ours, value in flat.items():
         value, (*_, parent, name, kind) = np.asarray(value), ["", "", *ours.split("/")]
         if parent == "attention" and (name, kind) != ("out", "bias"):
             value = value.reshape((-1, value.shape[-1]) if name == "out" else (*value.shape[:-2], -1))
-        if name in ("query", "key", "value"):
-            parts = joined.setdefault(ours.replace(name, "qkv"), np.zeros((3, *value.shape), value.dtype))
-            parts[("query", "key", "value").index(name)] = value
-        else:
-            joined[ours] = value
-    joined = {ours: np.concatenate([*value], -1) if "/qkv/" in ours else value for ours, value in joined.items()}
+        place, parts = place_of(ours, gated)
+        joined.setdefault(place, {part: np.zeros_like(value) for part in parts})[name] = value
     theirs: Flat = {}
-    for ours, value in joined.items():
+    for ours, values in joined.items():
+        value = np.concatenate([*values.values()], -1) if len(values) > 1 else next(iter(values.values()))
         for pattern, template, transform in TIMM:
             known = re.fullmatch(template.replace(r"\1", r"(\d+)").replace(r"\2", "([12])"), ours)
             if known:
@@ -163,5 +101,5 @@ def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token") -> Flat:
                 break
         else:
             theirs[ours] = value
-    axes = {"cls_token": (0, 1), "pos_embed": (0,)}
+    axes = {"cls_token": (0, 1), "pos_embed": (0,), "reg_token": (0,), "attn_pool.latent": (0, 1)}
     return {name: np.expand_dims(value, axes.get(name, ())) for name, value in theirs.items()}

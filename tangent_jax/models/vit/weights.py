@@ -1,7 +1,7 @@
 """The family of Vision Transformers: their files under each naming in use, read into one tree of weights.
 
-The architecture is inferred from the tensors; a missing, extra or misshapen one is named. One more naming is a table of
-names in names.py, a function here that reads it, and a line in FAMILY.
+The architecture is inferred from the tensors, and what config.json says of it is held against them; a missing, extra or
+misshapen tensor is named. One more naming is a table in tables.py, a function here that reads it, and a line in FAMILY.
 """
 
 import dataclasses
@@ -11,112 +11,218 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
+from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.vit.config import PATCH_SIZES, SIZES, ViTConfig, vit_config
+from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.names import HUGGING_FACE, NPZ, TIMM, Flat, translate
+from tangent_jax.models.vit.names import Flat, translate, with_gates
+from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
+HEADS = {size[0]: size[2] for size in SIZES.values()} | {1152: 16}
+"""The heads of a width, of files that do not state them; the last is SigLIP's So400m."""
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+"""Activations of Hugging Face that have another name here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """The fields of config.json that are read, Hugging Face's and timm's."""
+    """The fields of config.json that are read, Hugging Face's and timm's; None: not stated."""
 
-    layer_norm_eps: float = 1e-12
-    hidden_act: str = "gelu"
+    layer_norm_eps: float | None = None
+    hidden_act: str | None = None
     num_attention_heads: int | None = None
     architecture: str | None = None
+    image_size: int | tuple[int, int] | None = None
+    rope_theta: float | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    intermediate_size: int | None = None
+    patch_size: int | None = None
+    num_register_tokens: int | None = None
+    use_swiglu_ffn: bool | None = None
+    use_gated_mlp: bool | None = None
+    pretrained_cfg: dict[str, Any] | None = None
+
+
+STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
+STATED |= {"patch_size": "patch_size", "num_register_tokens": "registers"}
+STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
+"""Fields of config.json that the tensors decide, and ours."""
 
 
 def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names."""
-    flat = translate(file.tensors, TIMM, file.path)
+    words = words_of(file)
+    rotary = "pos_embed" not in file.tensors and "dinov3" in words  # the tensors of its other rotary models look alike
+    flat = translate(file.tensors, TIMM_EVA if rotary else TIMM, file.path)
+    inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
     fields: dict[str, Any] = {"pool": "avg"} if "fc_norm.weight" in file.tensors else {}
-    if "pre_norm/scale" in flat:
-        fields["eps"] = 1e-5  # timm's CLIP towers use torch's default
-    if "quickgelu" in words_of(file):
+    if inner.shape[-1:] == (2 * len(outer),):
+        flat, fields["activation"] = with_gates(flat, file.path), "silu"
+    if rotary:
+        fields |= {"positions": "rotary", "activation": "silu" if "block_0/mlp_gate/kernel" in flat else "gelu"}
+    if "pre_norm/scale" in flat or rotary:
+        fields["eps"] = 1e-5  # of timm's CLIP towers and DINOv3
+    if "quickgelu" in words:
         fields["activation"] = "quick_gelu"
-    return built(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, file))
+    if "pool/query_token" in flat:
+        fields["activation"] = "gelu_tanh"  # as SigLIP was trained
+    guess = Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", words) else INCEPTION))
+    return built(flat, file, fields, Preprocessing(*CLIP) if "pre_norm/scale" in flat else guess)
 
 
 def from_hugging_face(file: Tensors) -> Pretrained:
-    """Reads tensors under Hugging Face's names, with the fields of config.json."""
+    """Reads tensors under Hugging Face's names of ViT and DINOv2, with the fields of config.json."""
     flat = translate(file.tensors, HUGGING_FACE, file.path)
-    config: Beside = file.config(Beside)
-    act = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(config.hidden_act, config.hidden_act)
-    fields: dict[str, Any] = {"eps": config.layer_norm_eps, "activation": act}
-    if config.num_attention_heads is not None:
-        fields["heads"] = config.num_attention_heads
-    return built(flat, file.path, infer(flat, file.path, **fields), guess_preprocessing(flat, file))
+    is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
+    fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **stated(file)}
+    if is_gated:
+        flat, fields["activation"] = with_gates(flat, file.path), "silu"  # whatever config.json says
+    guess = IMAGENET if is_dino or re.search(r"mae|dino|deit", words_of(file)) else INCEPTION
+    return built(flat, file, fields, Preprocessing(*guess))
+
+
+def from_dinov3(file: Tensors) -> Pretrained:
+    """Reads tensors under Hugging Face's names of DINOv3."""
+    flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
+    default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
+    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": config.rope_theta or 100.0, **default, **stated(file)}
+    return built(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
+
+
+def from_tower(file: Tensors) -> Pretrained:
+    """Reads the vision tower of CLIP or SigLIP under Hugging Face's names; CLIP's projection is the head."""
+    outer = file.beside.get("config", {})
+    inner = outer.get("vision_config", outer)
+    require(isinstance(inner, dict), "load", f"an object in vision_config of config.json beside {file.path}", inner)
+    file = file._replace(beside={**file.beside, "config": inner})
+    tensors = {name: as_images(value) if "patch_embedding.w" in name else value for name, value in file.tensors.items()}
+    flat = translate(tensors, TOWER, file.path)
+    if "class_token" in flat:
+        fields, guess = {"eps": 1e-5, "activation": "quick_gelu"}, Preprocessing(*CLIP, 1.0)
+    else:
+        fields, guess = {"eps": 1e-6, "activation": "gelu_tanh"}, Preprocessing(crop=1.0, resize="exact")
+    return built(flat, file, {**fields, **stated(file)}, guess)
+
+
+def as_images(kernel: np.ndarray) -> np.ndarray:
+    """A patch embedding (d, 3, p, p); SigLIP 2 has one for patches of any number, (d, p p 3)."""
+    side = round((kernel.shape[-1] / 3) ** 0.5) if kernel.ndim == 2 else 0
+    is_flat = kernel.size and 3 * side**2 == kernel.shape[-1]
+    return kernel.reshape(-1, side, side, 3).transpose(0, 3, 1, 2) if is_flat else kernel
 
 
 def from_google(file: Tensors) -> Pretrained:
     """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
     tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
-    flat = translate(tensors, NPZ, file.path)
-    position = flat.get("position_embedding")
-    if position is not None and int(np.sqrt(np.prod(position.shape[:-1]))) ** 2 == np.prod(position.shape[:-1]):
-        # big_vision adds positions to the patches alone: the class token's is zero
-        flat["position_embedding"] = np.pad(position.reshape(-1, position.shape[-1]), ((1, 0), (0, 0)))
-    return built(flat, file.path, infer(flat, file.path, activation="gelu_tanh"), Preprocessing())
+    return built(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
 
 
-def infer(flat: Flat, path: str, **known: Any) -> ViTConfig:
+def stated(file: Tensors) -> dict[str, Any]:
+    """The fields of a configuration that config.json states and the tensors do not show."""
+    config: Beside = file.config(Beside)
+    act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
+    fields = {"eps": config.layer_norm_eps, "activation": act, "heads": config.num_attention_heads}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     """Infers the architecture from the tensors; `known` are fields that the file states."""
-    needed = ("patch_embedding/kernel", "position_embedding", "block_0/mlp_in/kernel", "class_token")
+    path, rotary = file.path, known.get("positions") == "rotary"
+    needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
+    do = "Pass a Vision Transformer's weights; timm's DINOv3, which has no positions, with its config.json"
     for name in needed:
-        require(name in flat, "load", f"the tensor of {name}", f"none in {path}", "Pass a Vision Transformer's weights")
-    for name, axes in (("patch_embedding/kernel", 4), ("position_embedding", 2), ("block_0/mlp_in/kernel", 2)):
-        shape = flat[name].shape
+        require(name in flat, "load", f"the tensor of {name}", f"none in {path}", do)
+        shape, axes = flat[name].shape, 4 if "patch" in name else 2
         require(len(shape) >= axes and 0 not in shape, "load", f"{name} of {axes} axes", f"shape {shape} in {path}")
     numbers = {int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")}
     require(numbers == {*range(len(numbers))}, "load", "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
-    heads = {size[0]: size[2] for size in SIZES.values()}.get(width, width // 64 if width % 64 == 0 else 0)
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
-    heads = known.pop("heads", query.shape[1] if query.ndim == 3 else heads)
+    heads = query.shape[1] if query.ndim == 3 else HEADS.get(width, width // 64 if width % 64 == 0 else 0)
+    heads = known.pop("heads", heads)
     require(heads >= 1, "load", "a width with known heads (64 features each)", f"width {width} in {path}")
-    rows = int(np.prod(flat["position_embedding"].shape[:-1]))
-    require(rows >= 2, "load", "a position_embedding of two rows or more", f"{rows} in {path}")
-    grid = round((rows - 1) ** 0.5)
+    head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
+    pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
+    fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch), **known}
     return ViTConfig(
         width=width,
         depth=len(numbers),
         heads=heads,
         mlp_width=flat["block_0/mlp_in/kernel"].shape[-1],
         patch_size=patch,
-        image_size=grid * patch,
-        classes=flat["head/kernel"].shape[-1] if "head/kernel" in flat else 0,
+        classes=head.shape[-1],
         pre_norm="pre_norm/scale" in flat,
         layer_scale="block_0/layer_scale1/scale" in flat,
-        **known,
+        class_token="class_token" in flat,
+        registers=int(np.prod(flat["registers"].shape[:-1])) if "registers" in flat else 0,
+        gated="block_0/mlp_gate/kernel" in flat,
+        **fields,
     )
 
 
-def built(flat: Flat, path: str, config: ViTConfig, preprocessing: Preprocessing) -> Pretrained:
-    """The model of a configuration, with these leaves."""
-    reshaped = ("/attention/", "class_token", "position_embedding")
-    return assemble(VisionTransformer(config, preprocessing), flat, path, OPTIONAL_BIASES, reshaped)
+def image_size(flat: Flat, file: Tensors, patch: int) -> Any:
+    """The image size that config.json says, where the position embedding has its patches, if any; else a square."""
+    config: Beside = file.config(Beside)
+    timm = (config.pretrained_cfg or {}).get("input_size", [0])
+    said = config.image_size or (tuple(timm[1:]) if isinstance(timm, list) and len(timm) == 3 else None)
+    said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
+    check_image_size("load", said or 224)
+    if "position_embedding" not in flat:
+        return said or 224
+    rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
+    require(rows >= 1, "load", "a position_embedding of two rows or more", f"{rows + 1} in {file.path}")
+    if said and np.prod([side // patch for side in sides(said)]) == rows:
+        return said
+    side, do = round(rows**0.5), "State it in config.json"
+    is_square = side**2 == rows
+    require(is_square, "load", f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
+    return side * patch
+
+
+def with_class_row(flat: Flat) -> Flat:
+    """The leaves with a position of 0 for the class token, where the file has positions for the patches alone."""
+    position = flat.get("position_embedding")
+    if position is None or position.ndim < 2 or "class_token" not in flat:
+        return flat
+    rows = position.reshape(-1, position.shape[-1])
+    is_square = len(rows) > 1 and round(len(rows) ** 0.5) ** 2 == len(rows)
+    return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square else flat
+
+
+def built(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
+    """The model of these leaves; without JSON beside the weights, with the preprocessing of such models."""
+    flat = with_class_row(flat)
+    config = infer(flat, file, known)
+    check_stated(config, file)
+    reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
+    model = VisionTransformer(config, file.preprocessing() or guess)
+    return assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)
+
+
+def check_stated(config: ViTConfig, file: Tensors) -> None:
+    """Raises InputError naming a field of config.json that the tensors contradict."""
+    beside, where = file.config(Beside), f"in {file.path}"
+    for theirs, ours in STATED.items():
+        said, value = getattr(beside, theirs), getattr(config, ours)
+        good = said is None or said == value
+        require(good, "load", f"{theirs} {said}, as config.json says", f"{ours} {value} {where}")
+    rotary, is_stated = config.positions == "rotary", beside.rope_theta is not None
+    said = "rope_theta, of rotary positions," if rotary else "no rope_theta, of rotary positions,"
+    good = is_stated == rotary or (rotary and beside.hidden_size is None)
+    require(good, "load", f"{said} in config.json", f"{beside.rope_theta} beside positions {config.positions} {where}")
+    said = beside.image_size
+    good = said is None or rotary or sides(said) == sides(config.image_size)
+    require(good, "load", f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
 
 
 def words_of(file: Tensors) -> str:
     """The names of a file's architecture and of the file, and its metadata, in small letters."""
     words = " ".join(map(str, file.metadata.values()))
     return f"{file.config(Beside).architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
-
-
-def guess_preprocessing(flat: Flat, file: Tensors) -> Preprocessing:
-    """The preprocessing in the JSON beside the weights; else by pre-training: CLIP, MAE and DINO, or AugReg (0.5)."""
-    stated = file.preprocessing()
-    if stated is not None:
-        return stated
-    if "pre_norm/scale" in flat:
-        return Preprocessing(*CLIP)
-    return Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", words_of(file)) else INCEPTION))
 
 
 FAMILY = Family(
@@ -126,10 +232,22 @@ FAMILY = Family(
     config=ViTConfig,
     namings=(
         Naming("timm", any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"), from_timm),
-        Naming("Hugging Face", any_name(r"(vit\.)?(embeddings|encoder\.layer)\."), from_hugging_face),
+        Naming("Hugging Face (CLIP, SigLIP)", any_name(r"vision_model\.|encoder\.layers\.\d"), from_tower),
+        Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3),
+        Naming(
+            "Hugging Face (ViT, DINOv2)",
+            any_name(r"(vit\.|dinov2\w*\.)?(embeddings|encoder\.layer)\."),
+            from_hugging_face,
+        ),
         Naming("Google", any_name(r"(opt/target/|params/)?(Transformer/|embedding/|cls$)"), from_google),
     ),
-    architectures={f"{size}/{patch}": vit_config(f"{size}/{patch}") for size in SIZES for patch in PATCH_SIZES},
-    sizes=("width", "depth", "heads", "mlp_width", "patch_size"),
+    architectures={
+        name: vit_config(name)
+        for name in (
+            *(f"{size}/{patch}" for size in SIZES for patch in PATCH_SIZES),
+            *(f"{kind}-{size}" for kind, (_, sizes) in KINDS.items() for size in sizes),
+        )
+    },
+    sizes=("positions", "width", "depth", "heads", "mlp_width", "patch_size", "registers", "gated"),
     embedded={"builtin": "vit_builtin.safetensors"},
 )

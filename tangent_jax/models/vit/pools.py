@@ -1,0 +1,63 @@
+"""The pools of a Vision Transformer, from all tokens to one row: in the last block's stage what reads other tokens, in
+the head's what has leaves.
+
+    token       LN x_class                                         the input of the head's stage: x_class, "d"
+    avg         LN mean x_patch                                                                   the mean, "d"
+    token_avg   [LN x_class, mean LN x_patch]                                 [x^_class, mean x^_patch], "2 d"
+    attention   y + MLP(LN' y),  y = attention of a learned query to LN x                  x^ of all tokens, "n d"
+
+`token_avg` is DINOv2's linear classifier, attention SigLIP's (Zhai et al. 2023). As mean LN x = g mean x^ + beta, the
+patches' mean needs one row; attention's query is one, so keys and values are never formed (rules/class_query.py).
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Tangent, Tree
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
+from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, standardize, total
+
+
+def pooled(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
+    """The input of the head's stage, from all tokens "b n d"; with `token`, the last block gives it itself."""
+    if config.pool == "avg":
+        return over_patches(config, x), None if dx is None else over_patches(config, dx)
+    x, dx = standardize(x, dx, config.eps)
+    if config.pool == "attention":
+        return x, dx
+
+    def both(x: Array) -> Array:
+        return jnp.stack([x[:, 0], over_patches(config, x)], 1)
+
+    return both(x), None if dx is None else both(dx)
+
+
+def over_patches(config: ViTConfig, x: Array) -> Array:
+    """The mean of the patches, "b d", of all tokens "b n d"."""
+    return jnp.mean(x[:, config.prefix :], 1)
+
+
+def head(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+    """The outputs "b c", or without a head the pooled features, from the input of the head's stage."""
+    if config.pool == "attention":
+        x, dx = attention_pool(config, p["pool"], p["norm"], x, dx)
+    elif config.pool == "token_avg":
+        x, dx = scale(x, dx, p["norm"]["scale"])
+        beta, dbeta = p["norm"]["bias"]
+        x, dx = x + beta, total(dx, shift(dbeta, x))
+        x, dx = x.reshape(x.shape[0], -1), None if dx is None else dx.reshape(x.shape[0], -1)
+    else:
+        x, dx = layer_norm(x, dx, p["norm"], config.eps)
+    return dense(x, dx, p["head"]) if config.classes else (x, dx)
+
+
+def attention_pool(config: ViTConfig, p: Tree, norm: Tree, x: Array, dx: Tangent) -> Pair:
+    """The pooled row "b d" of standardised tokens "b n d"; `norm` is the network's last."""
+    query, dquery = p["query_token"]
+    row = jnp.broadcast_to(query, (x.shape[0], config.width))
+    q, dq = dense(row, shift(dquery, row), p["attention"]["query"], IN)
+    o, do = class_attention(x, dx, q, dq, norm, p["attention"]["key"], p["attention"]["value"])
+    y, dy = dense(o, do, p["attention"]["out"], OUT)
+    z, dz = mlp(config, p, *layer_norm(y, dy, p["norm"], config.eps))
+    return y + z, total(dy, dz)

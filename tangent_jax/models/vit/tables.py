@@ -1,0 +1,161 @@
+"""The tables of a Vision Transformer's names in other libraries: (pattern, our path, transform).
+
+A transform turns torch's (out, in) round to our (in, out). What a file fuses, queries, keys and values or a gate and
+the layer beside it, names.py cuts; heads are unfolded later, by the shapes of the architecture.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Transform = Callable[[np.ndarray], np.ndarray]
+Rule = tuple[str, str, Transform]
+
+
+def T(x: np.ndarray) -> np.ndarray:
+    """(out, ...) -> (..., out)."""
+    return np.moveaxis(x, 0, -1)
+
+
+def conv(x: np.ndarray) -> np.ndarray:
+    """(d, 3, p, p) -> (p, p, 3, d)."""
+    return x.transpose(2, 3, 1, 0)
+
+
+def same(x: np.ndarray) -> np.ndarray:
+    """x itself."""
+    return x
+
+
+UNDONE: dict[Any, Transform] = {T: lambda x: np.moveaxis(x, -1, 0), conv: lambda x: x.transpose(3, 2, 0, 1), same: same}
+
+
+def torch_layer(name: str, path: str) -> list[Rule]:
+    """The rules of a dense layer's weight and bias."""
+    return [(rf"{name}\.weight", f"{path}/kernel", T), (rf"{name}\.bias", f"{path}/bias", same)]
+
+
+def torch_conv(name: str, path: str) -> list[Rule]:
+    """The rules of a convolution's weight and bias."""
+    return [(rf"{name}\.weight", f"{path}/kernel", conv), (rf"{name}\.bias", f"{path}/bias", same)]
+
+
+def torch_norm(name: str, path: str) -> list[Rule]:
+    """The rules of a norm's weight and bias."""
+    return [(rf"{name}\.weight", f"{path}/scale", same), (rf"{name}\.bias", f"{path}/bias", same)]
+
+
+TIMM: list[Rule] = [
+    ("cls_token", "class_token", same),
+    ("new_class_token", "new_class_token", same),
+    ("reg_token", "registers", same),
+    ("pos_embed", "position_embedding", same),
+    *torch_conv(r"patch_embed\.proj", "patch_embedding"),
+    *torch_norm("norm_pre", "pre_norm"),
+    *torch_norm(r"(?:fc_)?norm", "norm"),
+    *torch_layer("head", "head"),
+    *torch_norm(r"blocks\.(\d+)\.norm([12])", r"block_\1/norm\2"),
+    *torch_layer(r"blocks\.(\d+)\.attn\.qkv", r"block_\1/attention/qkv"),
+    *torch_layer(r"blocks\.(\d+)\.attn\.proj", r"block_\1/attention/out"),
+    *torch_layer(r"blocks\.(\d+)\.mlp\.fc1", r"block_\1/mlp_in"),
+    *torch_layer(r"blocks\.(\d+)\.mlp\.fc2", r"block_\1/mlp_out"),
+    (r"blocks\.(\d+)\.ls([12])\.gamma", r"block_\1/layer_scale\2/scale", same),
+    (r"attn_pool\.latent", "pool/query_token", same),
+    *torch_layer(r"attn_pool\.q", "pool/attention/query"),
+    *torch_layer(r"attn_pool\.kv", "pool/attention/kv"),
+    *torch_layer(r"attn_pool\.proj", "pool/attention/out"),
+    *torch_norm(r"attn_pool\.norm", "pool/norm"),
+    *torch_layer(r"attn_pool\.mlp\.fc1", "pool/mlp_in"),
+    *torch_layer(r"attn_pool\.mlp\.fc2", "pool/mlp_out"),
+]
+TIMM_EVA: list[Rule] = [  # its DINOv3: LayerScale, biases and a gate are named otherwise
+    (r"blocks\.(\d+)\.gamma_([12])", r"block_\1/layer_scale\2/scale", same),
+    (r"blocks\.(\d+)\.attn\.q_bias", r"block_\1/attention/query/bias", same),
+    (r"blocks\.(\d+)\.attn\.v_bias", r"block_\1/attention/value/bias", same),
+    *torch_layer(r"blocks\.(\d+)\.mlp\.fc1_g", r"block_\1/mlp_gate"),
+    *torch_layer(r"blocks\.(\d+)\.mlp\.fc1_x", r"block_\1/mlp_in"),
+    *TIMM,
+]
+
+HF_ROOT = r"(?:vit\.|dinov2\.|dinov2_with_registers\.)?"
+HF_BLOCK = HF_ROOT + r"encoder\.layer\.(\d+)"
+HUGGING_FACE: list[Rule] = [  # ViT, and DINOv2 with and without registers
+    (HF_ROOT + r"embeddings\.cls_token", "class_token", same),
+    (HF_ROOT + r"embeddings\.register_tokens", "registers", same),
+    (HF_ROOT + r"embeddings\.position_embeddings", "position_embedding", same),
+    *torch_conv(HF_ROOT + r"embeddings\.patch_embeddings\.projection", "patch_embedding"),
+    *torch_norm(HF_ROOT + "layernorm", "norm"),
+    *torch_layer("classifier", "head"),
+    *torch_norm(rf"{HF_BLOCK}\.(?:layernorm_before|norm1)", r"block_\1/norm1"),
+    *torch_norm(rf"{HF_BLOCK}\.(?:layernorm_after|norm2)", r"block_\1/norm2"),
+    *torch_layer(rf"{HF_BLOCK}\.attention\.attention\.(query|key|value)", r"block_\1/attention/\2"),
+    *torch_layer(rf"{HF_BLOCK}\.attention\.output\.dense", r"block_\1/attention/out"),
+    *torch_layer(rf"{HF_BLOCK}\.(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in)", r"block_\1/mlp_in"),
+    *torch_layer(rf"{HF_BLOCK}\.(?:output\.dense|mlp\.fc2|mlp\.weights_out)", r"block_\1/mlp_out"),
+    (rf"{HF_BLOCK}\.layer_scale([12])\.lambda1", r"block_\1/layer_scale\2/scale", same),
+]
+DINOV3_BLOCK = r"(?:model\.)?layer\.(\d+)"
+DINOV3: list[Rule] = [
+    (r"embeddings\.cls_token", "class_token", same),
+    (r"embeddings\.register_tokens", "registers", same),
+    *torch_conv(r"embeddings\.patch_embeddings", "patch_embedding"),
+    *torch_norm("norm", "norm"),
+    *torch_norm(rf"{DINOV3_BLOCK}\.norm([12])", r"block_\1/norm\2"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.attention\.q_proj", r"block_\1/attention/query"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.attention\.k_proj", r"block_\1/attention/key"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.attention\.v_proj", r"block_\1/attention/value"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.attention\.o_proj", r"block_\1/attention/out"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.mlp\.gate_proj", r"block_\1/mlp_gate"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.mlp\.up_proj", r"block_\1/mlp_in"),
+    *torch_layer(rf"{DINOV3_BLOCK}\.mlp\.down_proj", r"block_\1/mlp_out"),
+    (rf"{DINOV3_BLOCK}\.layer_scale([12])\.lambda1", r"block_\1/layer_scale\2/scale", same),
+]
+TOWER_ROOT = r"(?:vision_model\.)?"
+TOWER_BLOCK = TOWER_ROOT + r"encoder\.layers\.(\d+)"
+TOWER: list[Rule] = [  # the vision towers of CLIP and SigLIP
+    (TOWER_ROOT + r"embeddings\.class_embedding", "class_token", same),
+    (TOWER_ROOT + r"embeddings\.position_embedding\.weight", "position_embedding", same),
+    *torch_conv(TOWER_ROOT + r"embeddings\.patch_embedding", "patch_embedding"),
+    *torch_norm(TOWER_ROOT + "pre_layrnorm", "pre_norm"),
+    *torch_norm(TOWER_ROOT + "post_layernorm", "norm"),
+    (r"visual_projection\.weight", "head/kernel", T),
+    *torch_norm(rf"{TOWER_BLOCK}\.layer_norm([12])", r"block_\1/norm\2"),
+    *torch_layer(rf"{TOWER_BLOCK}\.self_attn\.q_proj", r"block_\1/attention/query"),
+    *torch_layer(rf"{TOWER_BLOCK}\.self_attn\.k_proj", r"block_\1/attention/key"),
+    *torch_layer(rf"{TOWER_BLOCK}\.self_attn\.v_proj", r"block_\1/attention/value"),
+    *torch_layer(rf"{TOWER_BLOCK}\.self_attn\.out_proj", r"block_\1/attention/out"),
+    *torch_layer(rf"{TOWER_BLOCK}\.mlp\.fc1", r"block_\1/mlp_in"),
+    *torch_layer(rf"{TOWER_BLOCK}\.mlp\.fc2", r"block_\1/mlp_out"),
+    (TOWER_ROOT + r"head\.probe", "pool/query_token", same),
+    (TOWER_ROOT + r"head\.attention\.in_proj_weight", "pool/attention/qkv/kernel", T),
+    (TOWER_ROOT + r"head\.attention\.in_proj_bias", "pool/attention/qkv/bias", same),
+    *torch_layer(TOWER_ROOT + r"head\.attention\.out_proj", "pool/attention/out"),
+    *torch_norm(TOWER_ROOT + r"head\.layernorm", "pool/norm"),
+    *torch_layer(TOWER_ROOT + r"head\.mlp\.fc1", "pool/mlp_in"),
+    *torch_layer(TOWER_ROOT + r"head\.mlp\.fc2", "pool/mlp_out"),
+]
+NPZ_BLOCK = r"Transformer/encoderblock_(\d+)"
+NPZ: list[Rule] = [
+    ("cls", "class_token", same),
+    (r"(?:Transformer/)?(?:posembed_input/)?pos_embedding", "position_embedding", same),
+    (r"embedding/(kernel|bias)", r"patch_embedding/\1", same),
+    (r"Transformer/encoder_norm/(scale|bias)", r"norm/\1", same),
+    (r"head/(kernel|bias)", r"head/\1", same),
+    (rf"{NPZ_BLOCK}/LayerNorm_0/(scale|bias)", r"block_\1/norm1/\2", same),
+    (rf"{NPZ_BLOCK}/LayerNorm_[12]/(scale|bias)", r"block_\1/norm2/\2", same),
+    (
+        rf"{NPZ_BLOCK}/MultiHeadDotProductAttention_[01]/(query|key|value|qkv|out)/(kernel|bias)",
+        r"block_\1/attention/\2/\3",
+        same,
+    ),
+    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_0/(kernel|bias)", r"block_\1/mlp_in/\2", same),
+    (rf"{NPZ_BLOCK}/MlpBlock_[03]/Dense_1/(kernel|bias)", r"block_\1/mlp_out/\2", same),
+]
+DROPPED = re.compile(
+    r"pre_logits|decoder_|(\w+\.)?(embeddings\.)?mask_token|(vit\.)?pooler"
+    r"|text_model\.|text_projection\.|logit_(scale|bias)$"
+)
+"""Parts that no classifier uses: MAE's decoder, mask tokens, the pre-2021 representation layer (and then its head), the
+text tower beside a vision tower."""

@@ -1,0 +1,76 @@
+"""Rotary positions of a grid of tokens: each feature pair turns by an angle of the token's row, or of its column.
+
+    a(y, j) = 2 pi c_y theta^(-4j/e),  c_y = 2 (y + 1/2) / rows - 1           row y, frequency j = 0 .. e/4 - 1
+    R x     = cos a * x + sin a * (-x_2, x_1)                                 x = (x_1, x_2), in halves
+
+The features of a half are those of the rows, then those of the columns. Source: Simeoni et al. 2025 (DINOv3), as
+Hugging Face's code has it; without its random shifts in training. R is linear: its tangent is R dx.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tangent
+
+
+class Turns(NamedTuple):
+    """cos a and sin a, "p e", over p = no turn, then each row, then each column: 0 at features of the other axis.
+
+    prefix      tokens before the grid, which do not turn
+    rows        of the grid
+    """
+
+    cos: np.ndarray
+    sin: np.ndarray
+    prefix: int
+    rows: int
+
+
+def make_turns(prefix: int, rows: int, columns: int, width: int, theta: float) -> Turns:
+    """The turns of a grid, for `width` features a head, a multiple of 4."""
+    parts = [np.stack([np.ones((1, width)), np.zeros((1, width))])]
+    frequency = theta ** -(np.arange(width // 4) / (width // 4))
+    for axis, count in enumerate((rows, columns)):
+        angle = 2 * np.pi * (2 * (np.arange(count) + 0.5) / count - 1)[:, None] * frequency
+        table = np.zeros((2, count, 2, 2, width // 4))  # cos and sin, place, half, axis, frequency
+        table[:, :, :, axis] = np.stack([np.cos(angle), np.sin(angle)])[:, :, None]
+        parts.append(table.reshape(2, count, width))
+    cos, sin = np.concatenate(parts, 1)
+    return Turns(cos, sin, prefix, rows)
+
+
+def rotate(x: Array, dx: Tangent, turns: Turns) -> tuple[Array, Tangent]:
+    """Queries or keys, each turned by its token's place, and their tangent.
+
+    Args:       x, dx: "b n h e", the prefix first, then the grid row by row.
+    Returns:    (y, dy), "b n h e".
+    Guarantees: the dot product of two turned tokens depends on their distance alone; the prefix stays.
+    """
+    cos, sin = (by_token(table, turns).astype(x.dtype) for table in (turns.cos, turns.sin))
+    return x * cos + turned(x) * sin, None if dx is None else dx * cos + turned(dx) * sin
+
+
+def turned_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
+    """R^T q of one query "b h e" for each p, "b p h e", and its tangent: at a row, the features of the columns are 0.
+
+    So the product of q and a key turned by (y, x) is that of the key and the sum of the two at y and at x.
+    """
+    cos, sin = (table[:, None].astype(q.dtype) for table in (turns.cos, turns.sin))
+    q, dq = q[:, None], None if dq is None else dq[:, None]
+    return q * cos - turned(q) * sin, None if dq is None else dq * cos - turned(dq) * sin
+
+
+def turned(x: Array) -> Array:
+    """(-x_2, x_1) of the halves of the last axis."""
+    first, second = jnp.split(x, 2, -1)
+    return jnp.concatenate([-second, first], -1)
+
+
+def by_token(table: np.ndarray, turns: Turns) -> np.ndarray:
+    """A table "p e" for every token, "n 1 e"."""
+    rows, columns = table[1 : 1 + turns.rows], table[1 + turns.rows :]
+    grid = (rows[:, None] + columns).reshape(-1, table.shape[1])
+    return np.concatenate([np.repeat(table[:1], turns.prefix, 0), grid])[:, None]

@@ -1,0 +1,256 @@
+"""DINOv2, DINOv3, SigLIP and CLIP: timm's names, the JSON beside the weights, what is refused, and one whole use."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MODERN, WIDE, assert_rel_close, images, small, tree_normal
+from safetensors.numpy import save_file
+from saved import FIXTURES, modern
+
+from tangent_jax.components.exports import export, load_export
+from tangent_jax.components.provenance import Provenance, make_provenance
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.sums import compose
+from tangent_jax.core import InputError, trees
+from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
+from tangent_jax.data.sources import Examples
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.optimum import solve
+from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.fit import fit
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import adam
+
+FIELDS = {
+    "dinov2": {"registers": 2, "layer_scale": True, "gated": True, "activation": "silu", "classes": 0},
+    "dinov3": {"registers": 2, "layer_scale": True, "positions": "rotary", "eps": 1e-5, "classes": 0},
+    "siglip": {"class_token": False, "pool": "attention", "activation": "gelu_tanh", "classes": 0},
+}
+
+
+def of_timm(name):
+    """A random model of 2 blocks, and its tensors as timm names and fuses them, by hand."""
+    model = VisionTransformer(ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8).replace(**FIELDS[name]))
+    w = initial_weights(model, jax.random.key(0))
+    w = jax.tree.map(lambda leaf: np.array(leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape)), w)
+    d, out = 128, {"patch_embed.proj.weight": w["patch_embedding"]["kernel"].transpose(3, 2, 0, 1)}
+    out["patch_embed.proj.bias"] = w["patch_embedding"]["bias"]
+
+    def layer(theirs, leaf, width=d):
+        out[f"{theirs}.weight"], out[f"{theirs}.bias"] = leaf["kernel"].reshape(width, -1).T, leaf["bias"].reshape(-1)
+
+    def fused(theirs, *leaves):
+        out[f"{theirs}.weight"] = np.concatenate([leaf["kernel"].reshape(d, -1).T for leaf in leaves])
+        out[f"{theirs}.bias"] = np.concatenate([leaf["bias"].reshape(-1) for leaf in leaves])
+
+    def norm(theirs, leaf):
+        out[f"{theirs}.weight"], out[f"{theirs}.bias"] = leaf["scale"], leaf["bias"]
+
+    norm("norm", w["norm"])
+    if "class_token" in w:
+        out["cls_token"] = w["class_token"].reshape(1, 1, d)
+    if "registers" in w:
+        out["reg_token"] = w["registers"][None]
+    if "position_embedding" in w:
+        if name == "dinov2":  # its class token has no position of its own
+            w["position_embedding"][0] = 0
+        out["pos_embed"] = w["position_embedding"][None, name == "dinov2" :]
+    for i in range(2):
+        b, theirs = w[f"block_{i}"], f"blocks.{i}"
+        a = b["attention"]
+        fused(f"{theirs}.attn.qkv", *(a[part] for part in ("query", "key", "value")))
+        layer(f"{theirs}.attn.proj", a["out"])
+        if name == "dinov3":
+            del out[f"{theirs}.attn.qkv.bias"]
+            a["key"]["bias"][:] = 0
+            out |= {f"{theirs}.attn.{part[0]}_bias": a[part]["bias"].reshape(-1) for part in ("query", "value")}
+        if name == "dinov2":
+            fused(f"{theirs}.mlp.fc1", b["mlp_gate"], b["mlp_in"])
+        else:
+            layer(f"{theirs}.mlp.fc1", b["mlp_in"])
+        layer(f"{theirs}.mlp.fc2", b["mlp_out"], 24)
+        for j in (1, 2):
+            norm(f"{theirs}.norm{j}", b[f"norm{j}"])
+            if f"layer_scale{j}" in b:
+                spelled = f"gamma_{j}" if name == "dinov3" else f"ls{j}.gamma"
+                out[f"{theirs}.{spelled}"] = b[f"layer_scale{j}"]["scale"]
+    if "pool" in w:
+        p, a = w["pool"], w["pool"]["attention"]
+        out["attn_pool.latent"] = p["query_token"].reshape(1, 1, d)
+        layer("attn_pool.q", a["query"])
+        fused("attn_pool.kv", a["key"], a["value"])
+        layer("attn_pool.proj", a["out"])
+        norm("attn_pool.norm", p["norm"])
+        layer("attn_pool.mlp.fc1", p["mlp_in"])
+        layer("attn_pool.mlp.fc2", p["mlp_out"], 24)
+    return model, w, {name: np.ascontiguousarray(value) for name, value in out.items()}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_timm_s_names_give_our_tree(tmp_path, name):
+    model, w, tensors = of_timm(name)
+    save_file(tensors, tmp_path / "model.safetensors")
+    cfg = {"mean": [0.1] * 3, "std": [0.2] * 3, "crop_mode": "squash", "input_size": [3, 8, 8]}
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": f"vit_{name}", "pretrained_cfg": cfg}))
+    pretrained = load(tmp_path)
+    assert pretrained.model.config == model.config
+    assert pretrained.model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, resize="exact")
+    assert_rel_close(pretrained.w, trees.cast(w, jnp.float32))
+
+
+def test_a_grid_that_is_no_square_is_that_of_config_json(tmp_path):
+    tensors = of_timm("siglip")[2]
+    for size, want in (([3, 4, 16], (4, 16)), ([3, 12, 12], 8)):  # of four patches; of others
+        save_file(tensors, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {"input_size": size}}))
+        assert load(tmp_path).model.image_size == want
+    tensors["pos_embed"] = np.concatenate([tensors["pos_embed"][:, :3]] * 2, 1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="an image size of 6 patches of 4 pixels; got 12 in"):
+        load(tmp_path)
+
+
+def test_a_rotary_model_of_timm_s_that_is_no_dinov3_is_refused(tmp_path):
+    save_file(of_timm("dinov3")[2], tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="the extra tensor blocks"):
+        load(tmp_path)
+
+
+SIZED = {"height": 24, "width": 24}
+RESIZING = [
+    ({"size": {"shortest_edge": 256}, "crop_size": SIZED | {"height": 224, "width": 224}}, 0.875, "short"),  # DINOv2
+    ({"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}}, 1.0, "short"),  # CLIP
+    ({"size": SIZED, "resample": 3}, 1.0, "exact"),  # ViT, SigLIP, DINOv3
+    ({"size": SIZED, "do_center_crop": False, "crop_size": SIZED}, 1.0, "exact"),
+    ({"size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224}}, 0.875, "exact"),
+    ({"size": 224}, 1.0, "exact"),  # as old versions wrote it
+    ({"size": 224, "crop_size": 224, "do_center_crop": True}, 1.0, "short"),
+    ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, 0.875, "short"),  # ResNet
+    ({}, 1.0, "short"),
+]
+
+
+@pytest.mark.parametrize(("fields", "crop", "resize"), RESIZING)
+def test_the_preprocessor_config_says_how_images_are_resized(tmp_path, fields, crop, resize):
+    modern("siglip", tmp_path)
+    beside = tmp_path / "preprocessor_config.json"
+    beside.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, **fields}))
+    kind = "bicubic" if "resample" in fields else "bilinear"
+    assert load(tmp_path).model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, crop, kind, resize)
+
+
+@pytest.mark.parametrize("fields", [{"size": "x"}, {"size": {"height": 0.5}}, {"size": 7, "crop_size": []}])
+def test_a_size_that_is_none_is_one_clear_line(tmp_path, fields):
+    modern("siglip", tmp_path)
+    beside = tmp_path / "preprocessor_config.json"
+    beside.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, **fields}))
+    with pytest.raises(InputError, match=r"load: expected .*preprocess") as error:
+        load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "match"),
+    [
+        ("dinov3", {"rope_theta": None}, "expected rope_theta, of rotary positions, in config.json; got None"),
+        ("dinov2", {"rope_theta": 100.0}, "no rope_theta, of rotary positions, in config.json; got 100.0 beside"),
+        ("dinov2", {"hidden_size": 32}, "hidden_size 32, as config.json says; got width 24"),
+        ("dinov2 registers", {"num_register_tokens": 4}, "num_register_tokens 4, .*; got registers 2"),
+        ("dinov2 registers", {"use_swiglu_ffn": False}, "use_swiglu_ffn False, .*; got gated True"),
+        ("siglip", {"image_size": 24}, "image_size 24, as config.json says; got positions for 12"),
+        ("siglip", {"image_size": "x"}, "image_size of config.json"),
+        ("siglip", {"image_size": [12, 0]}, r"image_size in 1\.\.4096"),
+        ("clip", {"vision_config": 7}, "an object in vision_config"),
+    ],
+)
+def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path, name, fields, match):
+    modern(name, tmp_path)
+    config = json.loads(FIXTURES[f"config of {name}"].tobytes()) | fields
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    with pytest.raises(InputError, match=match) as error:
+        load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_rotary_model_s_weights_are_not_a_plain_model_s(tmp_path):
+    """By --architecture, in a model, and as a component of the other."""
+    for name, expected, positions in (("dinov3", "S/16", "rotary"), ("dinov2", "dinov3-S/16", "learned")):
+        modern(name, tmp_path)
+        with pytest.raises(InputError, match=f"expected {expected} with positions .*; got positions {positions} in"):
+            load(tmp_path, expected)
+    model, w = small(**MODERN["rotary"])
+    with pytest.raises(InputError, match=r"position_embedding of shape \(5, 24\), as the model has it; got none"):
+        Pretrained(model.replace(positions="learned"), w, "here")
+    components = [make_provenance(tangent(Pretrained(m, v, "")), Recipe()) for m, v in ((model, w), small(width=24))]
+    assert components[0].config["positions"] == "rotary"
+    assert "positions" not in components[1].config
+    assert Provenance.from_json(components[0].to_json()).config == components[0].config
+
+
+def pictures(count):
+    """Images of 24 x 36 pixels in three classes, each of one bright channel."""
+    rng, labels = np.random.default_rng(0), np.arange(count, dtype=np.int32) % 3
+    bright = 150 * np.eye(3)[labels][:, None, None]
+    made = np.clip(rng.normal(50 + bright, 30, (count, 24, 36, 3)), 0, 255).astype(np.uint8)
+    return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: made[i])
+
+
+def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(tmp_path):
+    """Hugging Face's folder to features, fit, compose, private, optimum and export."""
+    modern("dinov2 registers", tmp_path)
+    pretrained = load(tmp_path).resized((8, 12)).with_head(3, jax.random.key(0))
+    assert pretrained.model.preprocessing.mean == IMAGENET[0]
+    assert pretrained.model.input_shape(0) == (8, 12, 3)
+    predict = tangent(pretrained)
+    data = predict.features(pictures(24), Cache(tmp_path / "cache"))
+    assert data.inputs.shape == (24, 1 + 2 + 6, 24)
+    fitted = [
+        fit(predict, data.take(rows), key=jax.random.key(1), optimizer=adam(1e-2), epochs=8).dw
+        for rows in (np.arange(12), np.arange(12, 24))
+    ]
+    assert (
+        evaluate(predict, compose(dict(enumerate(map(str, range(2)))) and dict(zip("ab", fitted, strict=True))), data)
+        > 0.9
+    )
+    solved = solve(predict, data, make_objective("rsl", penalty=0.1))
+    assert evaluate(predict, compose(dict(zip("ab", fitted, strict=True))), data) > 0.9
+    solved = solve(predict, data, make_objective("rsl", penalty=0.1))
+    assert evaluate(predict, solved.dw, data) > 0.9
+    private = fit_private(predict, data, mechanism=Mechanism(1.0, 1.0, 2, 1e-3))
+    assert jax.tree.structure(private.dw) == jax.tree.structure(solved.dw)
+    export(tmp_path / "out", predict, solved.dw, {})
+    again, dw = load_export(tmp_path / "out")
+    assert again.model == pretrained.model
+    assert_rel_close(tangent(again)(dw, data.inputs[:4]), predict(solved.dw, data.inputs[:4]))
+
+
+@pytest.mark.parametrize("variant", ["rotary", "class and mean"])
+def test_a_file_of_ours_keeps_a_shape_that_is_no_square(tmp_path, variant):
+    model, w = small(image_size=WIDE, **MODERN[variant])
+    save(tmp_path / "m.safetensors", Pretrained(model, trees.cast(w, jnp.float32), "here"))
+    pretrained = load(tmp_path / "m.safetensors")
+    assert pretrained.model == model
+    assert json.loads(json.dumps(model.settings)) == model.settings
+    assert pretrained.resized(8).model.apply(pretrained.resized(8).w, images(size=8)).shape == (2, 7)
+
+
+def test_positions_of_another_grid_are_resampled_row_by_row():
+    model, w = small(1)
+    rows = jnp.repeat(jnp.arange(2.0), 2)[:, None] * jnp.ones(12)  # 0 in the first row of patches, 1 in the second
+    w = {**w, "position_embedding": jnp.concatenate([jnp.full((1, 12), 9.0), rows])}
+    new, resized = model.resized(w, (8, 16))
+    assert new.config.grid == (2, 4)
+    want = jnp.concatenate([jnp.full((1, 12), 9.0), jnp.repeat(jnp.arange(2.0), 4)[:, None] * jnp.ones(12)])
+    assert_rel_close(resized["position_embedding"], want)
+    assert_rel_close(tree_normal(3, w)["norm"], tree_normal(3, resized)["norm"])
