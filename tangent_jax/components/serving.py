@@ -32,6 +32,7 @@ from tangent_jax.core import InputError, Tree, refusal, require, trees
 from tangent_jax.core.files import file_fingerprint, write_whole
 from tangent_jax.core.tensors import encode
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.features import input_dtype
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
@@ -86,8 +87,7 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
 
 def any_batch(model: Model) -> jax.ShapeDtypeStruct:
     """The inputs of stage 0 of b examples: images as they are decoded, or arrays of the dtype that the model says."""
-    dtype = np.dtype(getattr(model.preprocessing, "dtype", np.uint8))
-    return jax.ShapeDtypeStruct((*export.symbolic_shape("b"), *model.input_shape(0)), dtype)
+    return jax.ShapeDtypeStruct((*export.symbolic_shape("b"), *model.input_shape(0)), input_dtype(model))
 
 
 def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeStruct) -> None:

@@ -338,7 +338,7 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
         tj.model_of([embed], {"table": w["table"]}, token_ids()).with_head(3, jax.random.key(0))
     with pytest.raises(InputError, match="Predictor: expected a model with a closed form"):
         tj.tangent(text(), linearization="closed_form")
-    with pytest.raises(InputError, match="make_subset: expected leaves that train"):
+    with pytest.raises(InputError, match="make_subset: expected a leaf to train"):
         tj.tangent(text(), kind=lambda path: False)
 
 
