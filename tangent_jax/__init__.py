@@ -11,7 +11,7 @@
 from tangent_jax._version import __version__
 from tangent_jax.components.apart import fill, predictor_of
 from tangent_jax.components.exports import export, load_export
-from tangent_jax.components.factors import read_factors, write_factors
+from tangent_jax.components.factors import read_factors, widened_factors, write_factors
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.heads import Joined, join, union
 from tangent_jax.components.merge import merge
@@ -32,7 +32,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.functions import model_of
-from tangent_jax.models.heads import body, restricted, widened
+from tangent_jax.models.heads import body, of_classes, restricted, widened
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.protocol import Arrays, Model
@@ -78,8 +78,9 @@ __all__ = [
     "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian",
     "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
     "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of",
-    "noise_scale", "nonlinear", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of", "probabilities",
-    "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove",
-    "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
-    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "write_component", "write_factors",
+    "noise_scale", "nonlinear", "of_classes", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of",
+    "probabilities", "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise",
+    "remove", "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
+    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "widened_factors", "write_component",
+    "write_factors",
 ]  # fmt: skip

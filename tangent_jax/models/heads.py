@@ -59,6 +59,12 @@ def relabelled(features: Features, classes: Sequence[str], own: Sequence[str]) -
     return dataclasses.replace(features, targets=targets)
 
 
+def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
+    """The features of the images of `own` classes, their class indices among these."""
+    rows = np.flatnonzero(np.isin(features.targets, columns(classes, own)))
+    return relabelled(features.take(rows), classes, own)
+
+
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     """Those of `classes` that the features have images of, in their order."""
     return tuple(classes[int(label)] for label in np.unique(features.targets))
