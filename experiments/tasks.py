@@ -92,9 +92,13 @@ class Tasks:
         heads = {name: {k: v for k, v in self.store[name].items() if k == "head"} for name in self.tasks}
         return {name: task.accuracy({**body, **heads[name]}) for name, task in self.tasks.items()}
 
+    def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
+        """The accuracy of each task over that of its single model."""
+        return [accuracies[name] / max(self.single[name], 1e-9) for name in accuracies]
+
     def normalised(self, accuracies: Mapping[str, float]) -> float:
         """The average over tasks of an accuracy over that of the single model."""
-        return float(np.mean([accuracies[name] / max(self.single[name], 1e-9) for name in accuracies]))
+        return float(np.mean(self.ratios(accuracies)))
 
 
 def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
@@ -199,6 +203,14 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
 
 
+def draw(ratios: Mapping[str, list[float]]) -> None:
+    """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
+    ways = [way.replace("_", "\n") for way in ratios]
+    title = f"{len(next(iter(ratios.values())))} tasks on one body"
+    series = {"average of tasks, and their spread": [(float(np.mean(r)), float(np.std(r))) for r in ratios.values()]}
+    plots.bars(command.out_folder() / "tasks.png", ways, series, title, "accuracy over the single model's")
+
+
 def main() -> None:
     listed("merge", MERGES)
     require(len(listed("datasets")) >= 2, "tasks", "two data sets or more in --datasets", len(F.datasets))
@@ -211,8 +223,7 @@ def main() -> None:
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
     text = command.markdown(["task", *table], rows)
     (command.out_folder() / "tasks.md").write_text(text)
-    series = {way: [(value, 0.0) for value in row.values()] for way, row in table.items()}
-    plots.bars(command.out_folder() / "tasks.png", [*tangents.tasks], series, f"{len(tangents.tasks)} tasks, one body")
+    draw({way: (soups if way in of_soups else tangents).ratios(table[way]) for way in normalised})
     print(text)
     result: dict[str, Any] = {
         "tasks": {name: {way: table[way][name] for way in table} for name in tangents.tasks},
