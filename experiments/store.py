@@ -122,6 +122,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
     for name in store:
         origin = store.provenance(name)
         row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
+        row["classes"] = origin.config["classes"]
         row |= {"epsilon": epsilon_of(origin.privacy)}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
         table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
@@ -149,6 +150,8 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
     dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
+    if store.has_own_heads:
+        print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
     if cost is not None:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)

@@ -10,6 +10,7 @@ pages of the cached features and as the device's copy; Python, the libraries and
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -58,10 +59,12 @@ class Phase(NamedTuple):
 
 def show(recipe: tj.Recipe, dataset: Dataset, mechanism: tj.Mechanism | None = None) -> None:
     """Prints the plan of a run on a data set as the last line of stdout; mechanism: of a private one."""
-    print(json.dumps(plan_of(recipe, len(dataset.classes), len(dataset.train), mechanism)))
+    print(json.dumps(plan_of(recipe, dataset.classes, len(dataset.train), mechanism)))
 
 
-def plan_of(recipe: tj.Recipe, classes: int, examples: int, mechanism: tj.Mechanism | None = None) -> dict[str, Any]:
+def plan_of(
+    recipe: tj.Recipe, classes: int | Sequence[str], examples: int, mechanism: tj.Mechanism | None = None
+) -> dict[str, Any]:
     """The plan of a run on so many examples: FLOPs and bytes of a step or pass, and peaks, of one device."""
     mesh = mesh_of(F.topology)
     predict: Any = jax.eval_shape(lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture)))
