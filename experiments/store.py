@@ -122,7 +122,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
     for name in store:
         origin = store.provenance(name)
         row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
-        row["classes"] = origin.config["classes"]
+        row["classes"] = origin.config.get("classes")
         row |= {"epsilon": epsilon_of(origin.privacy)}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
         table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
