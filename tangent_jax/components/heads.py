@@ -53,18 +53,14 @@ def join(
     Guarantees: the same bits whatever the order in which components came, and after one has gone those of a store that
                 never held it; a component alone gives the outputs of its own classes.
     Raises:     InputError for components that do not say their classes, of several bodies, of heads that were not drawn
-                by name, or of a loss that is no square: it asks nothing of classes that it has not seen.
+                by name, of several losses, or of one that is no square: it asks nothing of classes that it has not
+                seen.
     """
     origins = {name: store.provenance(name) for name in store}
     require(origins, "join", "a store with components", f"none in {store.root}")
     first, *others = origins.values()
     for name, origin in origins.items():
-        require(
-            origin.classes, "join", f"the classes of {name}", "none", "Train it again: version 0.2 did not say them"
-        )
-        loss = None if origin.recipe is None else origin.recipe.objective().loss
-        got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
-        require(isinstance(loss, SquareLoss), "join", f"a square loss of {name}", got, do)
+        check_joinable(name, origin, first)
     for origin in others:
         check_one_body("join", first, origin)
     check_meanings(origins, same_classes)
@@ -75,11 +71,26 @@ def join(
         predict = recipe.predictor(classes, load(weights or recipe.weights))
     assert classes is not None
     same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
+    assert first.recipe is not None
+    same("join", "output", first.recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
     components = Mapped(store, lambda name, dw: widened(predict, classes, dw, origins[name].classes))
     factors = Mapped(Factors(store), lambda name, own: widened_factors(own, classes, origins[name].classes))
     return Joined(predict, tuple(classes), components, factors)
+
+
+def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
+    """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
+    do = "Train it again: version 0.2 did not say them"
+    require(origin.classes, "join", f"the classes of {name}", "none", do)
+    loss = None if origin.recipe is None else origin.recipe.objective().loss
+    got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
+    require(isinstance(loss, SquareLoss), "join", f"a square loss of {name}", got, do)
+    assert origin.recipe is not None
+    for field in ("loss", "kappa", "output") if first.recipe is not None else ():
+        here, there = getattr(first.recipe, field), getattr(origin.recipe, field)
+        require(here == there, "join", f"{field} {here} of {name}, as of the first", there, "Train all alike")
 
 
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
