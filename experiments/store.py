@@ -235,9 +235,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store export", "at least one component", f"none in {store.root}")
     names, to = [*store], expanded("store export", F.to)
     do = "Pass one of the components, or union"
-    fits = F.head in (*names, "union") if store.has_own_heads else F.head is None
-    expected = "--head for components with heads of their own" if store.has_own_heads else "no --head for one head"
-    require(fits, "store export", expected, F.head or "none", do if store.has_own_heads else "")
+    fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
+    require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
     check_format("store export", F.format)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}

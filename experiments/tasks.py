@@ -27,6 +27,7 @@ from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from experiments.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
 from tangent_jax.components.merge import MERGES, Merger
+from tangent_jax.components.provenance import same_training
 from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
@@ -122,9 +123,7 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
     origin = tj.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
     if task.name in store:
-        was = store.provenance(task.name)
-        same = all(getattr(was, f) == getattr(origin, f) for f in ("recipe", "anchor", "head", "examples"))
-        if same and (store.has_factors(task.name) or not with_factors):
+        if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
             return
         store.discard([task.name])
     with tj.show_progress(f"{task.name} {task.recipe.method}"):

@@ -1,5 +1,6 @@
 """One table of tolerances, one comparison, and small models with pairwise-distinct sizes."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -7,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import monitoring
 from jax.extend.core import jaxprs_in_params
 
 from tangent_jax.components.provenance import make_provenance
@@ -118,6 +120,22 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y):
     closed, vmapped = sums
     assert_rel_close(closed.norms, vmapped.norms)
     assert_rel_close(closed.value, vmapped.value)
+
+
+@contextlib.contextmanager
+def programs_of(function):
+    """A list that grows by one for each program that a jitted function is lowered to inside."""
+    names, name = [], f"jit({function.__name__})"
+
+    def listen(event, _, fun_name="", **__):
+        if event == "/jax/core/compile/jaxpr_to_mlir_module_duration" and fun_name == name:
+            names.append(fun_name)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield names
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
 
 
 def equations(f, *arguments):

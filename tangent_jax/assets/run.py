@@ -118,6 +118,8 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("run.py: expected images, or arrays in .npy files, to be run; got none")
     try:
         main(sys.argv[1:])
     except (OSError, ValueError) as error:

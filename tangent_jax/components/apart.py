@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tangent_jax.components.claims import Claims
-from tangent_jax.components.provenance import Provenance, check_same, make_provenance
+from tangent_jax.components.provenance import Provenance, check_same, make_provenance, same_training
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
@@ -97,7 +97,7 @@ class Filling:
             head = trees.fingerprint(head_of(self.predict.w, self.anchor.classes, classes))
             config = {**here.config, "classes": len(classes)}
             here = dataclasses.replace(here, classes=classes, head=head, config=config)
-        return here.trained(self.features.take(self.shards[name]), seconds)
+        return here.trained(self.own(name)[1], seconds)
 
     def stale(self) -> list[str]:
         """The components in the store that came of other settings, data or weights, or lack their factors."""
@@ -107,8 +107,7 @@ class Filling:
         """True for a component that training would make again."""
         if name not in self.shards or (self.factors and not self.store.has_factors(name)):
             return False
-        was, now = self.store.provenance(name), self.origin(name)
-        return all(getattr(was, f) == getattr(now, f) for f in ("recipe", "anchor", "head", "examples"))
+        return same_training(self.store.provenance(name), self.origin(name))
 
     def missing(self, group: Sequence[str]) -> list[str]:
         """The shards of a group that the store of process 0 has no component of."""
@@ -281,9 +280,11 @@ def retrain(
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(np.array(rows)), cache)
+    known, got = len(dataset.classes) == origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
+    require(origin.classes or known, "remove", f"the {origin.config.get('classes')} classes of {name}", got)
+    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name])
     if recipe.head == "named":
-        left = relabelled(left, dataset.classes, origin.classes)
         classes = classes_in(left, origin.classes)
         start = {**start, "head": head_of(start, origin.classes, classes)} if "head" in start else start
         predict, left = own_head(predict, left, recipe, origin.classes)

@@ -6,7 +6,8 @@
     onnx           model.onnx, run.py, serving.json
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
-    each           provenance.json      the components that dw is a sum of, and the fingerprints of the files
+    each           provenance.json      the components that dw is a sum of, the names of the outputs, whether these are
+                                        the total or the tangent alone, and the fingerprints of the files
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 """
@@ -83,8 +84,9 @@ def export(
     trees.check_part("export", predict.w, dw)
     with write_whole_folder(folder) as partial:
         FORMATS[format].write(partial, predict, dw, classes)
+        said = {"classes": list(classes) or None, "output": predict.output}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
-        write_whole(partial / "provenance.json", json.dumps({**provenance, "files": files}, indent=1) + "\n")
+        write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
 
 
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
@@ -104,6 +106,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+    is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
+    require(is_model, "load_export", "a model without weights", "a Pretrained", do)
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_described(model, paths[0])

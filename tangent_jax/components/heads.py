@@ -64,6 +64,8 @@ def join(
     for origin in others:
         check_one_body("join", first, origin)
     check_meanings(origins, same_classes)
+    unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
+    require(not unknown, "join", "same_classes that are classes of the components", unknown[:3])
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
         recipe = first.recipe

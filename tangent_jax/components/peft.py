@@ -48,6 +48,8 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     Raises: InputError for a model that is no ViT of Hugging Face's with LoRA, and for a dw of other leaves.
     """
     model = checked("write_peft", predict.model)
+    is_total = predict.output == "total"
+    require(is_total, "write_peft", "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
     do = "Train the subset lora or lora_b"

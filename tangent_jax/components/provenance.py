@@ -6,16 +6,22 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import require
+from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
-SUMMED = ("method", "config", "anchor", "subset", "classes", "head")
-"""Fields in which components must agree to be summed; `classes` where both say them."""
+SUMMED = ("method", "config", "preprocessing", "anchor", "subset", "classes", "head")
+"""Fields in which components must agree to be summed; those of SAID where both say them, as version 0.2 did not."""
+SAID = ("preprocessing", "classes", "targets")
+TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
+"""Fields in which components agree that the same training gave."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +35,8 @@ class Provenance:
     run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
     `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
-    `classes`: the names of its outputs, () where unknown.
+    `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
+    fingerprint of what its examples were trained towards.
     """
 
     method: str
@@ -50,6 +57,8 @@ class Provenance:
     certificate: float | None = None
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    preprocessing: str = ""
+    targets: str = ""
 
     def trained(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
@@ -60,6 +69,7 @@ class Provenance:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
         owners = {name: self.owners[name] for _, name in features.examples if name in self.owners}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
+        fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
 
     @property
@@ -88,9 +98,8 @@ def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: S
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
     require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
-    return Provenance(
-        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, classes=tuple(classes)
-    )
+    said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
+    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, **said)
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:
@@ -104,7 +113,7 @@ def check_one_body(function: str, here: Provenance, new: Provenance) -> None:
     Their heads may be of other classes, where both say which; a head of the same classes must be the same.
     """
     is_own = bool(here.classes and new.classes) and here.classes != new.classes
-    check_fields(function, here, new, SUMMED[:4] if is_own else SUMMED)
+    check_fields(function, here, new, SUMMED[:5] if is_own else SUMMED)
 
 
 def check_fields(function: str, here: Provenance, new: Provenance, fields: Sequence[str]) -> None:
@@ -117,8 +126,14 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
         elif field == "subset":
             differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
-        elif field != "classes" or (first and second):
+        elif field not in SAID or (first and second):
             same(function, field, first, second)
+
+
+def same_training(was: Provenance, now: Provenance) -> bool:
+    """True where training now would make the component that was made: the same settings, examples and targets."""
+    pairs = {field: (getattr(was, field), getattr(now, field)) for field in TRAINED}
+    return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
 
 
 def have_own_heads(origins: Iterable[Provenance]) -> bool:
@@ -130,6 +145,7 @@ def have_own_heads(origins: Iterable[Provenance]) -> bool:
 def same(function: str, field: str, first: Any, second: Any) -> None:
     """Raises InputError naming the field where two components have different values of it."""
     do = "Components are summed only at one anchor, configuration and subset"
+    do = "Heads of the same classes are drawn alike: with one seed" if field == "head" else do
     if field == "classes":
         first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
     require(first == second, function, f"{field} {first}", second, do)

@@ -39,7 +39,7 @@ class Part:
     names: Sequence[str]
     labels: Sequence[Label]
     read: Callable[[int], bytes]
-    where: Callable[[int], Path]
+    where: Callable[[int], tuple[Path, str]]
 
 
 def options(where: str) -> tuple[str, dict[str, str]]:

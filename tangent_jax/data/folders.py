@@ -50,7 +50,7 @@ def folder(where: str) -> Dataset:
     def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
         members = tuple(names)
         read = partial(read_nth, archive, members)
-        return Examples(members, np.fromiter(labels, np.int32), read, lambda i: path)
+        return Examples(members, np.fromiter(labels, np.int32), read, lambda i: (path, members[i]))
 
     if "manifest.json" in names:
         content = read_member(archive, "manifest.json")

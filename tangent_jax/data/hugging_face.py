@@ -209,8 +209,8 @@ def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
         f"{before}{path if path and times[path] == 1 else f'{row}/{path}' if path else row}"
         for row, path in enumerate(paths)
     ]
-    ends = [*accumulate(counts)]
-    return Part(names, labels, partial(read_row, tuple(files), ends, image), partial(file_of, tuple(files), ends))
+    places = tuple(files), [*accumulate(counts)], image
+    return Part(names, labels, partial(read_row, *places), partial(place_of, *places))
 
 
 def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], list[str | None]]:
@@ -229,15 +229,22 @@ def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], l
     return labels.to_pylist(), own
 
 
-def file_of(files: tuple[Path, ...], ends: list[int], row: int) -> Path:
-    """The file that holds a row; `ends`: the row after the last of each."""
-    return files[bisect.bisect_right(ends, row)]
+def row_in_file(files: tuple[Path, ...], ends: list[int], row: int) -> tuple[Path, int]:
+    """The file that holds a row, and its number there; `ends`: the row after the last of each."""
+    place = bisect.bisect_right(ends, row)
+    return files[place], row - (ends[place - 1] if place else 0)
+
+
+def place_of(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> tuple[Path, str]:
+    """The file that holds a row, and the column and row of its image there."""
+    file, own = row_in_file(files, ends, row)
+    return file, f"{own} of {image}"
 
 
 def read_row(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> bytes:
     """The encoded image of a row."""
-    place = bisect.bisect_right(ends, row)
-    return readable(files[place], partial(value_at, image=image, row=row - (ends[place - 1] if place else 0)))
+    file, own = row_in_file(files, ends, row)
+    return readable(file, partial(value_at, image=image, row=own))
 
 
 def value_at(file: Path, image: str, row: int) -> bytes:

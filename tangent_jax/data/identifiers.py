@@ -1,7 +1,10 @@
 """Content identifiers, and the index that keeps them, so that an image is not read again for its name alone.
 
-    ~/.cache/tangent_jax/index.sqlite     (key, text): a key is the SHA-256 of a file's path and state and a name in it,
-                                          a text an image's identifier, or the samples of a tar (tars.py)
+    ~/.cache/tangent_jax/index.sqlite     (key, text): a key is the SHA-256 of a file's path, its state and a place in
+                                          it, a text an image's identifier, or the samples of a tar (tars.py)
+
+A place is where the bytes lie: a member of a zip, a column and row of a file, offset and size in a tar. The name of an
+example does not say it: two columns of images have the same names, and a row that is taken out renames those after it.
 
 The state of a file is its size, inode, and the times of its last write and last change. A file whose state is of this
 moment may be altered once more within the same tick of the clock: nothing is kept about it. No program sets the time of
@@ -30,9 +33,10 @@ TOGETHER = 500  # texts that are looked up, or written, at once
 
 
 def content_identifier(content: bytes | np.ndarray) -> str:
-    """SHA-256 (hex) of encoded bytes, or of an array's shape and bytes."""
-    if isinstance(content, np.ndarray):
-        content = str(content.shape).encode() + np.ascontiguousarray(content).tobytes()
+    """SHA-256 (hex) of encoded bytes, or of an array's shape, dtype and bytes."""
+    if isinstance(content, np.ndarray):  # of uint8, as images are, without its dtype: as version 0.2 had it
+        kind = "" if content.dtype == np.uint8 else content.dtype.name
+        content = f"{content.shape}{kind}".encode() + np.ascontiguousarray(content).tobytes()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -47,25 +51,23 @@ def file_state(path: Path) -> str | None:
     return f"{os.path.abspath(path)}\0{state.st_size} {state.st_ino} {state.st_mtime_ns} {state.st_ctime_ns}"
 
 
-def key_of(state: str | None, name: str) -> bytes | None:
-    """The key of what is kept about a name in a file of this state; None without a state."""
-    text = f"{state}\0{name}".encode(errors="surrogatepass")
+def key_of(state: str | None, place: str) -> bytes | None:
+    """The key of what is kept about a place in a file of this state; None without a state."""
+    text = f"{state}\0{place}".encode(errors="surrogatepass")
     return None if state is None else hashlib.sha256(text).digest()
 
 
 def identify(
-    names: Sequence[str], read: Callable[[int], str | None], where: Callable[[int], Path] | None
+    count: int, read: Callable[[int], str | None], where: Callable[[int], tuple[Path, str]] | None
 ) -> list[str | None]:
-    """The identifier of each image, from the index or by `read`, in threads; None where `read` gives None.
+    """The identifier of each of `count` images, from the index or by `read`, in threads; None where `read` gives None.
 
-    Args: where: the path of the file that holds the image of a row; without it nothing is kept. What is read is kept
-          some at a time, so an interrupted call goes on where it stopped.
+    Args: where: the file that holds the image of a row, and the place of its bytes there, which no other image of the
+          file has; without it nothing is kept. What is read is kept some at a time, so an interrupted call goes on.
     """
-    paths = [where(i) for i in range(len(names))] if where else []
-    states = {path: file_state(path) for path in dict.fromkeys(paths)}
-    keys = (
-        [key_of(states[path], name) for path, name in zip(paths, names, strict=True)] if where else [None] * len(names)
-    )
+    places = [where(i) for i in range(count)] if where else []
+    states = {path: file_state(path) for path in dict.fromkeys(path for path, _ in places)}
+    keys = [key_of(states[path], f"bytes {place}") for path, place in places] or [None] * count
     result = look_up(keys)
     missing = [i for i, identifier in enumerate(result) if identifier is None]
     if not missing:

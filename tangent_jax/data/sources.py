@@ -44,14 +44,15 @@ class Held(dict):
 class Examples:
     """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array.
 
-    `where(i)`: the path of the file that holds example i, by whose state its content identifier is kept. An image that
-    was read to be identified is `held`, within bounds, so that it is not read again to be decoded.
+    `where(i)`: the file that holds example i and the place of its bytes there, by which its content identifier is kept
+    as long as the file's state lasts. An image that was read to be identified is `held`, within bounds, so that it is
+    not read again to be decoded.
     """
 
     names: tuple[str, ...]
     labels: np.ndarray
     read: Callable[[int], bytes | np.ndarray]
-    where: Callable[[int], Path] | None = None
+    where: Callable[[int], tuple[Path, str]] | None = None
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class Examples:
 
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
-        pairs = zip(self.names, identify(self.names, self._identifier, self.where), strict=True)
+        pairs = zip(self.names, identify(len(self), self._identifier, self.where), strict=True)
         # an unreadable one is identified by its name, and reported where it is decoded
         return tuple(i or content_identifier(f"unreadable {n}".encode(errors="surrogateescape")) for n, i in pairs)
 
@@ -184,7 +185,7 @@ def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
 
 def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of the file of member `i` under `root`."""
-    path = path_of(root, members, i)
+    path, _ = path_of(root, members, i)
     try:
         check_size(path.stat().st_size, path)
         return path.read_bytes()
@@ -192,9 +193,9 @@ def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
         raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
 
-def path_of(root: Path, members: tuple[str, ...], i: int) -> Path:
-    """The path of the file of member `i` under `root`."""
-    return root / members[i]
+def path_of(root: Path, members: tuple[str, ...], i: int) -> tuple[Path, str]:
+    """The file of member `i` under `root`, of which it is the whole."""
+    return root / members[i], ""
 
 
 def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:

@@ -73,8 +73,8 @@ def tars(where: str) -> Dataset:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
         own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
-        read, tar = partial(read_member, files, table, own), partial(tar_of, files, table)
-        parts[split] = Part(own, [labels[row] for row in rows], read, tar)
+        read, span = partial(read_member, files, table, own), partial(span_of, files, table)
+        parts[split] = Part(own, [labels[row] for row in rows], read, span)
     return assembled(root.absolute(), parts, classes_beside(root), remarks)
 
 
@@ -209,6 +209,7 @@ def read_member(files: tuple[Path, ...], spans: np.ndarray, names: tuple[str, ..
     return content
 
 
-def tar_of(files: tuple[Path, ...], spans: np.ndarray, i: int) -> Path:
-    """The tar that holds row `i`."""
-    return files[int(spans[i, 0])]
+def span_of(files: tuple[Path, ...], spans: np.ndarray, i: int) -> tuple[Path, str]:
+    """The tar that holds row `i`, with its offset and size there."""
+    place, offset, size = spans[i].tolist()
+    return files[place], f"{offset} {size}"

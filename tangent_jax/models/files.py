@@ -38,6 +38,10 @@ class Tensors(NamedTuple):
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
             fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
         elif "image_mean" in hugging_face:
+            rescaled = abs(hugging_face.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3
+            plain = rescaled and all(hugging_face.get(name, True) for name in ("do_normalize", "do_rescale"))
+            expected = f"images rescaled by 1 / 255 and normalised, by preprocessor_config.json beside {self.path}"
+            require(plain, "load", expected, "another scale, or none")
             interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
             fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}

@@ -5,7 +5,7 @@ import pickle
 import sqlite3
 
 import pytest
-from data.layouts import as_parquet, as_tar
+from data.layouts import FEATURES, IMAGE, as_parquet, as_tar
 from photos import as_zip, picture, write
 
 from tangent_jax.core import InputError
@@ -174,3 +174,32 @@ def test_the_headers_of_a_tar_are_read_once_until_it_changes(tmp_path, index, mo
     with sqlite3.connect(index) as database:
         database.execute("update texts set text = '[[1, 2]]'")
     assert open_dataset(f"wds:{tmp_path}/d").train.labels.tolist() == [1, 0, 1]
+
+
+def identified(spec):
+    return sorted(name for names in every(open_dataset(spec)).values() for name in names)
+
+
+def test_the_index_keeps_the_place_of_an_image_and_not_its_name(tmp_path, index):
+    """Two columns of images have the same names; a row that goes renames those after it, in other files too."""
+    features = {"front": IMAGE, "back": IMAGE, "label": FEATURES["label"]}
+    rows = {"front": [picture() for _ in range(8)], "back": [picture() for _ in range(8)], "label": [0, 1] * 4}
+    for number, part in enumerate((slice(0, 4), slice(4, 8))):
+        columns = {name: values[part] for name, values in rows.items()}
+        as_parquet(tmp_path / f"d/train-0000{number}-of-00002.parquet", columns, features)
+    for _ in range(2):  # by reading, and from the index
+        for column in ("front", "back"):
+            wanted = sorted(map(sources.content_identifier, rows[column]))
+            assert identified(f"hf:{tmp_path}/d?image={column}") == wanted
+    fewer = {name: values[1:4] for name, values in rows.items()}
+    as_parquet(tmp_path / "d/train-00000-of-00002.parquet", fewer, features)
+    assert identified(f"hf:{tmp_path}/d?image=front") == sorted(map(sources.content_identifier, rows["front"][1:]))
+
+
+def test_two_images_of_a_sample_have_identifiers_of_their_own(tmp_path, index):
+    pictures = {(key, kind): picture() for key in range(20) for kind in ("rgb.png", "depth.png")}
+    members = [(f"{key}.{kind}", content) for (key, kind), content in pictures.items()]
+    as_tar(tmp_path / "train.tar", [*members, *((f"{key}.cls", b"%d" % (key % 2)) for key in range(20))])
+    for kind in ("rgb.png", "depth.png"):
+        wanted = sorted(sources.content_identifier(pictures[key, kind]) for key in range(20))
+        assert identified(f"wds:{tmp_path}?image={kind}") == wanted

@@ -86,7 +86,8 @@ def test_every_layout_gives_the_same_images_labels_and_identifiers(tmp_path, kin
     assert len({*part.names, *dataset.test.names}) == 8
     again = pickle.loads(pickle.dumps(part.read))
     assert [again(i) for i in (4, 0, 3, 1, 2)] == [TRAIN["image"][i] for i in (4, 0, 3, 1, 2)]
-    assert {part.where(i).is_file() for i in range(5)} == {True}
+    assert {part.where(i)[0].is_file() for i in range(5)} == {True}
+    assert len({part.where(i) for i in range(5)}) == 5
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import assert_rel_close, private_task
+from helpers import assert_rel_close, private_task, programs_of
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
@@ -186,25 +186,22 @@ def test_any_optax_transformation_trains_privately():
 
 
 def test_three_epsilons_clip_norms_and_rates_are_one_program():
-    def programs():
-        return module._private_step._cache_size(), module._clip_all._cache_size()
-
     train(seed=0)
-    before = programs()
-    for epsilon, clip_norm, rate in ((1.0, 1.0, 0.1), (3.0, 0.5, 0.03), (8.0, 2.0, 0.01)):
-        train(make_mechanism(epsilon, 1e-5, 5, clip_norm), seed=0, optimizer=momentum(rate))
-    assert programs() == before
+    with programs_of(module._private_step) as steps, programs_of(module._clip_all) as sums:
+        for epsilon, clip_norm, rate in ((1.0, 1.0, 0.1), (3.0, 0.5, 0.03), (8.0, 2.0, 0.01)):
+            train(make_mechanism(epsilon, 1e-5, 5, clip_norm), seed=0, optimizer=momentum(rate))
+    assert steps == sums == []
 
 
 def test_private_models_at_once_are_the_models_one_by_one():
     data = Batches(*points(), batch_size=16)
     mechanisms = [make_mechanism(e, 1e-5, 5, clip) for e, clip in ((1.0, 1.0), (3.0, 0.5), (8.0, 2.0))]
     optimizers, seeds = [momentum(rate) for rate in (0.1, 0.03, 0.01)], [0, 1, 2]
-    before = _step_many._cache_size()
-    together = fit_private_many(
-        [linear] * 3, data, mechanisms=mechanisms, optimizers=optimizers, seeds=seeds, start=START
-    )
-    assert _step_many._cache_size() == before + 1
+    with programs_of(_step_many) as programs:
+        together = fit_private_many(
+            [linear] * 3, data, mechanisms=mechanisms, optimizers=optimizers, seeds=seeds, start=START
+        )
+    assert len(programs) == 1
     for dw, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
         alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
         assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))

@@ -57,6 +57,9 @@ def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names."""
     words = words_of(file)
     rotary = "pos_embed" not in file.tensors and "dinov3" in words  # the tensors of its other rotary models look alike
+    stated = (file.config(Beside).architecture or "").lower()
+    known = rotary or not re.search(r"rope|(^|_)pe_|^eva", stated)
+    require(known, "load", "an architecture of timm's without rotary positions, or DINOv3", f"{stated} by config.json")
     flat = translate(file.tensors, TIMM_EVA if rotary else TIMM, file.path)
     inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
     fields: dict[str, Any] = {"pool": "avg"} if "fc_norm.weight" in file.tensors else {}
