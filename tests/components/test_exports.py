@@ -1,5 +1,7 @@
 """A composed model leaves under timm's names and returns with every bit."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from safetensors.numpy import load_file
 
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.core import InputError, trees
+from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.vit.modules import TangentViT
 
 VARIANTS = [
@@ -86,3 +89,13 @@ def test_a_file_that_provenance_does_not_name_is_refused(tmp_path, name):
     said.unlink()
     with pytest.raises(InputError, match=r"load_export: expected .*provenance.json; got no .*provenance.json"):
         load_export(tmp_path / "out")
+
+
+def test_an_export_says_its_classes_and_what_its_outputs_are(tmp_path):
+    predict, dw = predictor("blocks", 1, 1, output="tangent")
+    names = [f"class {c}" for c in range(7)]
+    export(tmp_path / "out", predict, dw, {}, classes=names)
+    said = json.loads((tmp_path / "out/provenance.json").read_text())
+    assert (said["classes"], said["output"]) == (names, "tangent")
+    with pytest.raises(InputError, match="load_export: expected a model without weights; got a Pretrained"):
+        load_export(tmp_path / "out", Pretrained(predict.model, predict.w, "here"))

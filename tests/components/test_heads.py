@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import normal, tree_normal
-from photos import photographs
+from photos import photographs, picture
 
 from tangent_jax.components.apart import fill
 from tangent_jax.components.factors import body_factors, widened_factors
 from tangent_jax.components.heads import join, union
 from tangent_jax.components.merge import merge
-from tangent_jax.components.provenance import make_provenance
+from tangent_jax.components.provenance import check_same, make_provenance, same_training
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
+from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -229,6 +230,8 @@ def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same
     with pytest.raises(InputError, match=message):
         join(store)
     assert join(store, same_classes=("heron",)).classes == ("crane", "gull", "heron", "wren")
+    with pytest.raises(InputError, match=r"same_classes that are classes of the components; got \['herons'\]"):
+        join(store, same_classes=("heron", "herons"))
 
 
 def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
@@ -261,3 +264,42 @@ def test_heads_of_one_size_and_other_classes_are_no_one_head(tmp_path, birds):
         added(store, birds, name, f"folder:/{name}", classes, head="drawn")
     assert store.provenance("birds").head == store.provenance("trees").head
     assert "head" not in store.compose()
+
+
+# The data change
+
+
+def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, birds):
+    data, recipe, _, features, predict = birds
+    before = make_provenance(predict, recipe, data.classes).trained(features, 1.0)
+    swapped = dataclasses.replace(features, targets=features.targets[::-1].copy())
+    assert same_training(before, make_provenance(predict, recipe, data.classes).trained(features, 2.0))
+    assert not same_training(before, make_provenance(predict, recipe, data.classes).trained(swapped, 1.0))
+    assert not same_training(before, make_provenance(predict, recipe, data.classes[::-1]).trained(features, 1.0))
+    other = dataclasses.replace(predict.model, preprocessing=Preprocessing(crop=0.5))
+    assert not same_training(before, make_provenance(dataclasses.replace(predict, model=other)).trained(features, 1.0))
+    said = dataclasses.replace(before, targets="", preprocessing="", classes=())  # as version 0.2 wrote it
+    assert same_training(said, before)
+    with pytest.raises(InputError, match=r"Store.add: expected preprocessing"):
+        check_same("Store.add", before, make_provenance(dataclasses.replace(predict, model=other)))
+
+
+@pytest.mark.parametrize("head", ["drawn", "named"])
+def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component(tmp_path, head):
+    """The new class comes first by name, so that the class indices of all others move."""
+    folder = photographs(tmp_path / "images", 4, ("heron", "wren"))
+    recipe = Recipe(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
+    data, cache = open_dataset(recipe.dataset), Cache(tmp_path / "cache")
+    predict = recipe.predictor(data.classes, load("builtin"))
+    features = predict.features(data.train, cache)
+    store = Store(tmp_path / "store")
+    fill(store, predict, features, recipe, {"a": np.arange(8)}, classes=data.classes)
+    for split in ("train", "test"):
+        shutil.copytree(folder / split / "wren", folder / split / "auk")
+        for path in (folder / split / "auk").iterdir():
+            path.write_bytes(picture())
+    remove(store, plan_removal(store, examples=[features.examples[0][0]]), "retrain", cache=cache)
+    never = Store(tmp_path / "never")
+    fill(never, predict, features, recipe, {"a": np.arange(1, 8)}, classes=data.classes)
+    for got, want in zip(jax.tree.leaves(store["a"]), jax.tree.leaves(never["a"]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)  # a shard trains in the program of its group
