@@ -8,7 +8,8 @@ torch and safetensors alone:
     from tangent_torch import TangentViT
     model = TangentViT("the folder")            # model.preprocessing says how images are resized and normalised
     outputs = model(images)                     # "b c", of normalised images "b 3 y x"
-    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw, which alone a private model answers
+    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw; where provenance.json says that the outputs
+                                                # are the tangent, as a private model's, model(images) is that alone
 
 The parameters of the module are dw, so an optimiser trains it as any other; w is fixed. LoRA factors, adapters, a new
 class token and a frozen head are read too.
@@ -45,13 +46,15 @@ class TangentViT(nn.Module):
         dw, _ = read(Path(folder) / "tangent.safetensors")
         self.config, self.wrappers = check(description)
         self.preprocessing = description["preprocessing"]
+        said = Path(folder) / "provenance.json"
+        self.output = json.loads(said.read_text()).get("output", "total") if said.exists() else "total"
         self.w = nn.ParameterDict({spelled(name): nn.Parameter(leaf, False) for name, leaf in w.items()})
         self.dw = nn.ParameterDict({spelled(name): nn.Parameter(leaf) for name, leaf in dw.items()})
 
     def forward(self, images):
-        """f_lin, "b c", of normalised images "b 3 y x"."""
+        """f_lin, or the tangent alone of a model that was trained so, "b c", of normalised images "b 3 y x"."""
         value, tangent = self.pair(images)
-        return value + tangent
+        return tangent if self.output == "tangent" else value + tangent
 
     def pair(self, images):
         """(f_w(x), J_w f(x) . dw), "b c" each."""

@@ -92,6 +92,16 @@ def test_pytorch_gives_our_outputs_with_real_weights(tmp_path, vit_tiny):
     check(tmp_path, load(vit_tiny), "blocks", images(2, 224))
 
 
+def test_pytorch_answers_by_the_tangent_where_the_export_says_so(tmp_path):
+    torch = pytest.importorskip("torch", reason="parity needs torch==2.13.0: make parity")
+    _, _, model = exported(tmp_path, plain(), "blocks")
+    x = torch.from_numpy(np.array(images(2)).transpose(0, 3, 1, 2).copy())
+    (tmp_path / "provenance.json").write_text('{"output": "tangent"}')
+    alone = type(model)(tmp_path)
+    assert torch.equal(alone(x), model.pair(x)[1])
+    assert not torch.equal(alone(x), model(x))
+
+
 def test_pytorch_trains_the_tangent_weights_alone(tmp_path):
     torch = pytest.importorskip("torch", reason="parity needs torch==2.13.0: make parity")
     predict, dw, model, x = check(tmp_path, *CASES["LoRA"](), images(2))
