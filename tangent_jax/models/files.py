@@ -38,16 +38,22 @@ class Tensors(NamedTuple):
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
             fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
         elif "image_mean" in hugging_face:
-            rescaled = abs(hugging_face.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3
-            plain = rescaled and all(hugging_face.get(name, True) for name in ("do_normalize", "do_rescale"))
-            expected = f"images rescaled by 1 / 255 and normalised, by preprocessor_config.json beside {self.path}"
-            require(plain, "load", expected, "another scale, or none")
+            check_scale(hugging_face, self.path)
             interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
             fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}
         else:
             return None
         return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
+
+
+def check_scale(config: Mapping[str, Any], path: str) -> None:
+    """Raises InputError where preprocessor_config.json wants images that are not (x / 255 - mean) / std."""
+    where = f"preprocessor_config.json beside {path}"
+    factor = typed(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
+    is_plain = all(config.get(name, True) for name in ("do_normalize", "do_rescale"))
+    is_plain = is_plain and (factor is None or abs(factor * 255 - 1) < 1e-3)
+    require(is_plain, "load", f"images divided by 255 and normalised, in {where}", "another scale, or none")
 
 
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:

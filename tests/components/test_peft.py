@@ -149,6 +149,8 @@ def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
     ):
         write_peft(tmp_path, tangent(plain), {})
     lora = plain.with_lora(2, 1, KEY)
+    with pytest.raises(InputError, match="got the tangent alone, which no merged network gives"):
+        write_peft(tmp_path, tangent(lora, 1, "lora_b", output="tangent"), {})
     with pytest.raises(InputError, match="expected a dw of LoRA factors and the head; got block_1/attention/key/bias"):
         write_peft(tmp_path, tangent(lora, 1, "blocks"), tangent(lora, 1, "blocks").zeros())
 

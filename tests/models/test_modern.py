@@ -150,7 +150,10 @@ def test_the_preprocessor_config_says_how_images_are_resized(tmp_path, fields, c
     assert load(tmp_path).model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, crop, kind, resize)
 
 
-@pytest.mark.parametrize("fields", [{"size": "x"}, {"size": {"height": 0.5}}, {"size": 7, "crop_size": []}])
+SCALES = [{"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}, {"rescale_factor": "x"}]
+
+
+@pytest.mark.parametrize("fields", [{"size": "x"}, {"size": {"height": 0.5}}, {"size": 7, "crop_size": []}, *SCALES])
 def test_a_size_that_is_none_is_one_clear_line(tmp_path, fields):
     modern("siglip", tmp_path)
     beside = tmp_path / "preprocessor_config.json"
@@ -181,6 +184,14 @@ def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path,
     with pytest.raises(InputError, match=match) as error:
         load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["vit_pe_core_base_patch16_224", "vit_base_patch16_rope_reg1_gap_256", "eva02_base"])
+def test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says(tmp_path, name):
+    save_file(of_timm("siglip")[2], tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": name}))
+    with pytest.raises(InputError, match=f"without rotary positions, or DINOv3; got {name} by config.json"):
+        load(tmp_path)
 
 
 def test_a_rotary_model_s_weights_are_not_a_plain_model_s(tmp_path):
