@@ -252,7 +252,7 @@ MUTATIONS = [
     M(IDENTIFIERS, "<= TICK * 10**9", "<= 0", f"{INDEX}::test_a_file_of_this_moment_is_not_kept"),
     M(IDENTIFIERS, "                new[key] = identifier\n", "                pass\n",
       f"{INDEX}::test_an_image_is_read_for_its_identifier_once_until_its_file_changes"),
-    M(IDENTIFIERS, 'f"{state}\\0{name}"', 'f"{state}"', f"{INDEX}::test_zips_and_rows_are_known_by_their_file"),
+    M(IDENTIFIERS, 'f"{state}\\0{place}"', 'f"{state}"', f"{INDEX}::test_zips_and_rows_are_known_by_their_file"),
     M("tangent_jax/data/sources.py", "content_identifier(content) == identifiers[i], f", "True, f",
       f"{INDEX}::test_an_image_that_is_not_what_was_identified_is_not_decoded"),
     M("tangent_jax/data/sources.py", "held.pop(identifiers[i], None)", "held.get(identifiers[i])",
