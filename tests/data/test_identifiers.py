@@ -183,10 +183,11 @@ def identified(spec):
 def test_the_index_keeps_the_place_of_an_image_and_not_its_name(tmp_path, index):
     """Two columns of images have the same names; a row that goes renames those after it, in other files too."""
     features = {"front": IMAGE, "back": IMAGE, "label": FEATURES["label"]}
-    rows = {"front": [picture() for _ in range(8)], "back": [picture() for _ in range(8)], "label": [0, 1] * 4}
-    for number, part in enumerate((slice(0, 4), slice(4, 8))):
-        columns = {name: values[part] for name, values in rows.items()}
-        as_parquet(tmp_path / f"d/train-0000{number}-of-00002.parquet", columns, features)
+    rows = {"front": [picture() for _ in range(10)], "back": [picture() for _ in range(10)], "label": [0, 1] * 5}
+    files = {"train-00000-of-00002": slice(0, 4), "train-00001-of-00002": slice(4, 8), "test": slice(8, 10)}
+    for name, part in files.items():
+        columns = {column: values[part] for column, values in rows.items()}
+        as_parquet(tmp_path / f"d/{name}.parquet", columns, features)
     for _ in range(2):  # by reading, and from the index
         for column in ("front", "back"):
             wanted = sorted(map(sources.content_identifier, rows[column]))
@@ -197,9 +198,10 @@ def test_the_index_keeps_the_place_of_an_image_and_not_its_name(tmp_path, index)
 
 
 def test_two_images_of_a_sample_have_identifiers_of_their_own(tmp_path, index):
-    pictures = {(key, kind): picture() for key in range(20) for kind in ("rgb.png", "depth.png")}
-    members = [(f"{key}.{kind}", content) for (key, kind), content in pictures.items()]
-    as_tar(tmp_path / "train.tar", [*members, *((f"{key}.cls", b"%d" % (key % 2)) for key in range(20))])
+    pictures = {(key, kind): picture() for key in range(6) for kind in ("rgb.png", "depth.png")}
+    for split, keys in (("train", range(4)), ("test", range(4, 6))):
+        members = [(f"{key}.{kind}", content) for (key, kind), content in pictures.items() if key in keys]
+        as_tar(tmp_path / f"{split}.tar", [*members, *((f"{key}.cls", b"%d" % (key % 2)) for key in keys)])
     for kind in ("rgb.png", "depth.png"):
-        wanted = sorted(sources.content_identifier(pictures[key, kind]) for key in range(20))
+        wanted = sorted(sources.content_identifier(pictures[key, kind]) for key in range(6))
         assert identified(f"wds:{tmp_path}?image={kind}") == wanted
