@@ -28,7 +28,6 @@ from experiments.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
 from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.components.provenance import same_training
-from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 
@@ -81,17 +80,16 @@ class Tasks:
     @property
     def bodies(self) -> Mapping[str, Tree]:
         """The tangent weights of each task without its head; of these tasks, whatever else the store holds."""
-        return Mapped({name: name for name in self.tasks}, lambda name, _: tj.body(self.store[name]))
+        return {name: tj.body(self.store[name]) for name in self.tasks}
 
     @property
     def factors(self) -> Mapping[str, tj.Curvature]:
         """The factors of each task's body."""
-        return Mapped({name: name for name in self.tasks}, lambda name, _: body_factors(self.store.factors(name)))
+        return {name: body_factors(self.store.factors(name)) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
         """The accuracy of each task by one body, with its own head."""
-        heads = {name: {k: v for k, v in self.store[name].items() if k == "head"} for name in self.tasks}
-        return {name: task.accuracy({**body, **heads[name]}) for name, task in self.tasks.items()}
+        return {name: task.accuracy({**self.store[name], **body}) for name, task in self.tasks.items()}
 
     def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
         """The accuracy of each task over that of its single model."""

@@ -91,13 +91,11 @@ class Filling:
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
-        here = dataclasses.replace(self.anchor, recipe=self.recipe.named(name))
+        here, (predict, features) = dataclasses.replace(self.anchor, recipe=self.recipe.named(name)), self.own(name)
         if self.recipe.head == "named":
             classes = classes_in(self.features.take(self.shards[name]), self.anchor.classes)
-            head = trees.fingerprint(head_of(self.predict.w, self.anchor.classes, classes))
-            config = {**here.config, "classes": len(classes)}
-            here = dataclasses.replace(here, classes=classes, head=head, config=config)
-        return here.trained(self.own(name)[1], seconds)
+            here = of_own_classes(here, predict, classes)
+        return here.trained(features, seconds)
 
     def stale(self) -> list[str]:
         """The components in the store that came of other settings, data or weights, or lack their factors."""
@@ -210,6 +208,12 @@ def own_head(
     return restricted(predict, classes, own), relabelled(features, classes, own)
 
 
+def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:
+    """The provenance of a component of these classes, whose predictor this is."""
+    head, config = trees.fingerprint(predict.w["head"]), {**origin.config, "classes": len(classes)}
+    return dataclasses.replace(origin, classes=tuple(classes), head=head, config=config)
+
+
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
     """A component's factors, of the signals of all classes."""
     return curvature(predict, features, recipe.objective(), dw)
@@ -283,15 +287,14 @@ def retrain(
     known, got = len(dataset.classes) == origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
     require(origin.classes or known, "remove", f"the {origin.config.get('classes')} classes of {name}", got)
     left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
-    start = jax.tree.map(np.array, store[name])
+    start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.head == "named":
         classes = classes_in(left, origin.classes)
-        start = {**start, "head": head_of(start, origin.classes, classes)} if "head" in start else start
+        if start is not None and "head" in start:
+            start = {**start, "head": head_of(start, origin.classes, classes)}
         predict, left = own_head(predict, left, recipe, origin.classes)
-        head = make_provenance(predict, recipe, classes)
-        origin = dataclasses.replace(origin, classes=classes, head=head.head, config=head.config)
+        origin = of_own_classes(origin, predict, classes)
     if recipe.solver == "optimum" and origin.total_penalty:
-        start = start if warm else None
         new = solved_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):

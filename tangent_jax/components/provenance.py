@@ -17,7 +17,9 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
-SUMMED = ("method", "config", "preprocessing", "anchor", "subset", "classes", "head")
+BODY = ("method", "config", "preprocessing", "anchor", "subset")
+"""Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
+SUMMED = (*BODY, "classes", "head")
 """Fields in which components must agree to be summed; those of SAID where both say them, as version 0.2 did not."""
 SAID = ("preprocessing", "classes", "targets")
 TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
@@ -113,7 +115,7 @@ def check_one_body(function: str, here: Provenance, new: Provenance) -> None:
     Their heads may be of other classes, where both say which; a head of the same classes must be the same.
     """
     is_own = bool(here.classes and new.classes) and here.classes != new.classes
-    check_fields(function, here, new, SUMMED[:5] if is_own else SUMMED)
+    check_fields(function, here, new, BODY if is_own else SUMMED)
 
 
 def check_fields(function: str, here: Provenance, new: Provenance, fields: Sequence[str]) -> None:
@@ -121,7 +123,7 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
     for field in fields:
         first, second = getattr(here, field), getattr(new, field)
         if field == "config":
-            for name in sorted({*first, *second} - ({"classes"} if "head" not in fields else set())):
+            for name in sorted({*first, *second} - ({"classes"} if fields is BODY else set())):
                 same(function, f"config.{name}", first.get(name), second.get(name))
         elif field == "subset":
             differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"
