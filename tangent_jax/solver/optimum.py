@@ -218,7 +218,8 @@ class Solver:
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         if self.problem.exact is not self.problem.predict:
             forcing = max(forcing, INNER * norm)
-        tolerance, zeros = jnp.asarray(max(0.9 * self.target, forcing)), jax.tree.map(jnp.zeros_like, r)
+        rounding = float(jnp.finfo(self.problem.dtype).eps) * norm  # below, the recurrence divides 0 by 0
+        tolerance, zeros = jnp.asarray(max(0.9 * self.target, forcing, rounding)), jax.tree.map(jnp.zeros_like, r)
         return State(state.base, zeros, r, p, rz, tolerance, jnp.zeros(())), row
 
     def gradient(self, dw: Tree) -> tuple[Tree, float]:

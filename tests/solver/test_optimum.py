@@ -54,6 +54,13 @@ def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     assert solved.gradient_norm == solved.history[-1]["gradient_norm"]
 
 
+def test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does():
+    data, objective = Batches(np.float32(1e-3 * X), Y), make_objective("rsl", 1e-6)
+    solved = solve(linear, data, objective, start=START, certificate=None, passes=400)
+    assert solved.passes < 60
+    assert solved.gradient_norm <= 1e-5 * solved.history[0]["gradient_norm"]
+
+
 def test_example_weights_count_examples_and_leave_the_penalty_as_it_was(x64):
     predict, _, x, y, j, f = private_case("blocks", 1)
     data = Batches(x, y, batch_size=4)
