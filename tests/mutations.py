@@ -56,6 +56,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
 )
 MERGING = "tangent_jax/components/merge.py"
+EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
@@ -453,6 +454,14 @@ MUTATIONS = [
     M(KERNELS, "total = penalty * len(self.centers)", "total = penalty", f"{KERNEL}::test_the_solution_is_the_normal_equations_and_the_solvers"),
     M(KERNELS, "weighted = precision * problem.example_weights[:, None]", "weighted = precision", f"{KERNEL}::test_regression_has_a_kernel_and_a_posterior"),
     M("tangent_jax/solver/jacobian.py", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass", f"{KERNEL}::test_the_gram_matrix_is_that_of_the_jacobian[blocks-1-token]"),
+    M(EXPANSION, "inner = np.eye(self.own.shape[1]) - self.roots", "inner = np.eye(self.own.shape[1]) + self.roots", EXPANDED),
+    M(EXPANSION, "return self.outputs + np.einsum", "return self.outputs - np.einsum", EXPANDED),
+    M(EXPANSION, "cross - (self.bent @ known).T", "cross - 0.9 * (self.bent @ known).T", EXPANDED),
+    M(EXPANSION, "block = g.T @ g + damping * np.eye(g.shape[1])", "block = g.T @ g + np.eye(g.shape[1])", EXPANDED),
+    M(EXPANSION, "(s[:, :, 0] ** 2).sum(1)", "s[:, :, 0].sum(1) ** 2", EXPANDED),
+    M(EXPANSION, "phi[n:] @ np.linalg.solve(phi[:n].T @ phi[:n], phi[:n].T)", "phi[n:] @ phi[:n].T", EXPANDED),
+    M(SOLVE, "max(0.9 * self.target, forcing, rounding)", "max(0.9 * self.target, forcing)", f"{OPTIMUM}::test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does"),
+    M("experiments/attribution.py", "return effect.sum(1) - effect[:, left].sum(1)", "return effect[:, left].sum(1)", f"{SOLVED}::test_attribution_is_scored_against_models_without_half_of_the_images"),
     M("tangent_jax/solver/influence.py", 'return -np.einsum("mknc,nc->mkn"', 'return np.einsum("mknc,nc->mkn"', f"{KERNEL}::test_leaving_out_is_solving_again_without"),
     M(POSTERIOR, "self.scale * (whole - noise)", "self.scale * whole", f"{KERNEL}::test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves"),
     M(POSTERIOR, "squared / r.size", "squared / len(r)", f"{KERNEL}::test_tau_is_of_the_best_leave_one_out_likelihood"),

@@ -123,15 +123,13 @@ def rotated(part: Part, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarr
     return part.x[:, :, h] @ bases[0], part.s[:, :, :, h] @ bases[1]
 
 
-def scaled_gram(
-    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], scales: np.ndarray
-) -> np.ndarray:
+def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], scales: np.ndarray) -> np.ndarray:
     """sum_io A_io B_io / scales_io of gradients A, B = sum_t x_t (x) s_t, "ac bc"; each pair as `rotated` gives it."""
     (inputs, width), total = scales.shape, 0
     largest = max(s.shape[0] * s.shape[1] for _, s in (a, b)) * width
-    step = max(1, CHUNK // largest)
-    for start in range(0, inputs, step):
-        at = slice(start, start + step)
+    size = max(1, CHUNK // largest)
+    for start in range(0, inputs, size):
+        at = slice(start, start + size)
         left, right = (np.einsum("nti,ncto->ncio", x[:, :, at], s, optimize=True) for x, s in (a, b))
         left /= scales[at]
         total = total + left.reshape(-1, left.shape[2] * width) @ right.reshape(-1, left.shape[2] * width).T

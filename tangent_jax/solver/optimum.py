@@ -206,8 +206,7 @@ class Solver:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
         gradient, value = self.gradient(state.base)
         norm = float(norm_of(gradient))
-        do = "Look for inputs that are not finite"
-        require(np.isfinite(norm), "solve", "a finite gradient", norm, do)
+        require(np.isfinite(norm), "solve", "a finite gradient", norm, "Look for inputs that are not finite")
         row = self.row(norm, loss=value, exact=True)
         if self.is_done(row):
             return state, row

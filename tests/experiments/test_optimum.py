@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import assert_rel_close, normal, tree_normal
 from photos import photographs
 from run_binary import run
 
+from experiments.shared import networks
 from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.linearization import linearize
 from tangent_jax.models.features import Cache
 from tangent_jax.solver.optimum import solve
 from tangent_jax.train.objective import make_objective
@@ -100,6 +104,25 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
     assert page.count("data:image/jpeg;base64,") > 20
     assert "http" not in page
     assert {"lds.png", "penalties.png"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):
+    settings = ("--subsets=4", "--resolved=3", "--penalties=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
+    result = result_of("attribution", *places, *settings)
+    assert result["loo_max_error"] < 1e-4
+    assert {*result["scores"]} == {"exact", "Newton", "first order", "EK-FAC", "projection", "gradient product"}
+    assert {*result["scores"]["exact"]} == {"optimum", "adam", "non-linear"}
+    assert result["scores"]["exact"]["optimum"] == pytest.approx(1)
+    assert result["scores"]["Newton"]["optimum"] > 0.3
+    assert (tmp_path / "attribution.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", networks.WIDTHS)
+def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
+    given = networks.network(name, 6, 3, 0)
+    x, dw = normal(1, (2, 6, 6, 3)), tree_normal(2, trees.cast(given.w, jnp.float64))
+    w = trees.cast(given.w, jnp.float64)
+    assert_rel_close(given.model.dual(trees.pair(w, dw), x), linearize(given.model.apply, w)(dw, x))
 
 
 @pytest.mark.long

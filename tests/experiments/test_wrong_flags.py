@@ -42,6 +42,7 @@ CASES = [
     ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
     ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
     ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
+    ("attribution", ["--penalties=0.1,x"], "flags: expected --penalties as numbers"),
     ("remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
     ("finetune", ["--radius=0"], "projected: expected radius > 0"),
     ("finetune", ["--subset=lora", "--rank=97"], "LoRA: expected rank in 1..96, a whole number; got 97"),

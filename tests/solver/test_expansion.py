@@ -1,4 +1,4 @@
-"""The quadratic expansion at an optimum against dense algebra: what changes when examples leave, and estimates of it."""
+"""The quadratic expansion at an optimum against dense algebra: what changes when examples leave, and estimates."""
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +23,17 @@ class Dense:
     """The same by J "nc p" and H, on the first five of six examples, at some step for cross entropy."""
 
     def __init__(self, objective, kind="blocks", blocks=1, pool="token"):
-        self.predict, dw, self.x, y, j, f = private_case(kind, blocks, pool)
+        self.predict, _, self.x, y, j, f = private_case(kind, blocks, pool)
         self.y, self.j, self.total = y[:5], j[:5], 5 * 0.4
         if isinstance(objective.loss, CrossEntropy):
             step = np.random.default_rng(0).standard_normal(j.shape[-1]) * 0.01
         else:
             step = ridge(self.j, f[:5], self.y, total=self.total, alpha=2.0, kappa=3.0)
         self.f = f[:5] + self.j @ step
-        losses = lambda f: jnp.sum(objective.losses(f, self.y))
-        self.r = np.asarray(jax.grad(losses)(jnp.asarray(self.f)))
-        hessian = lambda f, y: jax.hessian(lambda f: objective.losses(f[None], y[None])[0])(f)
-        self.w = np.asarray(jax.vmap(hessian)(jnp.asarray(self.f), jnp.asarray(self.y)))
+        at, labels = jnp.asarray(self.f), jnp.asarray(self.y)
+        self.r = np.asarray(jax.grad(lambda f: jnp.sum(objective.losses(f, labels)))(at))
+        hessian = jax.hessian(lambda f, y: objective.losses(f[None], y[None])[0])
+        self.w = np.asarray(jax.vmap(hessian)(at, labels))
         bent = np.einsum("ncd,ndp->ncp", self.w, self.j)
         self.h = np.einsum("ncp,ncq->pq", self.j, bent) + self.total * np.eye(j.shape[-1])
         rows = jacobian_rows(self.predict, self.x)
@@ -82,10 +82,9 @@ def test_ek_facs_hessian_is_diagonal_in_the_eigenvectors_of_the_factors(x64, mon
             flowing = np.einsum("nctho,nck->nktho", part.s, roots)
             moments = np.einsum("nthi,nthj->hij", part.x, part.x), np.einsum("nktho,nkthp->hop", flowing, flowing)
             bases = tuple(np.linalg.eigh(a)[1] for a in moments)
-        turn = lambda g, bases=bases: np.einsum("nchio,hij,hop->nchjp", g, *bases)
-        scales = (turn(rotated) ** 2).sum((0, 1)) + dense.total
-        pulled = np.einsum("nchio,nc->nhio", turn(each), dense.r)
-        total = total + np.einsum("chio,nhio->cn", turn(other)[0] / scales, pulled)
+        rotated, each, other = (np.einsum("nchio,hij,hop->nchjp", g, *bases) for g in (rotated, each, other))
+        scales = (rotated**2).sum((0, 1)) + dense.total
+        total = total + np.einsum("chio,nhio->cn", other[0] / scales, np.einsum("nchio,nc->nhio", each, dense.r))
     close(effects, total)
 
 
