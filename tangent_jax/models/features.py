@@ -42,9 +42,9 @@ class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
     Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
-    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `owners`: whose each example is,
-    where that is known (`dataclasses.replace(features, owners=names)`); `device`: the one copy on the device that all
-    batches of these features share.
+    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `owners`: whose each example
+    is, where that is known (`dataclasses.replace(features, owners=names)`); `device`: the one copy on the device that
+    all batches of these features share.
     """
 
     inputs: Any

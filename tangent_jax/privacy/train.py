@@ -5,10 +5,9 @@
     dw = dw + optimiser((G + penalty dw) / C)
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
-of each example, or of each owner, as the mechanism's unit says; released may be every dw on the way. The number n of
-units is taken as public; g_b is the gradient of a unit, an owner's the sum of its examples'. S is divided by the constant
-q n, never by the size of a sample. The gradient reaches the optimiser in units of C, so that learning rate and clip norm
-are chosen apart.
+of each unit, an example or an owner; g_b is its gradient, an owner's the sum of all examples'. Released may be every dw
+on the way. The number of units n is taken as public: S is divided by the constant q n, never by a sample's size. The
+gradient reaches the optimiser in units of C, so that learning rate and clip norm are chosen apart.
 """
 
 import dataclasses

@@ -1,13 +1,13 @@
 """Micro-batches of the units that a mechanism protects: single examples, or owners, each whole in one micro-batch.
 
-An owner's examples stand side by side, padded by one of its own to the next power of two: so owners of 1 to 100 examples
-make 8 shapes at most, and rows at most double. A micro-batch has no more rows than the batch size; an owner never
-has more.
+An owner's examples stand side by side, padded by its own to a power of two: so owners of 1 to 100 examples make 8
+shapes at most, and rows at most double. No micro-batch has more rows than the batch size, which bounds its memory; an
+owner with more examples is refused, for it would have to be divided.
 """
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tangent_jax.train.batches import Batches, as_batches
 MICRO_BATCH = 64  # rows, unless an owner has more
 
 
-def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, Sequence[np.ndarray]]:
+def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     """(the data in micro-batches, the rows of each unit of protection: of each owner, or each row by itself).
 
     Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
@@ -36,7 +36,7 @@ def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, S
     units = np.split(batches.rows[order], np.cumsum(np.bincount(owner_of))[:-1])
     largest = max(range(len(units)), key=lambda i: len(units[i]))
     count, size = len(units[largest]), batches.batch_size
-    got, do = f"{count} of {names[largest]!r}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
+    got, do = f"{count} of {names[largest]}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
     require(count <= size, function, f"owners of at most {size} examples, a micro-batch", got, do)
     return batches, units
 
@@ -50,7 +50,7 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
 
 
 def micro_batches(
-    batches: Batches, mechanism: Mechanism, units: Sequence[np.ndarray], chosen: np.ndarray
+    batches: Batches, mechanism: Mechanism, units: Any, chosen: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (order, present) of the chosen units: "k b" and "k b" of examples; of owners "k b" and "k o e", by shape.
 
