@@ -123,7 +123,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
         origin = store.provenance(name)
         row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
         row["classes"] = origin.config.get("classes")
-        row |= {"epsilon": epsilon_of(origin.privacy)}
+        row |= {"epsilon": epsilon_of(origin.privacy), "unit": origin.privacy and origin.privacy.mechanism.unit}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
         table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
     tabulate(table)
@@ -153,7 +153,7 @@ def compose(store: tj.Store) -> dict[str, Any]:
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
     if cost is not None:
-        stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}"
+        stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
     return {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}

@@ -89,8 +89,8 @@ def privately(folder):
     run = run_openly(linear, WIDE, batches(size=8), long, square)
     yield "noise", np.concatenate([host(z) for z in recovered_noise(linear, run, batches(size=8), long, square)])
     poisson = tj.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
-    samples = [private.sample(batches(size=8), poisson, None, step) for step in range(3)]
-    yield "coins", np.concatenate([order[:1].ravel() for order, _ in samples])
+    samples = [private.sample(len(batches(size=8)), poisson, None, step) for step in range(3)]
+    yield "coins", np.concatenate(samples).astype(float)
     settings = {"mechanism": mechanism, "start": START, "folder": folder / "private"}
     fitted = tj.fit_private(linear, batches(size=8), **settings)
     yield "paid", np.array([fitted.spent.steps_paid])

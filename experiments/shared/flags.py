@@ -125,7 +125,7 @@ TABLE: dict[str, partial] = {
         ["uniform", "hash", "class", "owner", "dirichlet"],
         default="uniform",
     ),
-    "owners": flag("string", "CSV of file,owner for --sharding=owner: a shard for each owner.", default=None),
+    "owners": flag("string", "CSV of file,owner, for --sharding=owner and --unit=owner.", default=None),
     "concentration": flag("float", "Of --sharding=dirichlet: small is uneven.", low=0.0, default=0.5),
     "stores": flag("string", "Folder of the stores that keep the trained components.", default="out/stores"),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),

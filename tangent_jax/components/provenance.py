@@ -79,6 +79,17 @@ class Provenance:
         """The content identifiers of the examples it saw."""
         return {identifier for identifier, _ in self.examples}
 
+    def protected(self) -> set[str]:
+        """The names of the units that its account protects: owners where these are the unit, else identifiers.
+
+        Raises: InputError where the unit is an owner, and an example's is not known.
+        """
+        if self.privacy is None or self.privacy.mechanism.unit == "example":
+            return self.identifiers
+        unknown = [name for _, name in self.examples if name not in self.owners]
+        require(not unknown, "Provenance", "the owner of every example of an owners' account", f"none of {unknown[:1]}")
+        return {self.owners[name] for _, name in self.examples}
+
     def to_json(self) -> str:
         """The JSON text that `from_json` reads."""
         return json.dumps(dataclasses.asdict(self))

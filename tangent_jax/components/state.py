@@ -23,7 +23,7 @@ class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
     `forgotten`: hashed identifiers of removed examples; `released`: of components that were composed or exported and
-    then removed, what they spent (None: no account) and the hashed examples they saw; `exports`: names and path.
+    then removed, what they spent (None: no account) and the hashed units they saw; `exports`: names and path.
     """
 
     components: dict[str, dict] = dataclasses.field(default_factory=dict)

@@ -71,7 +71,7 @@ class Store(Disk, Mapping[str, Tree]):
         Components that were composed or exported here and then removed still count: what left cannot be called back.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(hidden(origin.identifiers))) for origin in origins] + self.state.released
+        parts = [(origin.privacy, frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released
         accounts = [(spent, examples) for spent, examples in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
@@ -87,6 +87,7 @@ class Store(Disk, Mapping[str, Tree]):
         with self.using(change=True):
             require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
+            self.check_unit(provenance)
             check_component(dw, provenance)
             first = min(self, default=None)
             if first is not None:
@@ -118,6 +119,16 @@ class Store(Disk, Mapping[str, Tree]):
             own = other.factors(name) if other.has_factors(name) else None
             self.add(name, other[name], other.provenance(name), own)
         return missing
+
+    def check_unit(self, provenance: Provenance) -> None:
+        """Raises InputError for an account of another unit than one that is here: no cost of both could be stated."""
+        if provenance.privacy is None:
+            return
+        here = [self.provenance(name).privacy for name in self] + [spent for spent, _ in self.state.released]
+        units, unit = {spent.mechanism.unit for spent in here if spent}, provenance.privacy.mechanism.unit
+        do = "Keep components that protect another unit in a store of their own"
+        require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
+        provenance.protected()  # each owner is known
 
     def check_fits(self, provenance: Provenance) -> None:
         """Raises InputError for a component of another body, or of another head for classes that are here already."""
@@ -201,7 +212,7 @@ class Store(Disk, Mapping[str, Tree]):
         for was in shown:
             if was.privacy is not None:
                 account = dataclasses.asdict(was.privacy)
-                lines.append({"privacy": account, "examples": sorted(hidden(was.identifiers))})
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected()))})
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself

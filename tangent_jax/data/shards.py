@@ -47,10 +47,19 @@ def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.nda
 
     Raises: InputError for an example without an owner, or a file with two.
     """
+    whose = every_owner(names, table)
+    return {owner: np.flatnonzero([o == owner for o in whose]) for owner in sorted({*whose})}
+
+
+def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[str]:
+    """The owner of each example, as `table` says, a CSV that `read_owners` reads.
+
+    Raises: InputError for an example without an owner or with two.
+    """
     whose = owners_of(names, read_owners(table))
     for name, owner in zip(names, whose, strict=True):
-        require(owner is not None, "by_owner", f"an owner of every example in {table}", f"none of {name}")
-    return {owner: np.flatnonzero([o == owner for o in whose]) for owner in sorted({*map(str, whose)})}
+        require(owner is not None, "every_owner", f"an owner of every example in {table}", f"none of {name}")
+    return [*map(str, whose)]
 
 
 def read_owners(table: str | os.PathLike) -> dict[str, str]:
@@ -70,11 +79,16 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[str | Non
     """The owner of each example, None where none is said.
 
     A file is named as the data set names it, or by its last part where that is unambiguous.
+    Raises: InputError for an example that has two.
     """
     last = [Path(name).name for name in names]
     alone = {name for name, times in Counter(last).items() if times == 1}
-    pairs = zip(names, last, strict=True)
-    return [owners.get(name, owners.get(end) if end in alone else None) for name, end in pairs]
+    whose = []
+    for name, end in zip(names, last, strict=True):
+        said = {owners[spelling] for spelling in {name, *({end} & alone)} & owners.keys()}
+        require(len(said) <= 1, "owners_of", f"one owner of {name}", " and ".join(sorted(said)))
+        whose.append(next(iter(said), None))
+    return whose
 
 
 def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:

@@ -42,8 +42,9 @@ class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
     Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
-    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `device`: the one copy on the
-    device that all batches of these features share.
+    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `owners`: whose each example
+    is, where that is known (`dataclasses.replace(features, owners=names)`); `device`: the one copy on the device that
+    all batches of these features share.
     """
 
     inputs: Any
@@ -51,6 +52,7 @@ class Features:
     examples: tuple[tuple[str, str], ...]
     skipped: int = 0
     folder: str | None = None
+    owners: tuple[Any, ...] | None = None
     device: OnDevice = dataclasses.field(default_factory=OnDevice, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -61,11 +63,14 @@ class Features:
         """The examples at `rows`, "k", in that order; the inputs are not copied."""
         rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # a mask too
         examples = tuple(self.examples[i] for i in rows)
-        return dataclasses.replace(self, inputs=Rows(self.inputs, rows), targets=self.targets[rows], examples=examples)
+        owners = self.owners and tuple(self.owners[i] for i in rows)
+        taken = {"inputs": Rows(self.inputs, rows), "targets": self.targets[rows]}
+        return dataclasses.replace(self, **taken, examples=examples, owners=owners)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
         """The examples, or those at `rows`, "k", for `fit` (which needs the key) or `fit_private`."""
-        return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, device=self.device)
+        shared: Any = {"device": self.device, "owners": self.owners}
+        return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
     def hold_out(self) -> tuple["Features", "Features"]:
         """Returns (train, held out): every fifth example of each class, the same ones every time; of other targets

@@ -6,6 +6,8 @@
 S moves by at most C when one example is added to the data or taken out: that is its sensitivity (add-or-remove-one
 neighbouring; half of what replacing one can do). Source: Abadi et al. 2016. Here by vmapped per-example gradients, for
 any function and loss: the reference. `norms.py` gives the same sum for the tangent model without forming any g_b.
+Where the unit of protection is an owner, g_b is the sum of the gradients of all of one owner's examples, clipped as one
+(McMahan et al. 2018): then S moves by at most C when an owner comes or goes with all examples.
 """
 
 import dataclasses
@@ -29,8 +31,8 @@ from tangent_jax.train.targets import as_targets, output_shape
 class ClippedSum:
     """A clipped sum that knows its own sensitivity.
 
-    `value`: the tree S; `sensitivity`: the most, in L2, that S moves when one example comes or goes; `norms`: |g_b|
-    before clipping, "b" (0 where padded or not finite), which is not private; `non_finite`: how many examples had a
+    `value`: the tree S; `sensitivity`: the most, in L2, that S moves when one unit comes or goes; `norms`: |g_b|
+    before clipping, "b" (0 where padded or not finite), which is not private; `non_finite`: how many units had a
     gradient that is not finite, and contributed zero.
     """
 
@@ -40,9 +42,10 @@ class ClippedSum:
     sensitivity: float | Array
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """The sum over two micro-batches of different examples: each is in one of them, so the sensitivity stays."""
-        first, second = float(self.sensitivity), float(other.sensitivity)
-        require(first == second, "ClippedSum", f"clip norm {first}", second)
+        """The sum over two micro-batches of different units: each is in one of them, so the sensitivity stays."""
+        if not isinstance(self.sensitivity, Tracer):
+            first, second = float(self.sensitivity), float(other.sensitivity)
+            require(first == second, "ClippedSum", f"clip norm {first}", second)
         value = jax.tree.map(jnp.add, self.value, other.value)
         norms = jnp.concatenate([self.norms, other.norms])
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)
@@ -64,6 +67,11 @@ def clip_scales(
     return scales * finite * present, norms, jnp.sum(~finite & (present > 0))
 
 
+def of_units(present: Array) -> Array:
+    """1 for each unit of which an example is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
+    return present if present.ndim == 1 else present.max(1)
+
+
 def clipped_sum(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,
@@ -75,14 +83,16 @@ def clipped_sum(
     clip_norm: float | Array,
     chunk: int = 8,
 ) -> ClippedSum:
-    """The clipped sum by per-example gradients, `chunk` of them held at a time.
+    """The clipped sum by per-example gradients, `chunk` examples at a time, or by owners' gradients.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", called with one example at a time; y: targets "b ...";
-                present: 1, or 0 where padded, "b"; loss: (outputs, targets) -> "b", called likewise; clip_norm: C > 0,
-                L2 over the whole tree.
+                present: 1, or 0 where padded, "b" for examples; "o e" for owners, of each of which e examples follow
+                each other in x and y, and padding repeats one of its own; loss: (outputs, targets) -> "b", called as
+                predict; clip_norm: C > 0, L2 over the whole tree.
     Returns:    ClippedSum.
-    Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, up to rounding.
-    Edge cases: a gradient that is not finite counts as zero; padding contributes nothing; no example gives zero.
+    Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
+    Edge cases: a gradient that is not finite counts as zero, an owner's as a whole; padding contributes nothing; no
+                example gives zero.
     Raises:     InputError for clip_norm <= 0.
     """
     check_clip_norm("clipped_sum", clip_norm)
@@ -91,20 +101,26 @@ def clipped_sum(
         shape = output_shape("clipped_sum", predict, dw, jnp.asarray(x))
         check_targets("clipped_sum", as_targets("clipped_sum", y), shape, objective)
     x, y, present = map(jnp.asarray, (x, y, present))
-    padding = -len(y) % min(chunk, len(y))
+    units, each = len(present), len(y) // len(present)
+    x, y, present = (a.reshape(units, each, *a.shape[n:]) for a, n in ((x, 1), (y, 1), (present, present.ndim)))
+    at_once = min(max(1, chunk // each), units)
 
     def chunks(a: Array) -> Array:
-        a = jnp.concatenate([a, jnp.zeros((padding, *a.shape[1:]), a.dtype)])
-        return a.reshape(-1, min(chunk, len(y)), *a.shape[1:])
+        a = jnp.concatenate([a, jnp.zeros((-units % at_once, *a.shape[1:]), a.dtype)])
+        return a.reshape(-1, at_once, *a.shape[1:])
 
-    def gradient_of_one(x: Array, y: Array) -> Tree:
-        return jax.grad(lambda dw: objective.losses(predict(dw, x[None]), y[None])[0])(dw)
+    def gradient_of_one(x: Array, y: Array, here: Array) -> Tree:
+        def of_unit(dw: Tree) -> Array:
+            losses = jax.vmap(lambda x, y: objective.losses(predict(dw, x[None]), y[None])[0])(x, y)
+            return jnp.sum(losses * here.astype(losses.dtype))
+
+        return jax.grad(of_unit)(dw)
 
     def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
         x, y, here = batch
-        gradients = jax.vmap(gradient_of_one)(x, y)
+        gradients = jax.vmap(gradient_of_one)(x, y, here)
         squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
-        scales, norms, bad = clip_scales(jnp.asarray(squared), here, clip_norm)
+        scales, norms, bad = clip_scales(jnp.asarray(squared), of_units(here), clip_norm)
 
         def summed(g: Array) -> Array:
             finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
@@ -114,4 +130,4 @@ def clipped_sum(
 
     zeros = jax.tree.map(jnp.zeros_like, dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
-    return ClippedSum(value, norms.reshape(-1)[: len(y)], bad.sum(), clip_norm)
+    return ClippedSum(value, norms.reshape(-1)[:units], bad.sum(), clip_norm)

@@ -4,18 +4,21 @@ For searches on public or held-out data and for tables: noise comes of seeds, so
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, progress_bar, require, trees
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
-from tangent_jax.train.batches import Chunk, as_batches
+from tangent_jax.privacy.units import as_units, micro_batches
+from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
 from tangent_jax.train.objective import Objective
@@ -33,46 +36,50 @@ def fit_private_many(
     seeds: Sequence[int],
     start: Tree | None = None,
 ) -> list[Tree]:
-    """Trains one dw per mechanism, on all examples at every step.
+    """Trains one dw per mechanism, on all examples at every step; all protect one unit.
 
     Args:       predicts, mechanisms, optimizers, seeds: one per model, alike but for their numbers; what is one array
                 in all predictors is shared; data: Features or Batches, held on the device; others: as `fit_private`.
     Returns:    one dw per model, on the host.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
-    Raises:     InputError for lists of unequal length, Poisson samples, differing steps, or inputs not resident.
+    Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or inputs not
+                resident.
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     require(len(counts) == 1 and len(seeds), "fit_private_many", "one entry per model in every list", sorted(counts))
     steps = {mechanism.steps for mechanism in mechanisms}
     whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
     require(len(steps) == 1 and whole, "fit_private_many", "full-batch runs of one number of steps", sorted(steps))
-    objective, batches = objective or default_objective(), as_batches("fit_private_many", data, 64)
+    protected = sorted({mechanism.unit for mechanism in mechanisms})
+    require(len(protected) == 1, "fit_private_many", "mechanisms of one unit", protected)
+    objective, (batches, units) = objective or default_objective(), as_units("fit_private_many", data, mechanisms[0])
     dw = started("fit_private_many", predicts[0], start)
     optimizers = [as_data("fit_private_many", optimizer) for optimizer in optimizers]
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)
     states = repeated(State(dw, optimizers[0].init(dw)), len(runs))
     leaves, states = placement.placed((leaves, states))
-    chunk = Chunk(*batches.resident(), *batches.in_order()).placed()
+    parts = micro_batches(batches, mechanisms[0], units, np.ones(len(units), bool))
+    chunks = [Chunk(*batches.resident(), *part).placed() for part in parts]
     step_many = partial(_step_many, axes=axes, structure=structure)
     with progress_bar(mechanisms[0].steps, "step") as bar:
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([noise_key(seed, step) for seed in seeds])
-            states = jax.block_until_ready(step_many(leaves, states, keys, chunk, len(batches), objective))
+            states = jax.block_until_ready(step_many(leaves, states, keys, chunks, len(units), objective))
             bar.update()
     return [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"), donate_argnames="states")
 def _step_many(
-    leaves: list[Array], states: State, keys: Array, chunk: Any, count: Any, objective: Objective, *,
+    leaves: list[Array], states: State, keys: Array, chunks: list[Chunk], count: Any, objective: Objective, *,
     axes: tuple[int | None, ...], structure: Any,
 ) -> State:  # fmt: skip
     """One private step of every model."""
 
     def step(leaves: list[Array], state: State, key: Array) -> State:
         predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
-        total = clip_all(predict, state.dw, chunk, len(chunk.present), objective, mechanism)
-        return private_step(state, total, count, key, objective, mechanism, optimizer)[0]
+        parts = [clip_all(predict, state.dw, c, len(c.present), objective, mechanism) for c in chunks]
+        return private_step(state, reduce(add, parts), count, key, objective, mechanism, optimizer)[0]
 
     return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

@@ -1,6 +1,7 @@
 """The values of a private step that a log may hold: those computed of private values and of the mechanism alone.
 
-Losses, norms before clipping and the size of a Poisson sample (so its time, too) are not among them.
+Losses, norms before clipping and the size of a Poisson sample (so its time, too) are not among them; where an owner's
+presence is protected, neither is the number of examples.
 """
 
 from typing import Any
@@ -21,4 +22,4 @@ def log_private_step(log: Log, spent: Spent, norms: Array, examples: int) -> Non
     is_full = mechanism.sampling_rate == 1
     if log.writers and (is_full or spent.steps_paid % max(1, mechanism.steps // PARTS) == 0):
         row["epsilon"] = spent.compute_epsilon()
-    log.add([row], examples if is_full else None)
+    log.add([row], examples if is_full and mechanism.unit == "example" else None)

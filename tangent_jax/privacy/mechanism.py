@@ -1,8 +1,9 @@
-"""A mechanism: how much each step reveals of one example, as one value for training, ledger, accounting and audits.
+"""A mechanism: how much each step reveals of one unit, as one value for training, ledger, accounting and audits.
 
     G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
 
-C is the clip norm, sigma the noise multiplier, B the expected number of examples in a sample, which is public.
+C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample, which is public. A unit is
+an example, or an owner: all examples of one contributor. An account of one unit says nothing of the other.
 """
 
 import dataclasses
@@ -17,22 +18,24 @@ from tangent_jax.core import finite_number, require, whole_number
 from tangent_jax.core.records import typed
 from tangent_jax.privacy.accounting import check, composed_epsilon, epsilon_of, noise_multiplier_of
 
-NEIGHBOURING = "add-or-remove-one"
+NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
+"""How neighbouring data sets differ, by the unit of protection."""
 CLIP_NORMS = (1e-12, 1e12)
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
-    meta_fields=["steps", "delta", "sampling_rate"],
+    meta_fields=["steps", "delta", "sampling_rate", "unit"],
 )
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
     """Gaussian steps on clipped sums; clip norm and noise multiplier are data to jit.
 
-    `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one example;
+    `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one unit;
     `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
-    all examples at every step, less is the rate q of Poisson samples.
+    all units at every step, less is the rate q of Poisson samples of them; `unit`: whose presence is protected, that of
+    one "example" or of one "owner" with all examples.
     """
 
     clip_norm: float | Array
@@ -40,8 +43,10 @@ class Mechanism:
     steps: int
     delta: float
     sampling_rate: float = 1.0
+    unit: str = "example"
 
     def __post_init__(self) -> None:
+        require(self.unit in NEIGHBOURING, "Mechanism", f"unit in {', '.join(NEIGHBOURING)}", self.unit)
         if not isinstance(self.noise_multiplier, (int, float)) or not isinstance(self.clip_norm, (int, float)):
             return  # traced, or a placeholder of JAX's
         check_clip_norm("Mechanism", self.clip_norm)
@@ -58,18 +63,24 @@ class Mechanism:
 
 
 def make_mechanism(
-    epsilon: float, delta: float, steps: int = 50, clip_norm: float = 1.0, sampling_rate: float = 1.0
+    epsilon: float,
+    delta: float,
+    steps: int = 50,
+    clip_norm: float = 1.0,
+    sampling_rate: float = 1.0,
+    unit: str = "example",
 ) -> Mechanism:
     """The mechanism whose `steps` spend at most (epsilon, delta): its noise multiplier is calibrated.
 
-    50 steps on the whole data are the paper's private runs; delta and clip norm are not given there.
+    50 steps on the whole data are the paper's private runs; delta and clip norm are not given there. The noise
+    multiplier is the same for every unit.
 
     >>> round(make_mechanism(3.0, 1e-5).noise_multiplier, 3)
     9.833
     """
     check_clip_norm("make_mechanism", clip_norm)
     sigma = noise_multiplier_of(epsilon, delta, steps, sampling_rate=sampling_rate)
-    return Mechanism(clip_norm, sigma, steps, delta, sampling_rate)
+    return Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit)
 
 
 def check_clip_norm(function: str, clip_norm: float | Array) -> None:
@@ -125,32 +136,35 @@ def from_version_0_2(fields: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyCost:
-    """The most that accounts cost one example: (epsilon, delta) for these neighbours; private if all of them are."""
+    """The most that accounts cost one unit: (epsilon, delta) for these neighbours; private if all of them are."""
 
     epsilon: float
     delta: float
     private: bool
-    neighbouring: str = NEIGHBOURING
+    neighbouring: str = NEIGHBOURING["example"]
 
 
 def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost:
-    """The cost of several accounts, each with the identifiers of the examples that its component saw.
+    """The cost of several accounts, each with the names of the units that its component saw.
 
-    Those that share no example compose in parallel, those that share one in sequence (McSherry 2009): an example pays
-    for the components that saw it, by privacy loss distributions; the whole costs what its dearest example pays.
-    Delta is the largest of the parts'.
+    Units are content identifiers of examples, or owners. Components that share no unit compose in parallel, those that
+    share one in sequence (McSherry 2009): a unit pays for the components that saw it, by privacy loss distributions;
+    the whole costs what its dearest unit pays. Delta is the largest of the parts'.
 
-    Guarantees: holds where an example's component does not depend on the other examples: sharding by content hash, by
-                owner, by class; not by a shuffle.
-    Raises:     InputError for no parts.
+    Guarantees: holds where a unit's component does not depend on the other units: sharding by owner; for examples also
+                by content hash, by class; not by a shuffle.
+    Raises:     InputError for no parts, or accounts of different units: neither bounds the other's. An image more or
+                less is another owner's data, not an owner more or less; and an owner has many images.
     """
     require(parts, "spent_together", "at least one component", "none")
     accounts = [spent for spent, _ in parts]
+    units = sorted({spent.mechanism.unit for spent in accounts})
+    require(len(units) == 1, "spent_together", "accounts of one unit", " and ".join(units), "State each by itself")
     delta = max(spent.mechanism.delta for spent in accounts)
     seen: dict[str, list[int]] = {}
-    for i, (_, examples) in enumerate(parts):
-        for example in examples:
-            seen.setdefault(example, []).append(i)
+    for i, (_, names) in enumerate(parts):
+        for name in names:
+            seen.setdefault(name, []).append(i)
     epsilons = [0.0]
     for together in {tuple(components) for components in seen.values()} or {tuple(range(len(parts)))}:
         paid = [accounts[i] for i in together]
@@ -159,4 +173,4 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
         else:
             steps = [(float(s.mechanism.noise_multiplier), s.mechanism.sampling_rate, s.steps_paid) for s in paid]
             epsilons.append(composed_epsilon(steps, delta))
-    return PrivacyCost(max(epsilons), delta, all(spent.private for spent in accounts))
+    return PrivacyCost(max(epsilons), delta, all(spent.private for spent in accounts), NEIGHBOURING[units[0]])

@@ -8,6 +8,7 @@ The tangent is linear in every leaf, so an example's gradient of a kernel is its
 over the tokens t of example b, head by head where the kernel has heads: with one token a product of two norms, with
 several of two Gram matrices (Goodfellow 2015; Li et al. 2022, "ghost clipping"). The signals s come of one backward
 pass that forms no gradient; the clipped sum is then outer products of inputs and reweighted signals: about one step.
+Where owners are clipped, the examples of one are so many more tokens: its gradient is the sum over all of them.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from jax import Array
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Use, layout, letters, probe_uses, vector
-from tangent_jax.privacy.clipping import ClippedSum, clip_scales
+from tangent_jax.privacy.clipping import ClippedSum, clip_scales, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import product, widened
 from tangent_jax.train.losses import Loss
@@ -45,34 +46,37 @@ def clipped_sum_closed_form(
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
     outputs, uses, back = probe_uses(predict, dw, x, at_zero)
-    losses = Objective(loss).losses
-    signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present))(outputs))
+    losses, units = Objective(loss).losses, len(present)
+    signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(outputs))
     with jax.default_matmul_precision("highest"):  # a GPU's own for f32 is TF32, whose rounding no bound here holds
-        squared, rounding = squared_norms(dw, uses, signals, len(y))
-        scales, norms, bad = clip_scales(squared, present, clip_norm, rounding)
-        value = scaled_sum(dw, uses, signals, scales)
+        squared, rounding = squared_norms(dw, uses, signals, units)
+        scales, norms, bad = clip_scales(squared, of_units(present), clip_norm, rounding)
+        value = scaled_sum(dw, uses, signals, jnp.repeat(scales, len(y) // units))
     return ClippedSum(value, norms, bad, clip_norm)
 
 
-def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], batch: int) -> tuple[Array, Array]:
-    """(|g_b|^2 over the whole tree, the most by which rounding may have lowered it), "b" each."""
-    total = jnp.zeros(batch, jnp.result_type(*signals, jnp.float32))
+def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], units: int) -> tuple[Array, Array]:
+    """(|g_o|^2 over the whole tree, the most by which rounding may have lowered it), "o" each, of the batch's units o.
+
+    Each unit has equally many examples of the batch "b", which follow each other.
+    """
+    total = jnp.zeros(units, jnp.result_type(*signals, jnp.float32))
     rounding = jnp.zeros_like(total)
     for path, leaf in trees.leaves(dw).items():
         of_leaf = [(use, s) for use, s in zip(uses, signals, strict=True) if use.path == path]
         kernels = [(use, s) for use, s in of_leaf if use.spec is not None]
         assert not kernels or len(of_leaf) == 1, path  # a kernel enters once
         if kernels:
-            squared, own = kernel_norm(*of_leaf[0])
+            squared, own = kernel_norm(*of_leaf[0], units)
             total, rounding = total + squared, rounding + own
         elif of_leaf:
-            direct = sum(vector(use, s, leaf.ndim) for use, s in of_leaf)
+            direct = sum(vector(use, s, leaf.ndim).reshape(units, -1, *leaf.shape).sum(1) for use, s in of_leaf)
             total += jnp.sum(jnp.square(jnp.asarray(direct)), range(1, leaf.ndim + 1))
     return total, rounding
 
 
-def kernel_norm(use: Use, s: Array) -> tuple[Array, Array]:
-    """(|sum_t x_t (x) s_t|^2 of each example, the most by which rounding may have lowered it), "b" each.
+def kernel_norm(use: Use, s: Array, units: int) -> tuple[Array, Array]:
+    """(|sum_t x_t (x) s_t|^2 of each unit, the most by which rounding may have lowered it), "o" each.
 
     From Gram matrices over the tokens t, or where the kernel is smaller than those, as a convolution's at many pixels,
     from the sum itself (Bu et al. 2022, "mixed ghost clipping"). The sum over Gram matrices cancels where the tokens'
@@ -80,6 +84,7 @@ def kernel_norm(use: Use, s: Array) -> tuple[Array, Array]:
     """
     axes, x = layout(use), jnp.asarray(use.x)
     rows, flowing = axes.rows(x), axes.signals(s)
+    rows, flowing = (a.reshape(units, -1, *a.shape[2:]) for a in (rows, flowing))  # an owner's tokens, of all examples
     inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
     lengths = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
     largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1)  # (sum_t |x_t| |s_t|)^2, over the heads

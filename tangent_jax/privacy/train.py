@@ -5,8 +5,9 @@
     dw = dw + optimiser((G + penalty dw) / C)
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
-of each example; released may be every dw on the way. The number of examples n is taken as public. The gradient reaches
-the optimiser in units of C, so that learning rate and clip norm are chosen apart.
+of each unit, an example or an owner; g_b is its gradient, an owner's the sum of all examples'. Released may be every dw
+on the way. The number of units n is taken as public: S is divided by the constant q n, never by a sample's size. The
+gradient reaches the optimiser in units of C, so that learning rate and clip norm are chosen apart.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -32,7 +34,8 @@ from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.privacy.units import as_units, micro_batches, sample
+from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
 from tangent_jax.train.log import norms_of, open_log
@@ -83,7 +86,8 @@ def clip_all(
         return part(0)
     shape = jax.eval_shape(part, 0)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-    zero = dataclasses.replace(zero, norms=jnp.zeros(present.shape, shape.norms.dtype), sensitivity=mechanism.clip_norm)
+    norms = jnp.zeros((len(present), *shape.norms.shape), shape.norms.dtype)
+    zero = dataclasses.replace(zero, norms=norms, sensitivity=mechanism.clip_norm)
     total = jax.lax.fori_loop(0, count, add, zero)
     return dataclasses.replace(total, norms=total.norms.ravel())
 
@@ -120,7 +124,7 @@ class PrivatelyFitted(NamedTuple):
     """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
 
     `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
-    `non_finite`: examples, summed over the steps, whose gradient was not finite. It alone is not private: no other
+    `non_finite`: units, summed over the steps, whose gradient was not finite. It alone is not private: no other
     number here depends on a training example but through dw.
     `run`: the identity of all that decided it, where a folder was given.
     """
@@ -149,25 +153,27 @@ def fit_private(
     """Trains dw under differential privacy: the mechanism's steps.
 
     Args:       predict, start, on_step: as in `fit`; data: Features or Batches, whose batch size is that of
-                micro-batches, in memory only; objective: None: cross entropy without penalty;
-                mechanism: of `make_mechanism`; optimizer: None: `momentum()`; seed: None draws noise and samples from
-                the operating system's entropy; a number repeats them, and then nothing is private;
+                micro-batches, in memory only, with `owners` where these are the mechanism's unit; objective: None:
+                cross entropy without penalty; mechanism: of `make_mechanism`; optimizer: None: `momentum()`; seed:
+                None draws noise and samples from the operating system's entropy; a number repeats them, and then
+                nothing is private;
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                example, given secret noise; a run never takes a step that `spent` does not count, killed or not. Losses
+                unit, given secret noise; a run never takes a step that `spent` does not count, killed or not. Losses
                 and a function's gradients are evaluated one example at a time; a model's closed form is held against
                 single examples before the first step.
-    Edge cases: an example whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
-    Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, a model whose examples see
-                each other, targets of no class, a ledger that is another run's or does not fit its checkpoint, a step
-                that is not finite.
+    Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
+    Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, owners that are not known
+                or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
+                ledger that is another run's or does not fit its checkpoint, a step that is not finite.
     """
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit_private", objective, default_objective)
     optimizer = as_data("fit_private", optimizer or momentum())
-    batches = as_batches("fit_private", data, 64)
-    check_private(predict, dw, batches, mechanism, objective)
+    require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
+    batches, units = as_units("fit_private", data, mechanism)
+    check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
     state, history = State(dw, optimizer.init(dw)), History()
     ledger, run, traced = None, None, ""
@@ -176,13 +182,14 @@ def fit_private(
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
-            run = run_identity(batches, traced, numbers, mechanism, seed)
+            whose = [] if mechanism.unit == "example" else units
+            run = run_identity(batches, traced, numbers, mechanism, seed, *whose)
             history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             state, spent = ledger.saver.restore(state, history), ledger.spent
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        expected = mechanism.sampling_rate * len(batches)
+        expected = mechanism.sampling_rate * len(units)  # a constant: a sample's own size would tell who is in it
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
@@ -193,7 +200,8 @@ def fit_private(
             if ledger is not None:
                 ledger.pay(step + 1)
             log.begin()
-            chunks = batches.chunks(*sample(batches, mechanism, seed, step))
+            chosen = micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step))
+            chunks = chain.from_iterable(batches.chunks(*part) for part in chosen)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = noise_key(seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
@@ -218,19 +226,19 @@ def check_finite(norm: float, step: int) -> None:
     require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
 
 
-def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
-    """Raises InputError where the guarantee would not hold."""
-    require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
-    n = len(batches)
-    require(n >= 2, "fit_private", "at least 2 examples", n)
-    twice = n - len(np.unique(batches.rows))
+def check_private(
+    predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, n: int
+) -> None:
+    """Raises InputError where the guarantee would not hold for one of n units."""
+    require(n >= 2, "fit_private", f"at least 2 {mechanism.unit}s", n)
+    twice = len(batches) - len(np.unique(batches.rows))
     require(
         not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
     )
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
     check_data("fit_private", predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
-    require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / examples = {1 / n:.2g}", mechanism.delta)
+    require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
@@ -287,7 +295,8 @@ def step_program(
 ) -> str:
     """The fingerprint of what a private run computes besides its numbers: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
-    chunk = Chunk(batches.inputs[rows][None], batches.targets[rows][None], None, np.ones((1, len(rows)), np.float32))
+    present = np.ones((1, len(rows)) if mechanism.unit == "example" else (1, 1, len(rows)), np.float32)
+    chunk = Chunk(batches.inputs[rows][None], batches.targets[rows][None], None, present)
 
     def step(predict: Predict, state: State, chunk: Any, key: Array, others: Any) -> Any:
         objective, mechanism, optimizer = others
@@ -295,18 +304,6 @@ def step_program(
         return optimizer.init(state.dw), private_step(state, total, 1.0, key, objective, mechanism, optimizer)
 
     return program(step, predict, state, chunk, noise_key(0, 0), (objective, mechanism, optimizer))
-
-
-def sample(batches: Batches, mechanism: Mechanism, seed: int | None, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """(order, present), "k b": all rows, or those that n independent coins of chance q chose, padded to micro-batches.
-
-    At least one micro-batch, which may be empty: every sample, of any size, is taken whole.
-    """
-    if mechanism.sampling_rate == 1:
-        return batches.in_order()
-    entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
-    coins = np.random.default_rng(entropy)
-    return batches.padded(batches.rows[coins.random(len(batches)) < mechanism.sampling_rate])
 
 
 def add_up(

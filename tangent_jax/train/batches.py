@@ -4,7 +4,7 @@ Each batch is divided over the devices (core/placement.py): inputs that fit are 
 batch divided; of inputs that are streamed every device gets its rows alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -59,7 +59,7 @@ class Batches:
     Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order,
     epoch by epoch (None: no order is needed); `batch_size`: examples in a step; inputs of more than `resident_bytes`
     (None: `placement.resident_bytes`) are streamed in chunks, the next read while this one trains. `device`: the copy
-    on the devices that several share.
+    on the devices that several share; `owners`: whose each example is, by name or number, "n", where that is known.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Batches:
         batch_size: int = 32,
         resident_bytes: int | None = None,
         device: "OnDevice | None" = None,
+        owners: Sequence[Any] | None = None,
     ) -> None:
         whole_number("Batches", "batch_size", batch_size, 1)
         targets, inputs = as_targets("Batches", targets), as_inputs("Batches", inputs)
@@ -90,6 +91,7 @@ class Batches:
         self.batch_size = min(batch_size, len(self.rows))
         self.resident_bytes = placement.resident_bytes() if resident_bytes is None else resident_bytes
         self.device = OnDevice() if device is None else device
+        self.owners = None if owners is None else as_owners(owners, len(targets))
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -190,6 +192,15 @@ def as_inputs(function: str, inputs: Any) -> Any:
     good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
     require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
     return inputs
+
+
+def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
+    """The owner of each of `count` examples; InputError where one has none."""
+    names = np.asarray(owners)
+    good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
+    got = f"{names.dtype} of {names.shape}" if names.shape != (count,) else "one without a name"
+    require(good, "Batches", f"the owner of each of {count} examples, a name or a number", got)
+    return names
 
 
 def checked_key(key: Any) -> Array | None:

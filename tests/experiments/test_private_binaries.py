@@ -12,7 +12,10 @@ from PIL import Image
 from run_binary import ROOT, run
 
 from tangent_jax.components.exports import load_export
+from tangent_jax.components.files import read_component
+from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
+from tangent_jax.privacy.mechanism import spent_together
 
 KEYS = {"method", "subset", "accuracy", "epsilon", "delta", "noise_multiplier", "clip_norm", "steps", "neighbouring"}
 
@@ -91,6 +94,38 @@ def test_private_components_add_up_in_the_store(cache, tmp_path):
     (tmp_path / "ids.txt").write_text(Store(tmp_path / "store").provenance("a").examples[0][0])
     _, err = run("store", "remove", store, f"--examples={tmp_path}/ids.txt", "--retrain", code=1)
     assert "without privacy" in err
+
+
+@pytest.mark.slow
+def test_private_protects_owners(cache, tmp_path):
+    """Parts divide no owner, so that components compose in parallel over owners."""
+    whose, table = [f"digit {i},owner {i // 9}" for i in range(898)], tmp_path / "owners.csv"
+    table.write_text("\n".join(["file,owner", *whose]) + "\n")
+    flags, origins = [cache, "--unit=owner", f"--owners={table}", "--subset=fc", "--epochs=2"], []
+    for part in "01":
+        result = json.loads(run("private", *flags, f"--part={part}/2", f"--out={tmp_path}/{part}")[0])
+        assert (result["unit"], result["neighbouring"]) == ("owner", "add-or-remove-one-owner")
+        _, metadata = read_component(tmp_path / part / "dw.safetensors")
+        origins.append(Provenance.from_json(metadata["provenance"]))
+        assert (result["owners"], result["examples"]) == (len(origins[-1].protected()), len(origins[-1].examples))
+    assert sorted(map(len, (o.protected() for o in origins)))[0] > 30
+    assert len(origins[0].protected() | origins[1].protected()) == 100
+    together = spent_together([(o.privacy, frozenset(o.protected())) for o in origins if o.privacy])
+    assert abs(together.epsilon - 3) < 1e-6  # no owner is in both
+    table.write_text("\n".join([*whose, "digit 5000,bob"]) + "\n")
+    _, err = run("private", *flags, f"--out={tmp_path}/out", code=1)
+    assert "owners of an image of digits; got ['bob'] without one" in err.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_owners_says_what_protecting_them_costs(cache, tmp_path):
+    flags = [cache, f"--out={tmp_path}", "--contributors=4", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
+    result = json.loads(run("owners", *flags, "--steps=2", "--seeds=2")[0])
+    assert result["table"].keys() == {"example", "4"}
+    assert len(result["table"]["4"]["8"]["accuracies"]) == 2
+    assert result["sizes"]["4"]["smallest"] >= 1
+    assert (tmp_path / "owners4.csv").read_text().count("\n") == 898
+    assert Image.open(tmp_path / "owners.png").size[0] > 500
 
 
 @pytest.mark.slow

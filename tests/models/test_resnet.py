@@ -62,6 +62,12 @@ def test_closed_form_norms_are_those_of_vmapped_gradients(x64, variant, method, 
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))
 
 
+@pytest.mark.long
+def test_closed_form_norms_of_owners_are_those_of_vmapped_gradients(x64):
+    predict, dw, x = case(next(iter(VARIANTS)), "everything", 0, count=4)
+    assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6, 3]), jnp.ones((2, 2)))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_stages_chain_to_the_whole_network(x64, variant):
     model, w = small(variant)

@@ -214,7 +214,7 @@ def test_poisson_coins_are_fresh_in_every_run_and_a_seed_repeats_them():
 
 
 def test_coins_of_a_fixed_seed_are_caught(monkeypatch):
-    monkeypatch.setattr(module, "sample", lambda batches, mechanism, seed, step: sample(batches, mechanism, 0, step))
+    monkeypatch.setattr(module, "sample", lambda units, mechanism, seed, step: sample(units, mechanism, 0, step))
     assert np.abs(sums()[0] - sums()[0]).max() < 1e-3
 
 

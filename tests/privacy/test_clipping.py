@@ -237,7 +237,7 @@ def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
         s -= s.mean(1, keepdims=True)  # sum_t s_t = 0: what all tokens share cancels
         use = Use("kernel", "btd,df->btf", jnp.asarray(x))
         exact = np.einsum("btd,btf->bdf", x.astype(np.float64), s.astype(np.float64))
-        squared, rounding = kernel_norm(use, jnp.asarray(s))
+        squared, rounding = kernel_norm(use, jnp.asarray(s), 6)
         scales, _, bad = clip_scales(squared, jnp.ones(6), 0.01, rounding)
         norms = np.sqrt(np.sum(exact**2, (1, 2)))
         assert int(bad) == 0

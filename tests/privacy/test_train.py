@@ -25,7 +25,8 @@ from tangent_jax.privacy.fit_many import _step_many, fit_private_many
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
-from tangent_jax.privacy.train import add_up, clip_all, fit_private, sample
+from tangent_jax.privacy.train import add_up, clip_all, fit_private
+from tangent_jax.privacy.units import micro_batches, sample
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import CrossEntropy
@@ -100,7 +101,7 @@ def test_noise_is_added_once_whatever_the_micro_batches():
     sums = []
     for size in (5, 64):
         batches = Batches(x, y, batch_size=size)
-        order, present = sample(batches, MECHANISM, 0, 0)
+        order, present = batches.in_order()
         chunks = [
             Chunk(jnp.asarray(x), jnp.asarray(y), order[i : i + 3], present[i : i + 3]) for i in range(0, len(order), 3)
         ]
@@ -124,7 +125,8 @@ def test_poisson_samples_are_independent_coins_taken_whole():
     batches, mechanism = Batches(np.zeros((50, 1)), np.zeros(50, int), batch_size=4), Mechanism(1.0, 1.0, 1, 1e-5, 0.2)
     counts, sizes = np.zeros(50), []
     for step in range(2000):
-        order, present = sample(batches, mechanism, 7, step)
+        chosen = sample(50, mechanism, 7, step)
+        ((order, present),) = micro_batches(batches, mechanism, batches.rows[:, None], chosen)
         rows = order[present > 0]
         assert order.shape == present.shape
         assert len(set(rows.tolist())) == len(rows)
@@ -137,7 +139,7 @@ def test_poisson_samples_are_independent_coins_taken_whole():
 
 def test_an_empty_sample_is_noise_alone():
     batches = Batches(*points(), batch_size=64)
-    order, present = sample(batches, Mechanism(1.0, 1.0, 1, 1e-5, 1e-9), 0, 0)
+    ((order, present),) = micro_batches(batches, MECHANISM, batches.rows[:, None], np.zeros(40, bool))
     assert present.sum() == 0
     x, y = map(jnp.asarray, points())
     total = clip_all(jax.tree_util.Partial(linear), START, Chunk(x, y, order, present), 1, CE, MECHANISM)

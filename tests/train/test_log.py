@@ -176,6 +176,17 @@ def test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides(tmp_pat
     ]  # fmt: skip
 
 
+def test_a_run_of_owners_does_not_log_how_many_examples_they_have(tmp_path):
+    of_owners = Batches(X, Y, batch_size=8, owners=np.arange(len(Y)) // 4)
+    mechanism = make_mechanism(3.0, 1e-5, 3, unit="owner")
+    with log_steps(tmp_path):
+        fit_private(linear, of_owners, CE, mechanism=mechanism, start=START, seed=0)
+    (path,) = tmp_path.glob("metrics/*/steps.csv")
+    assert path.read_text().splitlines()[0].split(",") == [
+        "step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon"
+    ]  # fmt: skip
+
+
 def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
     with log_steps(tmp_path):
         for _ in range(2):

@@ -1,0 +1,73 @@
+"""Micro-batches of the units that a mechanism protects: single examples, or owners, each whole in one micro-batch.
+
+An owner's examples stand side by side, padded by its own to a power of two: so owners of 1 to 100 examples make 8
+shapes at most, and rows at most double. No micro-batch has more rows than the batch size, which bounds its memory; an
+owner with more examples is refused, for it would have to be divided.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import placement, require
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.train.batches import Batches, as_batches
+
+MICRO_BATCH = 64  # rows, unless an owner has more
+
+
+def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
+    """(the data in micro-batches, the rows of each unit of protection: of each owner, or each row by itself).
+
+    Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
+            examples than a micro-batch.
+    """
+    if mechanism.unit == "example":
+        batches = as_batches(function, data, MICRO_BATCH)
+        return batches, batches.rows[:, None]
+    do = "Pass Batches(..., owners=names), or features with owners"
+    require(getattr(data, "owners", None) is not None, function, "the owner of every example", "none", do)
+    batches = as_batches(function, data, max([MICRO_BATCH, *Counter(data.owners).values()]))
+    names, owner_of = np.unique(np.asarray(batches.owners)[batches.rows], return_inverse=True)
+    order = np.argsort(owner_of, kind="stable")
+    units = np.split(batches.rows[order], np.cumsum(np.bincount(owner_of))[:-1])
+    largest = max(range(len(units)), key=lambda i: len(units[i]))
+    count, size = len(units[largest]), batches.batch_size
+    got, do = f"{count} of {names[largest]}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
+    require(count <= size, function, f"owners of at most {size} examples, a micro-batch", got, do)
+    return batches, units
+
+
+def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.ndarray:
+    """True for each unit that a step takes: for all, or as independent coins of chance q fall."""
+    if mechanism.sampling_rate == 1:
+        return np.ones(units, bool)
+    entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
+    return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
+
+
+def micro_batches(
+    batches: Batches, mechanism: Mechanism, units: Any, chosen: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (order, present) of the chosen units: "k b" and "k b" of examples; of owners "k b" and "k o e", by shape.
+
+    At least one micro-batch, which may be empty; chosen: True for each unit that the step takes.
+    """
+    if mechanism.unit == "example":
+        yield batches.padded(batches.rows[chosen])
+        return
+    widths = np.array([min(1 << (len(rows) - 1).bit_length(), batches.batch_size) for rows in units])
+    for width in np.unique(widths):
+        members = np.flatnonzero(widths == width)
+        count = min(batches.batch_size // width, len(members))  # owners of one micro-batch, whatever is chosen
+        taken = members[chosen[members]]
+        if len(taken) or width == widths.min():
+            order = np.zeros((-(-max(len(taken), 1) // count) * count, width), np.int32) + units[members[0]][0]
+            present = np.zeros(order.shape, np.float32)
+            for i, owner in enumerate(taken):
+                order[i] = np.resize(units[owner], width)  # padding repeats its own rows: another's may hold NaN
+                present[i, : len(units[owner])] = 1
+            yield order.reshape(-1, count * width), present.reshape(-1, count, width)
