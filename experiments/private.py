@@ -28,6 +28,12 @@ flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is cl
 flags.DEFINE_enum(
     "sampling", "full", ["full", "poisson"], "All images at every step, or Poisson samples of expected --batch_size."
 )
+flags.DEFINE_enum(
+    "noise",
+    "gaussian",
+    ["gaussian", "discrete"],
+    "Of floats, or discrete on a grid: nothing shows in its rounding, and its keys have 256 bits.",
+)
 flags.DEFINE_string("part", None, "I/K: only images whose content hashes to part I of K (I from 0).")
 flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
 flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
@@ -37,7 +43,7 @@ def mechanism_of(examples: int) -> tj.Mechanism:
     """The mechanism that the flags name."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate)
+        return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate, F.noise)
 
 
 def part_of(train: tj.Features, part: str | None) -> tj.Features:
