@@ -35,6 +35,12 @@ flags.DEFINE_enum(
     ["full", "poisson"],
     "All units at every step, or Poisson samples: of --batch_size images on average.",
 )
+flags.DEFINE_enum(
+    "noise",
+    "gaussian",
+    ["gaussian", "discrete"],
+    "Of floats, or discrete on a grid: nothing shows in its rounding, and its keys have 256 bits.",
+)
 flags.DEFINE_string("part", None, "I/K: only images whose content (or owner) hashes to part I of K (I from 0).")
 flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
 flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
@@ -44,7 +50,8 @@ def mechanism_of(examples: int) -> tj.Mechanism:
     """The mechanism that the flags name."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate, F.unit)
+        steps = max(1, round(F.epochs / rate))
+        return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
 def owners_of(dataset: Dataset) -> dict[str, str]:

@@ -21,6 +21,8 @@ SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated
 COARSER = 8  # the grid of the search, in intervals of the grid of the answer
 CLOSE = 1e-3  # of a budget: as much may be left over
 STAGE = 100_000  # steps composed at once
+DISTANCE = 2.0**-52  # in total variation, of the discrete noise of a step on 2^28 numbers from its law
+RESERVED = 2.0**-10  # of delta, for that distance
 Steps = tuple[float, float, int]
 """(noise multiplier, Poisson rate, how many steps)."""
 
@@ -63,6 +65,29 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
         whole = rate == 1  # T steps are one of less noise
         runs.append(loss_of(sigma / steps**0.5) if whole else repeated(loss_of(sigma, sampling_prob=rate), steps))
     return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
+
+
+def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: int) -> float:
+    """epsilon_at(delta) where `steps` steps draw noise within DISTANCE of its law: a thousandth of delta pays for it.
+
+    Laws at a distance eta from two that are (epsilon, delta) apart are (epsilon, delta + (1 + e^epsilon) eta) apart.
+
+    Raises: InputError for an epsilon so large that this is more.
+    """
+    if not steps:
+        return epsilon_at(delta)
+    epsilon = epsilon_at(exact_delta(delta))
+    added, do = (
+        (1 + math.exp(min(epsilon, 700))) * steps * DISTANCE,
+        "Take more noise, a larger delta, or Gaussian noise",
+    )
+    require(added <= RESERVED * delta, "beside_distance", "an epsilon that discrete noise can state", epsilon, do)
+    return epsilon
+
+
+def exact_delta(delta: float) -> float:
+    """The part of delta that does not pay for the distance of discrete noise from its law."""
+    return delta * (1 - RESERVED)
 
 
 def grid(parts: Iterable[Steps]) -> float:

@@ -10,6 +10,7 @@ Its errors over many trainings with and without the canary bound epsilon from be
 the mechanism Gaussian, its mu (Nasr et al. 2023). What trains here is `fit_private` itself, from outside.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -125,12 +126,18 @@ def recovered_noise(
     Args:   steps: dw_0, ..., dw_T; batches, mechanism, objective: what the run says it used.
     """
     n, scale = len(batches), float(mechanism.noise_multiplier) * float(mechanism.clip_norm)
+    mechanism = before_rounding(mechanism)
     noises = []
     for before, gradient in zip(steps, private_gradients(steps, mechanism, objective), strict=False):
         order = batches.chunks(*batches.in_order())
         total = add_up(trees.as_pytree(predict), before, order, objective, mechanism)
         noises.append(jax.tree.map(lambda g, s: (n * g - np.asarray(s)) / scale, gradient, total.value))
     return noises
+
+
+def before_rounding(mechanism: Mechanism) -> Mechanism:
+    """The mechanism whose sums lie on no grid: an auditor's own are compared with what is released, rounded or not."""
+    return dataclasses.replace(mechanism, noise="gaussian")
 
 
 TOGETHER = 50  # trainings attacked in one program
@@ -153,7 +160,7 @@ def canary_scores(
     Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism, mu at most
                 sqrt(steps) / sigma and equal to it where the canary is always clipped.
     """
-    predict, claimed = trees.as_pytree(predict), claimed or mechanism
+    predict, claimed = trees.as_pytree(predict), before_rounding(claimed or mechanism)
     objective = objective or default_objective()
     # without the canary it is replaced by nothing: an example whose gradient is zero, as padding is
     absent = Batches(batches.inputs, batches.targets, rows=batches.rows[:-1], batch_size=batches.batch_size)

@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
 from tangent_jax.privacy.units import as_units, micro_batches
 from tangent_jax.train.batches import Chunk
@@ -64,7 +64,7 @@ def fit_private_many(
     step_many = partial(_step_many, axes=axes, structure=structure)
     with progress_bar(mechanisms[0].steps, "step") as bar:
         for step in range(mechanisms[0].steps):
-            keys = jnp.stack([noise_key(seed, step) for seed in seeds])
+            keys = jnp.stack([step_key(m, seed, step) for m, seed in zip(mechanisms, seeds, strict=True)])
             states = jax.block_until_ready(step_many(leaves, states, keys, chunks, len(units), objective))
             bar.update()
     return [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]

@@ -3,30 +3,39 @@
     G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
 
 C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample, which is public. A unit is
-an example, or an owner: all examples of one contributor. An account of one unit says nothing of the other.
+an example, or an owner: all examples of one contributor. An account of one unit says nothing of the other. Discrete
+noise (discrete.py) on a grid is as private as the Gaussian of the same sigma.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax import Array
 
 from tangent_jax.core import finite_number, require, whole_number
 from tangent_jax.core.records import typed
-from tangent_jax.privacy.accounting import check, composed_epsilon, epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.accounting import (
+    beside_distance,
+    check,
+    composed_epsilon,
+    epsilon_of,
+    exact_delta,
+    noise_multiplier_of,
+)
 
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
 """How neighbouring data sets differ, by the unit of protection."""
 CLIP_NORMS = (1e-12, 1e12)
+LEAST_DISCRETE = 0.25  # noise multiplier: with less, the noise would be more than it says
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
-    meta_fields=["steps", "delta", "sampling_rate", "unit"],
+    meta_fields=["steps", "delta", "sampling_rate", "unit", "noise"],
 )
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -35,7 +44,8 @@ class Mechanism:
     `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one unit;
     `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
     all units at every step, less is the rate q of Poisson samples of them; `unit`: whose presence is protected, that of
-    one "example" or of one "owner" with all examples.
+    one "example" or of one "owner" with all examples; `noise`: "gaussian" floats, or "discrete" on a grid, of which
+    rounding tells nothing.
     """
 
     clip_norm: float | Array
@@ -44,6 +54,7 @@ class Mechanism:
     delta: float
     sampling_rate: float = 1.0
     unit: str = "example"
+    noise: Literal["gaussian", "discrete"] = "gaussian"
 
     def __post_init__(self) -> None:
         require(self.unit in NEIGHBOURING, "Mechanism", f"unit in {', '.join(NEIGHBOURING)}", self.unit)
@@ -53,13 +64,16 @@ class Mechanism:
         finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
         check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate)
         whole_number("Mechanism", "steps", self.steps, 0)
+        require(self.noise in ("gaussian", "discrete"), "Mechanism", "noise gaussian or discrete", self.noise)
+        check_discrete(self)
 
     def compute_epsilon(self) -> float:
         """The epsilon that all steps spend; 0 for none."""
         if not self.steps:
             return 0.0
-        sigma = float(self.noise_multiplier)
-        return epsilon_of(sigma, self.steps, self.delta, sampling_rate=self.sampling_rate)
+        sigma, discrete = float(self.noise_multiplier), self.steps * (self.noise == "discrete")
+        cost = partial(epsilon_of, sigma, self.steps, sampling_rate=self.sampling_rate)
+        return beside_distance(cost, self.delta, discrete)
 
 
 def make_mechanism(
@@ -69,6 +83,7 @@ def make_mechanism(
     clip_norm: float = 1.0,
     sampling_rate: float = 1.0,
     unit: str = "example",
+    noise: Literal["gaussian", "discrete"] = "gaussian",
 ) -> Mechanism:
     """The mechanism whose `steps` spend at most (epsilon, delta): its noise multiplier is calibrated.
 
@@ -79,8 +94,28 @@ def make_mechanism(
     9.833
     """
     check_clip_norm("make_mechanism", clip_norm)
-    sigma = noise_multiplier_of(epsilon, delta, steps, sampling_rate=sampling_rate)
-    return Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit)
+    exact = exact_delta(delta) if noise == "discrete" else delta
+    sigma = noise_multiplier_of(epsilon, exact, steps, sampling_rate=sampling_rate)
+    mechanism = Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit, noise)
+    if noise == "discrete":
+        mechanism.compute_epsilon()  # refuses what the distance of its noise does not allow
+    return mechanism
+
+
+def check_discrete(mechanism: Mechanism) -> None:
+    """Raises InputError for discrete noise on Poisson samples or for owners, or too little of it.
+
+    An example that joins a sample moves those behind it to other places, and so the rounding of every micro-batch. Of
+    an owner's examples the clip norm bounds the sum alone: each may be larger, and so may be what floats round.
+    """
+    if mechanism.noise == "discrete":
+        do = "Take Gaussian noise"
+        is_whole, is_example = mechanism.sampling_rate == 1, mechanism.unit == "example"
+        require(is_whole, "Mechanism", "discrete noise on all examples at every step", "Poisson samples", do)
+        require(is_example, "Mechanism", "discrete noise that protects examples", "owners", do)
+        enough = mechanism.noise_multiplier >= LEAST_DISCRETE
+        expected = f"discrete noise of a noise multiplier of {LEAST_DISCRETE} or more"
+        require(enough, "Mechanism", expected, mechanism.noise_multiplier)
 
 
 def check_clip_norm(function: str, clip_norm: float | Array) -> None:
@@ -172,5 +207,6 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
             epsilons.append(paid[0].compute_epsilon())
         else:
             steps = [(float(s.mechanism.noise_multiplier), s.mechanism.sampling_rate, s.steps_paid) for s in paid]
-            epsilons.append(composed_epsilon(steps, delta))
+            discrete = sum(s.steps_paid for s in paid if s.mechanism.noise == "discrete")
+            epsilons.append(beside_distance(partial(composed_epsilon, steps), delta, discrete))
     return PrivacyCost(max(epsilons), delta, all(spent.private for spent in accounts), NEIGHBOURING[units[0]])

@@ -6,7 +6,7 @@ The noise is drawn once, for the sum over all micro-batches, in the units of S; 
 and Muller's (1958) of Threefry's bits (Salmon et al. 2011). Not `jax.random.normal`, for two reasons: in float32 it
 ends at 5.4 sigma, and the tail of 6e-8 that it lacks, in 50 steps, is a third of delta = 1e-5 (here: 6.6 sigma, 3e-11);
 and on a CPU it writes every round of the generator to memory, four times the time. Neither is a cryptographic
-generator, and what the rounding of floating-point noise tells (Mironov 2012) is not treated.
+generator, and the rounding of floating-point noise tells of S (Mironov 2012): `discrete.py` has neither fault.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Private training: clipped sums, noise and a ledger, on the whole data at every step or on Poisson samples.
 
     S  = sum of clipped g_b over the sample
-    G  = (S + sigma C N(0, I)) / (q n)
+    G  = (S + sigma C N(0, I)) / (q n)          or discrete noise on a grid (discrete.py)
     dw = dw + optimiser((G + penalty dw) / C)
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
@@ -29,10 +29,11 @@ from tangent_jax.core.identities import CALLBACKS, primitives, program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.discrete import check_grid, discrete_mean, on_grid, sensitivity_of, step_key
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.privacy.noise import noise_key, noisy_mean
+from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.units import as_units, micro_batches, sample
 from tangent_jax.train.batches import Batches, Chunk
@@ -57,9 +58,8 @@ def clip(
 ) -> ClippedSum:
     """The clipped sum of one micro-batch: norms in closed form for a model of the protocol, else vmapped gradients."""
     options: Any = {"loss": objective.loss, "clip_norm": mechanism.clip_norm}
-    if is_closed_form(predict):
-        return clipped_sum_closed_form(predict, dw, x, y, present, **options)
-    return clipped_sum(predict, dw, x, y, present, **options)
+    summed: Any = clipped_sum_closed_form if is_closed_form(predict) else clipped_sum
+    return on_grid(summed(predict, dw, x, y, present, **options), mechanism)
 
 
 def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
@@ -87,7 +87,8 @@ def clip_all(
     shape = jax.eval_shape(part, 0)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
     norms = jnp.zeros((len(present), *shape.norms.shape), shape.norms.dtype)
-    zero = dataclasses.replace(zero, norms=norms, sensitivity=mechanism.clip_norm)
+    sensitivity = sensitivity_of(mechanism, dw, present[0].size)
+    zero = dataclasses.replace(zero, norms=norms, sensitivity=sensitivity)
     total = jax.lax.fori_loop(0, count, add, zero)
     return dataclasses.replace(total, norms=total.norms.ravel())
 
@@ -101,10 +102,13 @@ def private_step(
     The one place where noise is added: for the trainer, for searches and for audits. What is computed from private
     values alone is private.
     """
-    gradient = noisy_mean(total, mechanism.noise_multiplier, expected, key)
+    if mechanism.noise == "gaussian":
+        gradient = noisy_mean(total, mechanism.noise_multiplier, expected, key)
+    else:
+        gradient = discrete_mean(total, mechanism, expected, key)
     gradient = jax.lax.optimization_barrier(gradient)  # else XLA draws the noise for the momentum and again for dw
     ridge = jax.grad(objective.ridge)(state.dw)
-    scaled = jax.tree.map(lambda g, r: (g + r) / mechanism.clip_norm, gradient, ridge)
+    scaled = jax.tree.map(lambda g, r: (g.astype(r.dtype) + r) / mechanism.clip_norm, gradient, ridge)
     return State(*apply(optimizer, scaled, state.optimizer_state, state.dw)), gradient
 
 
@@ -203,7 +207,7 @@ def fit_private(
             chosen = micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step))
             chunks = chain.from_iterable(batches.chunks(*part) for part in chosen)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
-            key = noise_key(seed, step)
+            key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
@@ -238,6 +242,7 @@ def check_private(
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
     check_data("fit_private", predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
+    check_grid("fit_private", mechanism, dw, batches.batch_size, -(-n // batches.batch_size))
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
@@ -303,7 +308,7 @@ def step_program(
         total = clip_all(predict, state.dw, chunk, 1, objective, mechanism)
         return optimizer.init(state.dw), private_step(state, total, 1.0, key, objective, mechanism, optimizer)
 
-    return program(step, predict, state, chunk, noise_key(0, 0), (objective, mechanism, optimizer))
+    return program(step, predict, state, chunk, step_key(mechanism, 0, 0), (objective, mechanism, optimizer))
 
 
 def add_up(
