@@ -73,6 +73,6 @@ def _step_many(
     def step(leaves: list[Array], state: State, key: Array) -> State:
         predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
         total = clip_all(predict, state.dw, chunk, len(chunk.present), objective, mechanism)
-        return private_step(state, total, count, key, objective, mechanism, optimizer)[0]
+        return private_step(state, total, mechanism.expected(count), key, objective, mechanism, optimizer)[0]
 
     return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

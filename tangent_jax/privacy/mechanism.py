@@ -2,7 +2,8 @@
 
     G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
 
-C is the clip norm, sigma the noise multiplier, B the expected number of examples in a sample, which is public.
+C is the clip norm, sigma the noise multiplier, B the expected number of examples in a sample: a public constant, never
+the size of a sample, which would tell who is in it.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ CLIP_NORMS = (1e-12, 1e12)
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
-    meta_fields=["steps", "delta", "sampling_rate"],
+    meta_fields=["steps", "delta", "sampling_rate", "count"],
 )
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -32,7 +33,8 @@ class Mechanism:
 
     `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one example;
     `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
-    all examples at every step, less is the rate q of Poisson samples.
+    all examples at every step, less is the rate q of Poisson samples; `count`: the public number n of examples, None:
+    that of the data, which then is public.
     """
 
     clip_norm: float | Array
@@ -40,6 +42,7 @@ class Mechanism:
     steps: int
     delta: float
     sampling_rate: float = 1.0
+    count: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise_multiplier, (int, float)) or not isinstance(self.clip_norm, (int, float)):
@@ -48,6 +51,16 @@ class Mechanism:
         finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
         check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate)
         whole_number("Mechanism", "steps", self.steps, 0)
+        if self.count is not None:
+            whole_number("Mechanism", "count", self.count, 2)
+
+    def public_count(self, examples: int) -> int:
+        """The public number n of examples, where the data hold `examples`."""
+        return examples if self.count is None else self.count
+
+    def expected(self, examples: int) -> float:
+        """B = q n, the constant by which a clipped sum is divided, whatever the size of its sample."""
+        return self.sampling_rate * self.public_count(examples)
 
     def compute_epsilon(self) -> float:
         """The epsilon that all steps spend; 0 for none."""

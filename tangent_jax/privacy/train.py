@@ -5,8 +5,9 @@
     dw = dw + optimiser((G + penalty dw) / C)
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
-of each example; released may be every dw on the way. The number of examples n is taken as public. The gradient reaches
-the optimiser in units of C, so that learning rate and clip norm are chosen apart.
+of each example; released may be every dw on the way. The number of examples n is taken as public, and q n divides
+the sum of every sample, large or small. The gradient reaches the optimiser in units of C, so that learning rate and
+clip norm are chosen apart.
 """
 
 import dataclasses
@@ -155,9 +156,9 @@ def fit_private(
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                example, given secret noise; a run never takes a step that `spent` does not count, killed or not. Losses
-                and a function's gradients are evaluated one example at a time; a model's closed form is held against
-                single examples before the first step.
+                example, given secret noise; sums are divided by q n, never by their sample's size; a run never takes a
+                step that `spent` does not count, killed or not. Losses and a function's gradients are evaluated one
+                example at a time; a model's closed form is held against single examples before the first step.
     Edge cases: an example whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
     Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, a model whose examples see
                 each other, targets of no class, a ledger that is another run's or does not fit its checkpoint, a step
@@ -182,7 +183,7 @@ def fit_private(
             state, spent = ledger.saver.restore(state, history), ledger.spent
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        expected = mechanism.sampling_rate * len(batches)
+        expected = mechanism.expected(len(batches))
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
@@ -200,7 +201,7 @@ def fit_private(
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
-            log_private_step(log, spent, norms, len(batches))
+            log_private_step(log, spent, norms, mechanism.public_count(len(batches)))
             returned = placement.together(partial(on_step, row, state.dw)) if on_step else None
             history.add("fit_private", row, returned)
             log.measured(returned)
@@ -221,9 +222,9 @@ def check_finite(norm: float, step: int) -> None:
 def check_private(predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective) -> None:
     """Raises InputError where the guarantee would not hold."""
     require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
-    n = len(batches)
-    require(n >= 2, "fit_private", "at least 2 examples", n)
-    twice = n - len(np.unique(batches.rows))
+    n = mechanism.public_count(len(batches))
+    require(len(batches) >= 2, "fit_private", "at least 2 examples", len(batches))
+    twice = len(batches) - len(np.unique(batches.rows))
     require(
         not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
     )
