@@ -5,6 +5,10 @@ attacker knows all images and every step. The proved epsilon must lie under the 
 for a Gaussian mechanism. --broken trains by another mechanism than the claimed one. Exit code 1 where the proof exceeds
 the claim.
 
+With --canaries=M each of --trials trainings is on all images and audited alone, as `private --audit=M` does:
+epsilon_lower and gaussian_epsilon_lower are lists, and "caught" counts the runs in which each exceeds the claim. A
+sound run is caught with a chance of 1 - confidence at most. The runs lie in --out; the same command goes on.
+
 The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, "gaussian_epsilon_lower": proved were
 the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "trials",
 "false_positives", "false_negatives", "kept": whether the claim stands}.
@@ -16,10 +20,12 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
+from experiments.shared import audited as audits
 from experiments.shared import command, plots, setup
 from experiments.shared.breaks import BREAKS, break_mechanism
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
+from tangent_jax.privacy.canaries import FEWEST
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
@@ -27,7 +33,8 @@ flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "Trained leaves.")
 flags.DEFINE_float("epsilon", 3.0, "Claimed, for all steps.")
 flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped.")
-flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without.", lower_bound=4)
+flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without; of --canaries: runs.", 1)
+flags.DEFINE_integer("canaries", None, "Audit every run alone, by so many canaries; unset: by many runs.", FEWEST)
 flags.DEFINE_integer("others", 7, "Other images.", lower_bound=1)
 flags.DEFINE_float("confidence", 0.95, "Of the bounds.", lower_bound=0.5, upper_bound=0.999999)
 flags.DEFINE_enum("broken", "nothing", BREAKS, "The part of the mechanism that is broken.")
@@ -41,6 +48,9 @@ def main() -> None:
     classes = len(dataset.classes)
     predict = setup.predictor(recipe, classes)
     train = setup.features(predict, dataset.train, "train inputs")
+    if F.canaries is not None:
+        return audit_runs(claimed, predict, train, recipe.objective())
+    require(F.trials >= 4, "audit", "4 --trials or more, without --canaries", F.trials)
     most = len(train) - 1
     require(F.others <= most, "audit", f"--others of at most {most}, the training images but one", F.others)
     rows = np.linspace(0, len(train) - 1, F.others + 1).astype(int)
@@ -72,6 +82,28 @@ def main() -> None:
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
         print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
+        sys.exit(1)
+
+
+def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective) -> None:
+    """Audits --trials runs, each by its own canaries alone."""
+    canaries, runs = tj.make_canaries(train, predict.model.classes, F.canaries), []
+    trained, out = break_mechanism(claimed, F.broken, len(train)), command.out_folder()
+    for i in range(F.trials):
+        folder = out / "runs" / f"{F.broken}-{i}"
+        with tj.show_progress(f"run {i + 1} of {F.trials}, broken: {F.broken}"):
+            audited = tj.fit_audited(
+                predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
+            )
+        runs.append(audits.summary(audited, claimed, F.confidence))
+        audits.draw(folder / "audit.png", audited, claimed, f"{F.method}, broken: {F.broken}")
+    names = ("epsilon_lower", "gaussian_epsilon_lower")
+    proved = {name: [run[name] for run in runs] for name in names}
+    caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}
+    given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "canaries", "broken")}
+    command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
+    if any(caught.values()):
+        print(f"audit: expected proofs of epsilon <= {F.epsilon:g}; got more in {caught} runs", file=sys.stderr)
         sys.exit(1)
 
 

@@ -2,21 +2,28 @@
 
 With no --seed the noise comes from the operating system's entropy, and the ledger in --out is written before every
 step: the same command again goes on, or reads its result, and spends nothing twice. With --seed the result is marked as
-not private. The last line of stdout: {"method", "subset", "dataset", "accuracy", "epsilon": spent, "delta",
-"noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "unit", "neighbouring", "private", ...}.
+not private. --audit=M adds M canaries, each in by a secret coin: what an attacker who sees every step of this one run
+proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset", "accuracy",
+"epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "unit",
+"neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": proved by guesses,
+"gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
+"guesses", "right", "kept": both within the claim}}.
 """
 
 import dataclasses
 import sys
 from collections import Counter
+from typing import Any
 
 from absl import flags
 
 import tangent_jax as tj
+from experiments.shared import audited as audits
 from experiments.shared import command, plan, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset
+from tangent_jax.privacy.canaries import FEWEST
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", **PRIVATE)
@@ -42,8 +49,11 @@ flags.DEFINE_enum(
     "Of floats, or discrete on a grid: nothing shows in its rounding, and its keys have 256 bits.",
 )
 flags.DEFINE_string("part", None, "I/K: only images whose content (or owner) hashes to part I of K (I from 0).")
+flags.DEFINE_integer("audit", None, "Canaries that audit this run; unset: none. They cost a little accuracy.", FEWEST)
 flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
 flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
+
+CONFIDENCE = 0.95  # of the bounds of --audit
 
 
 def mechanism_of(examples: int) -> tj.Mechanism:
@@ -81,12 +91,30 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
     return train.take(rows)
 
 
+def train_audited(predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any) -> tuple[Any, dict | None]:
+    """Returns the privately trained step, and where --audit names canaries, the bounds on epsilon that they prove."""
+    objective = settings.pop("objective")
+    if F.audit is None:
+        return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
+    audited = tj.fit_audited(predict, train, tj.make_canaries(train, classes, F.audit), objective, **settings)
+    audit = audits.summary(audited, settings["mechanism"], CONFIDENCE)
+    title = f"Scores of {F.audit} canaries, claimed epsilon {F.epsilon:g}"
+    audits.draw(command.out_folder() / "audit.png", audited, settings["mechanism"], title)
+    if not audit["kept"]:
+        print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
+    return audited.fitted, audit
+
+
 def main() -> None:
+    do = "The noise of a seed is not what is claimed"
+    require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
     dataset = setup.open_dataset(F.dataset)
     mechanism = mechanism_of(len(dataset.train))  # before any long work
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
     require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
+    require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
+    require(F.audit is None or not owners, "private", "--unit=example beside --audit", "owner", "Canaries are images")
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
         require(not owners, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
@@ -102,9 +130,9 @@ def main() -> None:
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
     measure = tj.Measure(predict, test, every=every, last=mechanism.steps)
-    settings = {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
+    settings = {"objective": recipe.objective(), "optimizer": tj.momentum(F.lr), "folder": out, "on_step": measure}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
+        fitted, audit = train_audited(predict, train, len(dataset.classes), mechanism=mechanism, **settings)
     spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
     folders = (str(out.absolute()),)
     origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
@@ -138,6 +166,7 @@ def main() -> None:
         "copies": copies,
         "non_finite": fitted.non_finite,
         "run": fitted.run,
+        "audit": audit,
     }
     command.finish(result, history=measured)
 

@@ -44,11 +44,14 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.modules import TangentViT, ViT
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
+from tangent_jax.privacy.bounds import OneRunBound, one_run_bound
+from tangent_jax.privacy.canaries import make_canaries
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.one_run import Audited, fit_audited
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
@@ -67,20 +70,20 @@ from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_o
 from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
-    "Arrays", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
-    "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared",
-    "Measure", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
-    "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig",
-    "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT",
-    "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body", "brier_score",
-    "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature",
-    "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "examples",
-    "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian",
-    "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
-    "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of",
-    "noise_scale", "nonlinear", "of_classes", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of",
-    "probabilities", "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise",
-    "remove", "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
-    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "widened_factors", "write_component",
-    "write_factors",
+    "Arrays", "Audited", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features",
+    "Fitted", "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss",
+    "MeanSquared", "Measure", "Mechanism", "Membership", "Model", "Objective", "OneRunBound", "Predictor",
+    "Preprocessing", "Pretrained", "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan",
+    "ResNet", "ResNetConfig", "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset",
+    "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body",
+    "brier_score", "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose",
+    "curvature", "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate",
+    "examples", "export", "features", "fill", "fit", "fit_audited", "fit_many", "fit_private", "fit_private_many",
+    "greedy_soup", "jacobian", "join", "linearize", "load", "load_export", "log_steps", "make_canaries", "make_kernel",
+    "make_mechanism", "make_objective", "make_provenance", "make_subset", "membership_attack", "merge", "model_of",
+    "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "of_classes", "one_run_bound", "open_dataset",
+    "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
+    "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove", "resnet_config", "restricted",
+    "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "union",
+    "vit_config", "weighted_sum", "widened", "widened_factors", "write_component", "write_factors",
 ]  # fmt: skip

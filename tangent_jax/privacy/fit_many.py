@@ -80,6 +80,7 @@ def _step_many(
     def step(leaves: list[Array], state: State, key: Array) -> State:
         predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
         parts = [clip_all(predict, state.dw, c, len(c.present), objective, mechanism) for c in chunks]
-        return private_step(state, reduce(add, parts), count, key, objective, mechanism, optimizer)[0]
+        total, expected = reduce(add, parts), mechanism.expected(count)
+        return private_step(state, total, expected, key, objective, mechanism, optimizer)[0]
 
     return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

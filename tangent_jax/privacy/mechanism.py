@@ -2,9 +2,10 @@
 
     G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
 
-C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample, which is public. A unit is
-an example, or an owner: all examples of one contributor. An account of one unit says nothing of the other. Discrete
-noise (discrete.py) on a grid is as private as the Gaussian of the same sigma.
+C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample: a public constant, never
+the size of a sample, which would tell who is in it. A unit is an example, or an owner: all examples of one contributor.
+An account of one unit says nothing of the other. Discrete noise (discrete.py) on a grid is as private as the Gaussian
+of the same sigma.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ LEAST_DISCRETE = 0.25  # noise multiplier: with less, the noise would be more th
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
-    meta_fields=["steps", "delta", "sampling_rate", "unit", "noise"],
+    meta_fields=["steps", "delta", "sampling_rate", "unit", "noise", "count"],
 )
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
@@ -45,7 +46,7 @@ class Mechanism:
     `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
     all units at every step, less is the rate q of Poisson samples of them; `unit`: whose presence is protected, that of
     one "example" or of one "owner" with all examples; `noise`: "gaussian" floats, or "discrete" on a grid, of which
-    rounding tells nothing.
+    rounding tells nothing; `count`: the public number n of units, None: that of the data, which then is public.
     """
 
     clip_norm: float | Array
@@ -55,6 +56,7 @@ class Mechanism:
     sampling_rate: float = 1.0
     unit: str = "example"
     noise: Literal["gaussian", "discrete"] = "gaussian"
+    count: int | None = None
 
     def __post_init__(self) -> None:
         require(self.unit in NEIGHBOURING, "Mechanism", f"unit in {', '.join(NEIGHBOURING)}", self.unit)
@@ -66,6 +68,16 @@ class Mechanism:
         whole_number("Mechanism", "steps", self.steps, 0)
         require(self.noise in ("gaussian", "discrete"), "Mechanism", "noise gaussian or discrete", self.noise)
         check_discrete(self)
+        if self.count is not None:
+            whole_number("Mechanism", "count", self.count, 2)
+
+    def public_count(self, units: int) -> int:
+        """The public number n of units, where the data hold `units`."""
+        return units if self.count is None else self.count
+
+    def expected(self, units: int) -> float:
+        """B = q n, the constant by which a clipped sum is divided, whatever the size of its sample."""
+        return self.sampling_rate * self.public_count(units)
 
     def compute_epsilon(self) -> float:
         """The epsilon that all steps spend; 0 for none."""

@@ -6,7 +6,7 @@
 
 The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
 of each unit, an example or an owner; g_b is its gradient, an owner's the sum of all examples'. Released may be every dw
-on the way. The number of units n is taken as public: S is divided by the constant q n, never by a sample's size. The
+on the way. The number of units n is taken as public, and q n divides the sum of every sample, large or small. The
 gradient reaches the optimiser in units of C, so that learning rate and clip norm are chosen apart.
 """
 
@@ -164,9 +164,9 @@ def fit_private(
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                unit, given secret noise; a run never takes a step that `spent` does not count, killed or not. Losses
-                and a function's gradients are evaluated one example at a time; a model's closed form is held against
-                single examples before the first step.
+                unit, given secret noise; sums are divided by q n, never by their sample's size; a run never takes a
+                step that `spent` does not count, killed or not. Losses and a function's gradients are evaluated one
+                example at a time; a model's closed form is held against single examples before the first step.
     Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
     Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, owners that are not known
                 or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
@@ -193,7 +193,7 @@ def fit_private(
             state, spent = ledger.saver.restore(state, history), ledger.spent
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        expected = mechanism.sampling_rate * len(units)  # a constant: a sample's own size would tell who is in it
+        expected = mechanism.expected(len(units))
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
@@ -212,7 +212,7 @@ def fit_private(
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
-            log_private_step(log, spent, norms, len(batches))
+            log_private_step(log, spent, norms, mechanism.public_count(len(units)))
             returned = placement.together(partial(on_step, row, state.dw)) if on_step else None
             history.add("fit_private", row, returned)
             log.measured(returned)
@@ -231,10 +231,11 @@ def check_finite(norm: float, step: int) -> None:
 
 
 def check_private(
-    predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, n: int
+    predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, units: int
 ) -> None:
-    """Raises InputError where the guarantee would not hold for one of n units."""
-    require(n >= 2, "fit_private", f"at least 2 {mechanism.unit}s", n)
+    """Raises InputError where the guarantee would not hold for one of the units."""
+    n = mechanism.public_count(units)
+    require(units >= 2, "fit_private", f"at least 2 {mechanism.unit}s", units)
     twice = len(batches) - len(np.unique(batches.rows))
     require(
         not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
@@ -242,7 +243,7 @@ def check_private(
     whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
     check_data("fit_private", predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
-    check_grid("fit_private", mechanism, dw, batches.batch_size, -(-n // batches.batch_size))
+    check_grid("fit_private", mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
     require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]

@@ -174,6 +174,20 @@ def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm
     assert_rel_close(got, want)
 
 
+@pytest.mark.parametrize("count", [None, 100])
+def test_a_sample_is_divided_by_a_public_constant_never_by_its_size(count):
+    """A released step of a known sample: of as many examples as its coins chose, over q n."""
+    x, y = points()
+    mechanism = Mechanism(0.5, 2.0, 1, 1e-5, 0.3, count)
+    order, present = sample(Batches(x, y), mechanism, 3, 0)
+    rows = order[present > 0]
+    assert len(rows) != 12
+    got = fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, optimizer=momentum(0.1), seed=3).dw
+    total = clipped_sum(linear, START, x[rows], y[rows], np.ones(len(rows)), loss=CrossEntropy(), clip_norm=0.5)
+    gradient = noisy_mean(total, 2.0, 0.3 * (count or 40), noise_key(3, 0))
+    assert_rel_close(got, jax.tree.map(lambda g: -0.1 * g / 0.5, gradient))
+
+
 def test_a_seed_repeats_and_none_does_not():
     assert_rel_close(train(seed=3).dw, train(seed=3).dw)
     assert not np.array_equal(train(seed=3).dw["kernel"], train(seed=4).dw["kernel"])

@@ -1,0 +1,95 @@
+"""Lower bounds on epsilon from the scores of one run's canaries, each in it or out by a fair coin.
+
+    guesses     of the coins, right too often for (epsilon, delta): for any mechanism
+    Gaussian    mu, from the gap between the scores over their spread: were the mechanism Gaussian, with the same normal
+                noise in every score, independent of the others'
+
+What a bound counts is fixed before any score is seen.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tangent_jax.privacy.mechanism import Mechanism
+
+PARTS = (1, 2, 4, 8)  # of the canaries one in so many is guessed
+LARGEST_T = 1000.0  # beyond it scipy's noncentral t loses digits; a smaller t proves less
+
+
+class OneRunBound(NamedTuple):
+    """Lower bounds on epsilon that hold together with the given confidence.
+
+    `epsilon`: by guesses, for any mechanism; `gaussian_epsilon`: were it Gaussian, None for Poisson samples; `guesses`,
+    `right`: the guesses that prove `epsilon`, and how many of them were right.
+    """
+
+    epsilon: float
+    gaussian_epsilon: float | None
+    guesses: int
+    right: int
+
+
+def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, confidence: float = 0.95) -> OneRunBound:
+    """The lower bounds of epsilon, at the mechanism's delta, that the scores of one run prove.
+
+    The error 1 - confidence is halved between the two bounds, and of the first divided among the numbers of guesses:
+    all canaries, a half, a quarter, an eighth of them, the highest scores guessed in and as many lowest guessed out.
+    """
+    error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
+    bounds = []
+    for part in PARTS:
+        k = m // (2 * part)
+        right = int(np.sum(~coins[order[:k]]) + np.sum(coins[order[m - k :]]))
+        proved = epsilon_of_guesses(right, 2 * k, m, mechanism.delta, error / len(PARTS))
+        bounds.append(OneRunBound(proved, None, 2 * k, right))
+    best = max(bounds)
+    gaussian = gaussian_epsilon(scores, coins, mechanism.delta, error) if mechanism.sampling_rate == 1 else None
+    return best._replace(gaussian_epsilon=gaussian)
+
+
+def guess_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """The most likely that (epsilon, delta) lets `right` or more of the guesses of fair coins be right.
+
+        P[right >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,    W ~ Binomial(r, 1 / (1 + exp(-epsilon)))
+
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2 and Appendix D; m canaries, r guesses, fixed before.
+    """
+    from scipy.special import expit
+    from scipy.stats import binom
+
+    chance, i = expit(epsilon), np.arange(1, right + 1)
+    tail = binom.sf(right - 1, guesses, chance)
+    most = np.max((binom.sf(right - i - 1, guesses, chance) - tail) / i, initial=0.0)
+    return float(min(1.0, tail + 2 * canaries * delta * most))
+
+
+def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
+    """The largest epsilon, or up to 1e-4 less, under which so many right guesses are less likely than `error`."""
+    low, high = 0.0, 1.0
+    while guess_p_value(right, guesses, canaries, high, delta) < error:
+        low, high = high, 2 * high
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        rejected = guess_p_value(right, guesses, canaries, middle, delta) < error
+        low, high = (middle, high) if rejected else (low, middle)
+    return low
+
+
+def gaussian_epsilon(scores: np.ndarray, coins: np.ndarray, delta: float, error: float) -> float:
+    """The lower bound of epsilon were scores N(-s mu/2, s^2) of canaries out and N(s mu/2, s^2) of those in, s unknown.
+
+        t = sqrt(m) g / s    g the mean of the scores, those of canaries out negated, s their spread around -g and g
+
+    is noncentral t with m - 1 degrees of freedom and centre sqrt(m) mu / 2.
+    """
+    from dp_accounting import get_epsilon_gaussian
+    from scipy.optimize import brentq
+    from scipy.stats import nct
+
+    signed, m = np.where(coins, scores, -scores), len(scores)
+    t = min(float(m**0.5 * signed.mean() / max(signed.std(ddof=1), np.finfo(float).tiny)), LARGEST_T)
+    if nct.sf(t, m - 1, 0.0) >= error:
+        return 0.0
+    mu = 2 * brentq(lambda centre: nct.sf(t, m - 1, centre) - error, 0.0, t + 10) / m**0.5
+    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 1e-3 else 0.0
