@@ -16,9 +16,10 @@ import tangent_jax as tj
 from experiments.shared import command, plan, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import require
+from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
-define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", **PRIVATE)
+define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
     "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
@@ -57,25 +58,27 @@ def main() -> None:
     n = len(dataset.train)
     mechanism = mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
+    public = setup.public_images(dataset.train) if F.public else None
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
     train = part_of(setup.features(predict, dataset.train, "train inputs"), F.part)
     test = setup.features(predict, dataset.test, "test inputs")
-    mechanism = mechanism_of(len(train))
+    mechanism, trained = mechanism_of(len(train)), setup.whitened(predict, train)
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
-    measure = tj.Measure(predict, test, every=every, last=mechanism.steps)
+    measure = tj.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"optimizer": tj.momentum(F.lr), "seed": F.seed, "folder": out}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted = tj.fit_private(predict, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
-    spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
+        fitted = tj.fit_private(trained, train, recipe.objective(), mechanism=mechanism, on_step=measure, **settings)
+    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.unwhitened(trained, fitted.dw)
+    known = fingerprint("".join(public.identifiers()).encode()) if public else ""
     folders = (str(out.absolute()),)
     origin = tj.make_provenance(predict, recipe, dataset.classes)
-    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
-    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
@@ -89,7 +92,7 @@ def main() -> None:
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(predict, fitted.dw, test),
+        "accuracy": tj.evaluate(predict, dw, test),
         "epsilon": epsilon,
         "neighbouring": NEIGHBOURING,
         **dataclasses.asdict(spent.mechanism),
@@ -98,6 +101,7 @@ def main() -> None:
         "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
         "examples": len(train),
+        "public": {"dataset": F.public, "examples": len(public), "fingerprint": known} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
         "copies": copies,

@@ -49,6 +49,7 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.public import unwhitened, whitened
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
@@ -81,6 +82,6 @@ __all__ = [
     "noise_scale", "nonlinear", "of_classes", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of",
     "probabilities", "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise",
     "remove", "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
-    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "widened_factors", "write_component",
-    "write_factors",
+    "squared_error", "tangent", "union", "unwhitened", "vit_config", "weighted_sum", "whitened", "widened",
+    "widened_factors", "write_component", "write_factors",
 ]  # fmt: skip
