@@ -53,7 +53,7 @@ QUICK = {
     "table1": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
     "search": ("--lrs=3e-3",),
     "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
-    "noise": ("--epsilons=1,8", "--subsets=full,fc", "--lrs=0.06", "--clip_norms=1", "--epochs=10"),
+    "noise": ("--epsilons=1,8", "--subsets=full,fc", "--lrs=0.06", "--clip_norms=1", "--steps=10"),
     "letters": ("--images=2000", "--epochs=6", "--batch_size=32"),
     "times": ("--seconds=10",),
 }

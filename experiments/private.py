@@ -22,11 +22,12 @@ from experiments.shared import audited as audits
 from experiments.shared import command, plan, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
+from tangent_jax.core.files import fingerprint
 from tangent_jax.data.sources import Dataset
 from tangent_jax.privacy.canaries import FEWEST
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
-define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", **PRIVATE)
+define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", "owners", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
 flags.DEFINE_enum(
     "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
@@ -115,6 +116,7 @@ def main() -> None:
     require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
     require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
     require(F.audit is None or not owners, "private", "--unit=example beside --audit", "owner", "Canaries are images")
+    public = setup.public_images(dataset.train) if F.public else None
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
         require(not owners, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
@@ -125,19 +127,20 @@ def main() -> None:
         train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
     train = part_of(train, F.part)
     test = setup.features(predict, dataset.test, "test inputs")
-    mechanism = mechanism_of(len(train))
+    mechanism, trained = mechanism_of(len(train)), setup.whitened(predict, train)
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
-    measure = tj.Measure(predict, test, every=every, last=mechanism.steps)
+    measure = tj.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"objective": recipe.objective(), "optimizer": tj.momentum(F.lr), "folder": out, "on_step": measure}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(predict, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, epsilon = fitted.spent, fitted.spent.compute_epsilon()
+        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
+    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.unwhitened(trained, fitted.dw)
+    known = fingerprint("".join(public.identifiers()).encode()) if public else ""
     folders = (str(out.absolute()),)
     origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
-    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run)
-    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
@@ -151,7 +154,7 @@ def main() -> None:
         "method": F.method,
         "subset": F.subset,
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(predict, fitted.dw, test),
+        "accuracy": tj.evaluate(predict, dw, test),
         "epsilon": epsilon,
         "neighbouring": NEIGHBOURING[spent.mechanism.unit],
         **dataclasses.asdict(spent.mechanism),
@@ -161,6 +164,7 @@ def main() -> None:
         "learning_rate": F.lr,
         "examples": len(train),
         "owners": len({*train.owners}) if train.owners else None,
+        "public": {"dataset": F.public, "examples": len(public), "fingerprint": known} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
         "copies": copies,

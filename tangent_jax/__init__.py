@@ -52,6 +52,7 @@ from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_me
 from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.one_run import Audited, fit_audited
+from tangent_jax.privacy.public import unwhitened, whitened
 from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
@@ -85,5 +86,6 @@ __all__ = [
     "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
     "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove", "resnet_config", "restricted",
     "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "union",
-    "vit_config", "weighted_sum", "widened", "widened_factors", "write_component", "write_factors",
+    "unwhitened", "vit_config", "weighted_sum", "whitened", "widened", "widened_factors", "write_component",
+    "write_factors",
 ]  # fmt: skip

@@ -273,7 +273,7 @@ MUTATIONS = [
       f"{HONESTY}::test_settings_are_chosen_on_held_out_images"),
     M("experiments/finetune.py", "tj.Measure(predict, test)", "tj.Measure(predict, train)",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
-    M("experiments/private.py", "tj.Measure(predict, test, every", "tj.Measure(predict, train, every",
+    M("experiments/private.py", "tj.Measure(trained, test, every", "tj.Measure(trained, train, every",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
     M("experiments/forget.py", "means = [values[ranked[k:]].mean(0)", "means = [values[ranked].mean(0)",
       f"{HONESTY}::test_what_is_removed_is_in_no_mean"),

@@ -110,6 +110,9 @@ TABLE: dict[str, partial] = {
     "batch_size": flag("integer", "Examples per step.", low=1),
     "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
     "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
+    "public": flag(
+        "string", "Public images, as --dataset; only the inputs of its train split are read. Unset: none.", default=None
+    ),
     "shards": flag("integer", "Shards trained apart.", low=2, default=50),
     "at_once": flag(
         "integer",

@@ -10,6 +10,7 @@ import tangent_jax as tj
 from experiments.shared.flags import FIELD_OF, F
 from tangent_jax.core import identity
 from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.privacy.public import check_public
 
 
 def recipe(**changes: Any) -> tj.Recipe:
@@ -59,6 +60,20 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     return train.hold_out()
+
+
+def public_images(private: Examples) -> Examples:
+    """The images of --public, of which none may be private."""
+    public = open_dataset(F.public).train
+    check_public("flags", public.identifiers(), private.identifiers())
+    return public
+
+
+def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
+    """The predictor in coordinates whitened by the images of --public; without that flag as it is."""
+    if F.public is None:
+        return predict
+    return tj.whitened(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
 
 
 @functools.cache

@@ -73,10 +73,6 @@ class LoRA(Wrapper):
         return dual and (lambda pairs, x, start=0: dual(merged(pairs), x, start))
 
     @property
-    def classes(self) -> int:
-        return self.base.classes
-
-    @property
     def settings(self) -> dict[str, Any]:
         return {**self.base.settings, "lora_rank": self.rank, "lora_blocks": self.blocks}
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from jax import Array
+
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
@@ -14,6 +16,11 @@ class Wrapper:
     def preprocessing(self) -> Any:
         """The base's."""
         return self.base.preprocessing
+
+    @property
+    def classes(self) -> int:
+        """The number of the base's outputs."""
+        return self.base.classes
 
     @property
     def stages(self) -> int:
@@ -32,3 +39,19 @@ class Wrapper:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         """The shape of one example of the input of a stage of the base."""
         return self.base.input_shape(stage)
+
+    def initial(self, path: str, key: Array) -> Array:
+        """A fresh leaf of the base."""
+        return self.base.initial(path, key)
+
+    def with_classes(self, classes: int) -> Any:
+        """The base with a head of `classes` outputs, as it was before it was wrapped."""
+        return self.base.with_classes(classes)
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """Leaves of the base under the names of other libraries."""
+        return self.base.to_world(flat)
+
+    def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """Leaves of the base of tensors that `to_world` gave."""
+        return self.base.from_world(tensors)

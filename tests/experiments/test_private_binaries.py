@@ -131,7 +131,7 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
 @pytest.mark.slow
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
-    line, _ = run("table3", *flags, "--seeds=2", "--epochs=4")
+    line, _ = run("table3", *flags, "--seeds=2", "--steps=4")
     result = json.loads(line)
     for method in ("taft", "nlft"):
         cell = result["digits"]["8"]["fc"][method]
@@ -141,7 +141,7 @@ def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     assert Image.open(tmp_path / "table3.png").size[0] > 500
     assert (tmp_path / "table3.md").read_text().count("±") == 2
     finished = (tmp_path / "runs.jsonl").read_bytes()
-    again, _ = run("table3", *flags, "--seeds=2", "--epochs=4")
+    again, _ = run("table3", *flags, "--seeds=2", "--steps=4")
     assert json.loads(again) == result
     assert (tmp_path / "runs.jsonl").read_bytes() == finished
 

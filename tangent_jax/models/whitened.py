@@ -1,0 +1,104 @@
+"""Whitened kernels: other coordinates V of a kernel's tangent, in which all directions of its inputs are alike.
+
+    W  = W_0 + R V           R: given, with R R^T = M^-1 of a second moment M of the kernel's inputs; V is 0 at the anchor
+    dW = R dV                an example's gradient in V is sum_t (R^T x_t) (x) s_t, of whitened inputs
+
+Head by head where the kernel has heads. The network and its tangent stay what they are. A network so written is a model
+of the protocol again, as LoRA's is: so per-example norms have their closed form in these coordinates too.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.models.signals import Layout
+from tangent_jax.models.wrapper import Wrapper
+from tangent_jax.rules import probe
+
+ROOT, WHITENED = "_root", "_whitened"
+"""What the paths of R, which no subset trains, and of V have after their kernel's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whitened(Wrapper):
+    """A model with R, "h i i", and V, of the kernel's shape, beside each kernel of `layouts`: (path, its axes)."""
+
+    layouts: tuple[tuple[str, Layout], ...]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes = self.base.shapes()
+        for path, axes in self.layouts:
+            heads, inputs, _ = jax.eval_shape(axes.blocks, jax.ShapeDtypeStruct(shapes[path], jnp.float32)).shape
+            shapes |= {path + ROOT: (heads, inputs, inputs), path + WHITENED: shapes[path]}
+        return shapes
+
+    def stage_of(self, path: str) -> int:
+        """That of the kernel."""
+        return self.base.stage_of(path.removesuffix(ROOT).removesuffix(WHITENED))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**self.base.settings, "whitened": [path for path, _ in self.layouts]}
+
+    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+        pairs: Any = self.natural(trees.pair(w, {}))
+        plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=is_dual)
+        return self.base.apply(plain, x, start, stop)
+
+    @property
+    def dual(self) -> Callable[..., Dual] | None:
+        dual = self.base.dual
+        return dual and (lambda pairs, x, start=0: dual(self.natural(pairs), x, start))
+
+    def natural(self, pairs: Any) -> Any:
+        """The pairs of the base: each kernel W_0 + R V with its tangent R dV."""
+        flat = {
+            keystr(path, simple=True, separator="/"): leaf
+            for path, leaf in tree_flatten_with_path(pairs, is_leaf=is_dual)[0]
+        }
+        for path, axes in self.layouts:
+            root, v = flat.pop(path + ROOT).primal, flat.pop(path + WHITENED)
+            tangent: Any = v.tangent
+            if isinstance(tangent, probe.Probe):
+                tangent = Rooted(root, tangent, axes)
+            elif tangent is not None:
+                tangent = rooted(root, tangent, axes)
+            flat[path] = Dual(flat[path].primal + rooted(root, v.primal, axes), tangent)
+        return trees.nest(flat)
+
+
+def is_dual(node: Any) -> bool:
+    """True for a Dual."""
+    return isinstance(node, Dual)
+
+
+def rooted(root: Any, v: Array, axes: Layout) -> Array:
+    """R V, of a kernel's shape, of R "h i j"."""
+    return axes.kernel(jnp.einsum("hij,hjo->hio", root, axes.blocks(v)), v.shape)
+
+
+class Rooted(probe.Probe):
+    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x in the place of x."""
+
+    def __init__(self, root: Array, v: probe.Probe, axes: Layout) -> None:
+        self.root, self.v, self.axes = root, v, axes
+
+    def einsum(self, spec: str, x: Array) -> Array:
+        """The einsum of R^T x and dV."""
+        xs, heads, inputs = self.axes.axes[0], self.axes.heads, self.axes.inputs
+        sizes, new = dict(zip(xs, x.shape, strict=True)), inputs.upper()
+        root = self.root.reshape([sizes[axis] for axis in heads + inputs + inputs])
+        turned = xs.translate(str.maketrans(inputs, new))
+        return self.v.einsum(spec, probe.einsum(f"{xs},{heads}{inputs}{new}->{turned}", x, root))
+
+    def times(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def broadcast(self, shape: tuple[int, ...]) -> Array:
+        raise NotImplementedError
