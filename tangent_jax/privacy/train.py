@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -35,7 +34,7 @@ from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.units import as_units, micro_batches, sample
+from tangent_jax.privacy.units import as_units, sample, step_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
@@ -193,19 +192,17 @@ def fit_private(
             state, spent = ledger.saver.restore(state, history), ledger.spent
             left = len(history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        expected = mechanism.expected(len(units))
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
         bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
-        done = len(history) and history.rows[-1]["step"]
+        done, expected = len(history) and history.rows[-1]["step"], mechanism.expected(len(units))
         log = held.enter_context(open_log("fit_private", run, done, mechanism.steps))
         for step in range(spent.steps_paid, mechanism.steps):
             spent = spent.paid(step + 1)
             if ledger is not None:
                 ledger.pay(step + 1)
             log.begin()
-            chosen = micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step))
-            chunks = chain.from_iterable(batches.chunks(*part) for part in chosen)
+            chunks = step_chunks(batches, mechanism, units, sample(len(units), mechanism, seed, step))
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)

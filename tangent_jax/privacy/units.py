@@ -14,7 +14,7 @@ import numpy as np
 
 from tangent_jax.core import placement, require
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.train.batches import Batches, as_batches
+from tangent_jax.train.batches import Batches, Chunk, as_batches
 
 MICRO_BATCH = 64  # rows, unless an owner has more
 
@@ -47,6 +47,12 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
         return np.ones(units, bool)
     entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
     return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
+
+
+def step_chunks(batches: Batches, mechanism: Mechanism, units: Any, chosen: np.ndarray) -> Iterator[Chunk]:
+    """Yields the micro-batches of the chosen units, as `add_up` takes them."""
+    for part in micro_batches(batches, mechanism, units, chosen):
+        yield from batches.chunks(*part)
 
 
 def micro_batches(
