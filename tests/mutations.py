@@ -59,6 +59,8 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 MERGING = "tangent_jax/components/merge.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
+ONE_RUN = "tests/privacy/test_one_run.py"
+ATTACK, CANARIES, BOUNDS = (f"tangent_jax/privacy/{name}.py" for name in ("one_run", "canaries", "bounds"))
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
 PEFT = "tests/components/test_peft.py"
@@ -181,6 +183,26 @@ MUTATIONS = [
     M(ACCOUNT, "require(best[1] > epsilon / 2,", "require(True,", f"{ACCOUNTING}::test_a_delta_that_rounding_exceeds_is_refused"),
     M("tangent_jax/privacy/audit.py", "(absent[1::2], present[1::2])", "(absent[::2], present[::2])",
       f"{AUDIT}::test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on"),
+    # One run audited by its canaries
+    M(CANARIES, "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]", "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8)).repeat(2)[:count]", f"{ONE_RUN}::test_coins_are_fair_and_new_in_every_run"),
+    M(CANARIES, "np.frombuffer(os.urandom(count), np.uint8)", "np.random.default_rng(0).integers(0, 256, count, np.uint8)", f"{ONE_RUN}::test_coins_are_fair_and_new_in_every_run"),
+    M(CANARIES, "        if not path.exists():\n", "        if True:\n", f"{ONE_RUN}::test_a_run_that_was_killed_goes_on_with_its_coins_and_scores_the_steps_that_count"),
+    M(ATTACK, "return Audited(fitted, scores, coins)", "return Audited(fitted, scores + coins, coins)", f"{ONE_RUN}::test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin"),
+    M(ATTACK, "dataclasses.replace(m, count=len(images))", "dataclasses.replace(m, count=len(images) + len(canaries) // 2)", f"{ONE_RUN}::test_scores_of_a_sound_run_are_normal_and_prove_no_more_than_the_claim"),
+    M(ATTACK, "rate * (i + c / 2)", "rate * i", f"{ONE_RUN}::test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are"),
+    M(ATTACK, "return scales * along, scales * norms", "return along, scales * norms", f"{ONE_RUN}::test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are"),
+    M(ATTACK, "mechanism.clip_norm * g - r, scaled, ridge", "mechanism.clip_norm * g, scaled, ridge", f"{ONE_RUN}::test_the_private_gradients_of_momentum_and_a_penalty_are_in_the_released_steps"),
+    M(ATTACK, "return gradient, optimizer.update(scaled, state, before)[1]", "return gradient, state", f"{ONE_RUN}::test_the_private_gradients_of_momentum_and_a_penalty_are_in_the_released_steps"),
+    M(BOUNDS, "(1 - confidence) / 2", "1 - confidence", f"{ONE_RUN}::test_the_error_is_shared_by_both_bounds_and_by_all_numbers_of_guesses"),
+    M(BOUNDS, "error / len(PARTS)", "error", f"{ONE_RUN}::test_the_error_is_shared_by_both_bounds_and_by_all_numbers_of_guesses"),
+    M(BOUNDS, "tail = binom.sf(right - 1,", "tail = binom.cdf(right - 1,", f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
+    M(BOUNDS, "tail + 2 * canaries * delta * most", "tail", f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
+    M(BOUNDS, "brentq(lambda centre: nct.sf(t, m - 1, centre) - error,", "brentq(lambda centre: nct.sf(t, m - 1, centre) - (1 - error),", f"{ONE_RUN}::test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_near_it"),
+    M("experiments/private.py", "F.audit is None or F.seed is None", "True", "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
+    # The divisor
+    M(TRAIN, "_private_step(state, total, expected, key", "_private_step(state, total, float((total.norms > 0).sum()), key", f"{NOISE}::test_a_sample_is_divided_by_a_public_constant_never_by_its_size"),
+    M(MECHANISM, "return self.sampling_rate * self.public_count(examples)", "return self.public_count(examples)", f"{NOISE}::test_a_sample_is_divided_by_a_public_constant_never_by_its_size"),
+    M(MECHANISM, "return examples if self.count is None else self.count", "return examples", f"{NOISE}::test_a_sample_is_divided_by_a_public_constant_never_by_its_size"),
     # Ledger and checkpoint
     M("tangent_jax/privacy/ledger.py", "        require(fits or lost,", "        require(True,",
       f"{LEDGER}::test_one_of_the_two_restored_from_a_backup_is_told"),

@@ -126,8 +126,8 @@ def released_gradient(
     before: Tree, after: Tree, state: Any, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
 ) -> tuple[Tree, Any]:
     """(G, the optimiser's state after it) of a step, for an optimiser whose updates are affine in each number of G."""
-    zero, one = (jax.tree.map(lambda leaf, fill=fill: jnp.full_like(leaf, fill), before) for fill in (0, 1))
-    rest, unit = (optimizer.update(g, state, before)[0] for g in (zero, one))
+    zeros, ones = (jax.tree.map(fill, before) for fill in (jnp.zeros_like, jnp.ones_like))
+    rest, unit = (optimizer.update(g, state, before)[0] for g in (zeros, ones))
     scaled = jax.tree.map(lambda a, b, r, u: (b - a - r) / (u - r), before, after, rest, unit)
     ridge = jax.grad(objective.ridge)(before)
     gradient = jax.tree.map(lambda g, r: mechanism.clip_norm * g - r, scaled, ridge)

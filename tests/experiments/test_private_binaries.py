@@ -158,6 +158,30 @@ def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_co
     assert "audit: expected epsilon <= 3 and the claimed noise" in err
 
 
+@pytest.mark.slow
+def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_is_read(cache, tmp_path):
+    flags = [cache, "--subset=fc", "--epochs=4", "--audit=100", f"--out={tmp_path}"]
+    line, _ = run("private", *flags)
+    result, coins = json.loads(line), (tmp_path / "coins.json").read_text()
+    audit = result["audit"]
+    assert (audit["canaries"], audit["confidence"], result["examples"]) == (100, 0.95, 898)
+    assert min(audit["epsilon_lower"], audit["gaussian_epsilon_lower"]) >= 0
+    assert 20 < audit["canaries_in"] < 80
+    assert json.loads(run("private", *flags)[0]) == result
+    assert (tmp_path / "coins.json").read_text() == coins
+    assert Image.open(tmp_path / "audit.png").size[0] > 500
+
+
+@pytest.mark.slow
+def test_runs_without_noise_are_caught_each_by_its_own_canaries(cache, tmp_path):
+    flags = ["--subset=fc", "--steps=2", "--trials=2", "--canaries=300", "--broken=no_noise"]
+    line, err = run("audit", cache, *flags, f"--out={tmp_path}", code=1)
+    result = json.loads(line)
+    assert result["caught"] == {"epsilon_lower": 2, "gaussian_epsilon_lower": 2}
+    assert min(result["epsilon_lower"]) > 3
+    assert "audit: expected proofs of epsilon <= 3" in err
+
+
 @pytest.mark.long
 def test_bench_private_measures_its_ratios(tmp_path):
     flags = ["--size=Ti", "--batch_size=2", "--repeats=1"]
@@ -173,6 +197,9 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--epsilon=0"], "expected epsilon > 0, finite; got 0.0"),
         ("private", ["--delta=0.01"], "expected --delta below 1 / images"),
         ("private", ["--clip_norm=0"], "expected clip_norm > 0, finite; got 0.0"),
+        ("private", ["--audit=100", "--seed=1"], "expected no --seed beside --audit; got 1. The noise of a seed"),
+        ("private", ["--audit=900"], "expected --audit of at most 898 canaries, one for each image; got 900"),
+        ("audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
         ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
         ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),
