@@ -2,7 +2,8 @@
 
 Full-batch steps of cross entropy, the paper's 50 or others; our outputs are the tangent alone. For every cell, steps,
 learning rate and clip norm are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then
-PT=F at the best; the method `public` is TAFT in coordinates whitened by the images of --public. The winner is trained on all of train, over --seeds, and measured on test. Models of one cell are trained as one program.
+PT=F at the best; the winner is trained on all of train, over --seeds, and measured on test. The method `public` is TAFT
+in coordinates whitened by the images of --public. Models of one cell and number of steps are trained as one program.
 Noise comes from seeds, so that the table can be made again: nothing here is private. Finished runs are saved in
 runs.jsonl.
 
@@ -162,7 +163,7 @@ def main() -> None:
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """The table in Markdown: a row per data set and epsilon; cells are mean ± spread, the best of the methods in bold."""
+    """The table in Markdown: a row per data set and epsilon; cells are mean ± spread, the best method in bold."""
     rows = []
     for dataset, by_epsilon in result.items():
         for epsilon, row in by_epsilon.items():

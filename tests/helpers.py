@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import monitoring
 from jax.extend.core import jaxprs_in_params
+from scipy import stats
 
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
@@ -120,6 +121,13 @@ def assert_sums_are_vmapped_ones(predict, dw, x, y, present=None):
     closed, vmapped = sums
     assert_rel_close(closed.norms, vmapped.norms)
     assert_rel_close(closed.value, vmapped.value)
+
+
+def scale_accepted(z, scale):
+    """True where the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
+    z = np.asarray(z, np.float64).ravel() / scale
+    mean, spread = abs(z.mean()) * z.size**0.5, abs(z.var() - 1) * (z.size / 2) ** 0.5
+    return mean < 5 and spread < 5 and stats.kstest(z, "norm").pvalue > 1e-4
 
 
 @contextlib.contextmanager

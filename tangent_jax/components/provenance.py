@@ -38,8 +38,8 @@ class Provenance:
     `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
-    fingerprint of what its examples were trained towards; `public`: that of the content identifiers of public images whose
-    second moments whitened its training, "" for none.
+    fingerprint of what its examples were trained towards; `public`: that of the content identifiers of public images
+    whose second moments whitened its training, "" for none.
     """
 
     method: str

@@ -1,7 +1,7 @@
 """Whitened kernels: other coordinates V of a kernel's tangent, in which all directions of its inputs are alike.
 
-    W  = W_0 + R V           R: given, with R R^T = M^-1 of a second moment M of the kernel's inputs; V is 0 at the anchor
-    dW = R dV                an example's gradient in V is sum_t (R^T x_t) (x) s_t, of whitened inputs
+    W  = W_0 + R V       R given, R R^T = M^-1 for a second moment M of the kernel's inputs; V is 0 at the anchor
+    dW = R dV            an example's gradient in V is sum_t (R^T x_t) (x) s_t, of whitened inputs
 
 Head by head where the kernel has heads. The network and its tangent stay what they are. A network so written is a model
 of the protocol again, as LoRA's is: so per-example norms have their closed form in these coordinates too.
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.models.signals import Layout
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe
@@ -27,7 +27,10 @@ ROOT, WHITENED = "_root", "_whitened"
 
 @dataclasses.dataclass(frozen=True)
 class Whitened(Wrapper):
-    """A model with R, "h i i", and V, of the kernel's shape, beside each kernel of `layouts`: (path, its axes)."""
+    """A model with R, "h i i", and V, of the kernel's shape, beside each kernel of `layouts`: (path, its axes).
+
+    Raises: InputError for a step that has a tangent of such a kernel itself.
+    """
 
     layouts: tuple[tuple[str, Layout], ...]
 
@@ -64,6 +67,8 @@ class Whitened(Wrapper):
         }
         for path, axes in self.layouts:
             root, v = flat.pop(path + ROOT).primal, flat.pop(path + WHITENED)
+            got, do = f"one of {path}", "Take the predictor that was whitened"
+            require(flat[path].tangent is None, "Whitened", "a step in whitened coordinates", got, do)
             tangent: Any = v.tangent
             if isinstance(tangent, probe.Probe):
                 tangent = Rooted(root, tangent, axes)

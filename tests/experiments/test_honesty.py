@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from photos import photographs
 from run_binary import ROOT, run
 
 from tangent_jax.components.files import read_component
@@ -114,8 +115,8 @@ module.search.run = run
 """
 TABLE3 = """
 def train(self, together, on_test):
-    asked.extend([run.learning_rate, on_test] for run in together)
-    return [0.9 if run.learning_rate == 0.02 and not on_test else 0.5 for run in together]
+    asked.extend([(run.learning_rate, run.steps), on_test] for run in together)
+    return [0.9 if (run.learning_rate, run.steps) == (0.02, 5) and not on_test else 0.5 for run in together]
 module.Cell.train = train
 """
 
@@ -134,21 +135,24 @@ def test_settings_are_chosen_on_held_out_images(tmp_path):
     for name in ("FC", "TAFT-1", "NLFT-1"):
         runs = [(rate, on_test) for n, rate, on_test in asked if n == name]
         assert runs == [(1e-3, False), (1e-4, False), (1e-4, True), (1e-4, True)]
-    flags = ["--epsilons=8", "--lrs=0.006,0.02", "--clip_norms=1", "--subsets=fc", "--seeds=2"]
+    flags = ["--epsilons=8", "--lrs=0.006,0.02", "--clip_norms=1", "--subsets=fc", "--seeds=2", "--steps=5,50"]
     asked = spied("table3", TABLE3, f"--out={tmp_path}/3", *flags)
     first = next(i for i, (_, on_test) in enumerate(asked) if on_test)
-    assert {rate for rate, on_test in asked if on_test} == {0.02}
-    assert {rate for rate, _ in asked[:first]} == {0.006, 0.02}
+    assert {tuple(chosen) for chosen, on_test in asked if on_test} == {(0.02, 5)}
+    assert {tuple(tried) for tried, _ in asked[:first]} == {(0.006, 5), (0.006, 50), (0.02, 5), (0.02, 50)}
 
 
 @pytest.mark.slow
 def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images(tmp_path):
     digits, cache = open_dataset("digits"), Cache(tmp_path / "cache")
-    for binary, flags in (("finetune", ["--subset=head"]), ("private", ["--subset=fc", "--seed=0"])):
+    public = f"--public=folder:{photographs(tmp_path / 'public')}"
+    for binary, flags in (("finetune", ["--subset=head"]), ("private", ["--subset=fc", "--seed=0", public])):
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
         dw, metadata = read_component(out / "dw.safetensors")
         recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
+        known = result["public"]["fingerprint"] if binary == "private" else ""
+        assert json.loads(metadata["provenance"])["public"] == known
         predict = recipe.predictor(10)
         test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
         assert abs(evaluate(predict, dw, test) - result["accuracy"]) < 1e-6

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from photos import photographs
 from PIL import Image
 from run_binary import ROOT, run
 
@@ -131,15 +132,16 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
 @pytest.mark.slow
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
+    flags += ["--methods=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
     line, _ = run("table3", *flags, "--seeds=2", "--steps=4")
     result = json.loads(line)
-    for method in ("taft", "nlft"):
+    for method in ("taft", "nlft", "public"):
         cell = result["digits"]["8"]["fc"][method]
         assert len(cell["accuracies"]) == 2
         assert cell["mean"] > 0.2
     assert result["with_search"]["8"] > 8
     assert Image.open(tmp_path / "table3.png").size[0] > 500
-    assert (tmp_path / "table3.md").read_text().count("±") == 2
+    assert (tmp_path / "table3.md").read_text().count("±") == 3
     finished = (tmp_path / "runs.jsonl").read_bytes()
     again, _ = run("table3", *flags, "--seeds=2", "--steps=4")
     assert json.loads(again) == result
@@ -201,6 +203,8 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--audit=900"], "expected --audit of at most 898 canaries, one for each image; got 900"),
         ("audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
+        ("private", ["--public=digits"], "expected public images that are not private; got 898 of 898"),
+        ("table3", ["--methods=taft,public"], "expected --public with the method public"),
         ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
         ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),
     ],

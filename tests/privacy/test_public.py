@@ -7,34 +7,205 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, private_task, tree_normal
+from helpers import assert_rel_close, private_task, scale_accepted, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.models.features import Features
+from tangent_jax.models.functions import model_of
+from tangent_jax.models.predict import tangent
+from tangent_jax.models.whitened import ROOT, WHITENED
 from tangent_jax.privacy.clipping import clipped_sum
+from tangent_jax.privacy.fit_many import fit_private_many
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import DAMPING, unwhitened, whitened
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.problem import curvature
 from tangent_jax.train.losses import CrossEntropy
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import momentum
+
+CE = CrossEntropy()
+CLOSED = jax.jit(functools.partial(clipped_sum_closed_form, loss=CE))
+VMAPPED = jax.jit(functools.partial(clipped_sum, loss=CE))
+KEY = jax.random.key(0)
+ONE_STEP = make_mechanism(3.0, 1e-5, steps=1, clip_norm=0.5)
 
 
 def of(x, name):
-    """Features of these inputs, whose contents are named."""
+    """Features of inputs whose contents are called `name`, with labels that fit no head."""
     x = np.asarray(x)
-    examples = tuple((f"{name} {i}", f"{name}{i}.png") for i in range(len(x)))
-    return Features(x, np.zeros(len(x), np.int32), examples)
+    return Features(x, np.full(len(x), 99), tuple((f"{name} {i}", f"{name}{i}.png") for i in range(len(x))))
+
+
+def public_of(x, count=5):
+    return of(0.7 * np.asarray(x)[::-1][:count], "public")
+
+
+def task(*arguments, **options):
+    """A predictor, the same whitened by five images, a step of that, six inputs and their labels."""
+    return task_of(bool(jax.config.jax_enable_x64), *arguments, **options)
 
 
 @functools.cache
-def task(*arguments, **options):
-    predict, dw, x, y = private_task(*arguments, **options)
-    public = of(jnp.flip(x, 0)[:5] * 0.7, "public")
-    own = whitened(predict, public, of(x, "private"))
+def task_of(_, *arguments, **options):
+    predict, _, x, y = private_task(*arguments, **options)
+    own = whitened(predict, public_of(x), of(x, "private"))
     return predict, own, tree_normal(5, own.zeros()), x, y
 
 
-def test_it(x64):
-    for kind, blocks in (("head", 1), ("blocks", 1)):
-        predict, own, v, x, y = task(kind, blocks)
-        assert_rel_close(own(v, x), predict(unwhitened(own, v), x))
-        assert_sums_are_vmapped_ones(own, v, x, y)
-        v0 = own.zeros()
-        assert_rel_close(own(v0, x), predict(predict.zeros(), x))
+def by_hand(predict, own, v, x, y):
+    """Each example's gradient at the same dw of the predictor itself, whitened leaf by leaf: R^T g in each head."""
+    dw, axes, w = unwhitened(own, v), dict(own.model.layouts), trees.leaves(own.w)
+    one = jax.grad(lambda dw, x, y: CE(predict(dw, x[None]), y[None])[0])
+    gradients = trees.leaves(jax.jit(jax.vmap(one, (None, 0, 0)))(dw, x, y))
+    for path in axes:
+        g = gradients.pop(path)
+        blocks = [np.swapaxes(w[path + ROOT], 1, 2) @ np.asarray(axes[path].blocks(own)) for own in g]
+        gradients[path + WHITENED] = np.stack([axes[path].kernel(own, g.shape[1:]) for own in blocks])
+    return trees.nest(gradients)
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "variant"),
+    [
+        ("head", 1, {}),
+        ("blocks", 1, {}),
+        *(
+            pytest.param(kind, blocks, variant, marks=pytest.mark.long)
+            for kind, blocks, variant in [
+                *((kind, 2, {}) for kind in ("blocks", "bitfit", "layernorm")),
+                ("blocks", 1, {"pool": "avg"}),
+                ("blocks", 1, {"positions": "rotary", "registers": 2, "width": 24}),
+                ("blocks", 1, {"method": "nlft"}),
+            ]
+        ),
+    ],
+)
+def test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf(x64, kind, blocks, variant):
+    predict, own, v, x, y = task(kind, blocks, **variant)
+    gradients = by_hand(predict, own, v, x, y)
+    norms = np.sqrt(sum(np.square(g).reshape(len(y), -1).sum(1) for g in jax.tree.leaves(gradients)))
+    clip_norm = float(np.median(norms))
+    scales = np.minimum(1, clip_norm / norms)
+    want = jax.tree.map(lambda g: jnp.asarray(np.tensordot(scales, g, 1)), gradients)
+    closed = CLOSED(own, v, x, y, jnp.ones(len(y)), clip_norm=clip_norm)
+    assert_rel_close(closed.norms, jnp.asarray(norms))
+    assert_rel_close(closed.value, want)
+    assert closed.sensitivity == clip_norm
+    vmapped = VMAPPED(own, v, x, y, jnp.ones(len(y)), clip_norm=clip_norm)
+    assert_rel_close(vmapped.value, want)
+
+
+def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
+    predict, own, _, x, _ = task("blocks", 1)
+    public = public_of(x)
+    unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), 7)))
+    factors = curvature(predict, unlabelled, make_objective("mse", penalty=0.0))
+    assert len(factors.kernels) == 7
+    for path, (a, _) in factors.kernels.items():
+        mean = np.trace(a, axis1=1, axis2=2).mean() / a.shape[-1]
+        root, m = np.asarray(trees.leaves(own.w)[path + ROOT]), a / mean + DAMPING * np.eye(a.shape[-1])
+        for r, block in zip(root, m, strict=True):
+            np.testing.assert_allclose(r.T @ block @ r, np.eye(len(r)), atol=1e-10)
+
+
+def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it(x64):
+    predict, own, v, x, _ = task("blocks", 1)
+    dw = unwhitened(own, v)
+    assert_rel_close(jax.tree.map(jnp.zeros_like, dw), predict.zeros())
+    assert_rel_close(own(v, x), predict(dw, x))
+    assert_rel_close(unwhitened(predict, dw), dw)
+    with pytest.raises(InputError, match="expected a part of w"):
+        predict(v, x)
+    with pytest.raises(InputError, match="expected a step in whitened coordinates"):
+        own(dw, x)
+
+
+def test_one_example_more_or_less_moves_the_whitened_sum_by_at_most_the_clip_norm(x64):
+    _, own, v, x, y = task("blocks", 1)
+    for clip_norm in (1e-3, 10.0):
+        whole = CLOSED(own, v, x, y, jnp.ones(6), clip_norm=clip_norm)
+        for gone in (0, 3):
+            left = CLOSED(own, v, x, y, jnp.ones(6).at[gone].set(0), clip_norm=clip_norm)
+            moved = trees.plus(whole.value, trees.scaled(-1.0, left.value))
+            assert float(jnp.sqrt(trees.squared_norm(moved))) <= clip_norm * (1 + 1e-12)
+    alone = CLOSED(own, v, x, y, jnp.zeros(6).at[0].set(1), clip_norm=1e-3)
+    assert float(jnp.sqrt(trees.squared_norm(alone.value))) > 0.999e-3
+
+
+def test_noise_is_sigma_c_in_whitened_coordinates_and_m_inverse_in_those_of_the_step():
+    _, own, _, x, y = task("blocks", 1)
+    data, rate = dataclasses.replace(of(x, "private"), targets=np.asarray(y)), 2.0
+    fitted = fit_private(own, data, mechanism=ONE_STEP, optimizer=momentum(rate), seed=3)
+    total = CLOSED(own, own.zeros(), x, y, jnp.ones(6), clip_norm=0.5)
+    noise = jax.tree.map(lambda v, s: -np.asarray(v) / rate * 0.5 * 6 - np.asarray(s), fitted.dw, total.value)
+    scale, of_step = 0.5 * ONE_STEP.noise_multiplier, trees.leaves(unwhitened(own, noise))
+    flat = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(noise)])
+    whitened_again = []
+    for path, axes in own.model.layouts:
+        inverse = np.linalg.inv(np.asarray(trees.leaves(own.w)[path + ROOT], np.float64))
+        whitened_again.append((inverse @ np.asarray(axes.blocks(of_step[path]))).ravel())
+    kernels = np.concatenate([of_step[path].ravel() for path, _ in own.model.layouts])
+    for draws in (flat, np.concatenate(whitened_again)):
+        assert scale_accepted(draws, scale)
+        assert not scale_accepted(draws, scale * 2 / 3)
+        assert not scale_accepted(draws, scale * 3 / 2)
+    assert not scale_accepted(kernels, scale)
+
+
+def test_models_trained_at_once_are_those_trained_alone():
+    _, own, _, x, y = task("head", 1)
+    data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
+    other = whitened(task("head", 1)[0], public_of(x, 3), of(x, "private"))
+    settings = {"mechanisms": [ONE_STEP] * 2, "optimizers": [momentum(0.1)] * 2, "seeds": [1, 2]}
+    several = fit_private_many([own, other], data, **settings)
+    for predict, seed, dw in zip([own, other], [1, 2], several, strict=True):
+        alone = fit_private(predict, data, mechanism=ONE_STEP, optimizer=momentum(0.1), seed=seed)
+        assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
+
+
+def test_other_public_images_are_another_run(tmp_path):
+    predict, own, _, x, y = task("head", 1)
+    data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
+    fit_private(own, data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
+    with pytest.raises(InputError, match="expected the ledger of this run"):
+        fit_private(whitened(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
+
+
+class Unread:
+    """Inputs that nobody may read."""
+
+    def __getitem__(self, rows):
+        raise AssertionError("a private input was read")
+
+    __array__ = __getitem__
+
+
+def test_private_inputs_are_never_read_and_few_public_images_are_enough():
+    predict, _, _, x, _ = task("head", 1)
+    private = dataclasses.replace(of(x, "private"), inputs=Unread())
+    own = whitened(predict, public_of(x, 1), private)
+    root = np.asarray(trees.leaves(own.w)["head/kernel" + ROOT][0], np.float64)
+    values = np.linalg.eigvalsh(root @ root.T)
+    np.testing.assert_allclose(values[1:], 1 / DAMPING, rtol=1e-4)  # all directions but the image's own
+    np.testing.assert_allclose(values[0], 1 / (12 + DAMPING), rtol=1e-4)
+
+
+def test_wrong_public_images_are_one_clear_line():
+    predict, own, _, x, _ = task("head", 1)
+    private, public = of(x, "private"), public_of(x)
+    shared = dataclasses.replace(public, examples=(*public.examples[:4], private.examples[2]))
+    with pytest.raises(InputError, match="expected public images that are not private; got 1 of 5 that are among"):
+        whitened(predict, shared, private)
+    with pytest.raises(InputError, match="expected a public image at least; got none"):
+        whitened(predict, public.take(np.zeros(0, int)), private)
+    with pytest.raises(InputError, match="expected a predictor that is not whitened"):
+        whitened(own, public, private)
+    with pytest.raises(InputError, match="finite"):
+        whitened(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
+    with pytest.raises(InputError, match="of shape"):
+        whitened(predict, dataclasses.replace(public, inputs=public.inputs[:, :5]), private)
+    plain = tangent(model_of([lambda w, x: x @ w["k"]], {"k": jnp.eye(3)}, jnp.zeros((2, 3))).with_head(2, KEY), 0)
+    with pytest.raises(InputError, match="expected a model with a closed form"):
+        whitened(plain, of(np.ones((2, 3)), "public"), private)

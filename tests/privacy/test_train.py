@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import assert_rel_close, private_task, programs_of
+from helpers import assert_rel_close, private_task, programs_of, scale_accepted
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
@@ -64,13 +64,6 @@ def test_the_bits_are_jaxs_own_threefry():
     counters = jnp.concatenate([jnp.arange(1001, dtype=jnp.uint32), jnp.zeros(1001, jnp.uint32)])
     want = threefry_2x32(jax.random.key_data(key), counters)
     np.testing.assert_array_equal(np.concatenate(threefry(key, 1001)), want)
-
-
-def scale_accepted(z, scale):
-    """True where the draws pass for N(0, scale^2): mean and variance within 5 standard errors, Kolmogorov-Smirnov."""
-    z = np.asarray(z, np.float64).ravel() / scale
-    mean, spread = abs(z.mean()) * z.size**0.5, abs(z.var() - 1) * (z.size / 2) ** 0.5
-    return mean < 5 and spread < 5 and stats.kstest(z, "norm").pvalue > 1e-4
 
 
 def test_normals_are_normal_and_reach_further_than_jaxs():
