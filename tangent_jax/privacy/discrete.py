@@ -95,11 +95,14 @@ def discrete_mean(clipped: ClippedSum, mechanism: Mechanism, count: float | Arra
     Guarantees: a function of the whole numbers S + K alone, whatever the parts of which S came.
     """
     spacing = spacing_of(mechanism)
-    scale = jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing
+    stride = stride_of(jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing)
     leaves, structure = jax.tree.flatten(clipped.value, is_leaf=lambda leaf: isinstance(leaf, Halves))
     sizes = [leaf.low.size for leaf in leaves]
-    drawn_once = jax.lax.optimization_barrier(discrete_normal(key, sum(sizes), stride_of(scale)))
-    noises = jnp.split(drawn_once, np.cumsum(sizes[:-1]))  # a sampler for each leaf would take seconds to compile
+    # One loop of one turn for all leaves. XLA neither knows that nor can move its body, which asks for the turn:
+    # else it computes every block again for each of its words.
+    turns, zeros = jnp.minimum(key[0] | 1, 1).astype(jnp.int32), jnp.zeros(sum(sizes), jnp.int32)
+    noise = jax.lax.fori_loop(0, turns, lambda turn, _: discrete_normal(key, len(zeros), stride, turn), zeros)
+    noises = jnp.split(noise, np.cumsum(sizes[:-1]))
 
     def noisy(total: Halves, noise: Array) -> Array:
         noise = noise.reshape(total.low.shape)
@@ -117,11 +120,12 @@ def stride_of(scale: Array) -> Array:
     return jnp.ceil(jnp.sqrt(jnp.maximum(rest, 1.0))).astype(jnp.int32)
 
 
-def discrete_normal(key: Array, count: int, stride: int | Array) -> Array:
-    """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2))."""
-    words = chacha(key, jax.lax.iota(jnp.uint32, count), jnp.zeros(3, jnp.uint32))  # the key is used once
-    first, second, third = (drawn(words[i : i + 3]) for i in (0, 3, 6))
-    return first + STRIDE * second + stride * third
+def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Array = 0) -> Array:
+    """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
+    counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
+    words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # no nonce: a key is used once
+    near, middle, far = (drawn(words[i : i + 3]) for i in (0, 3, 6))
+    return near + STRIDE * middle + stride * far
 
 
 def drawn(words: list[Array]) -> Array:
