@@ -5,7 +5,8 @@ jax_privacy and Opacus appear where they are installed (pip install .[parity]). 
 the tangent, which it does not have. Memory is the compiled program's own; PyTorch's is not comparable and left out.
 
 The last line of stdout: {"private_over_ordinary", "memory_private_over_ordinary", "vmapped_over_private",
-"jax_privacy_over_private", "jax_privacy_class_query_over_private", "opacus_over_private", "machine"}.
+"discrete_over_private", "jax_privacy_over_private", "jax_privacy_class_query_over_private", "opacus_over_private",
+"machine"}.
 """
 
 import sys
@@ -33,6 +34,7 @@ flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run
 
 RATIOS = {  # name: a word of the row that is compared with the private step
     "vmapped_over_private": "our vmapped",
+    "discrete_over_private": "discrete",
     "jax_privacy_over_private": "full linearised",
     "jax_privacy_class_query_over_private": "jax_privacy, class",
     "opacus_over_private": "Opacus",

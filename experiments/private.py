@@ -106,20 +106,41 @@ def train_audited(predict: tj.Predictor, train: tj.Features, classes: int, **set
     return audited.fitted, audit
 
 
+def checked_owners(dataset: Dataset) -> dict[str, str]:
+    """The owner of each training image by its name, where owners are protected; the flags fit the data set."""
+    owners = owners_of(dataset)
+    n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
+    require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
+    require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
+    if owners:
+        require(F.audit is None, "private", "--unit=example beside --audit", "owner", "Canaries are images")
+        require(not F.plan, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
+    return owners
+
+
+def warn(train: tj.Features, spent: tj.Spent) -> None:
+    """Prints on stderr what a reader of the budget must know besides."""
+    copies = copies_in(train)
+    if copies > 1 and spent.mechanism.unit == "example":
+        print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
+    if not spent.private:
+        print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
+
+
+def copies_in(train: tj.Features) -> int:
+    """The most copies of one image."""
+    return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
+
+
 def main() -> None:
     do = "The noise of a seed is not what is claimed"
     require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
     dataset = setup.open_dataset(F.dataset)
     mechanism = mechanism_of(len(dataset.train))  # before any long work
-    owners = owners_of(dataset)
-    n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
-    require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
-    require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
-    require(F.audit is None or not owners, "private", "--unit=example beside --audit", "owner", "Canaries are images")
+    owners = checked_owners(dataset)
     public = setup.public_images(dataset.train) if F.public else None
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
-        require(not owners, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
     train = setup.features(predict, dataset.train, "train inputs")
@@ -137,22 +158,17 @@ def main() -> None:
         fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
     spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.unwhitened(trained, fitted.dw)
     known = fingerprint("".join(public.identifiers()).encode()) if public else ""
-    folders = (str(out.absolute()),)
     origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
     tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
     panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
     plots.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
-    copies = Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
-    if copies > 1 and not owners:
-        print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
-    if not spent.private:
-        print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
+    warn(train, spent)
     result = {
-        "method": F.method,
-        "subset": F.subset,
+        **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, dw, test),
         "epsilon": epsilon,
@@ -167,7 +183,7 @@ def main() -> None:
         "public": {"dataset": F.public, "examples": len(public), "fingerprint": known} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
-        "copies": copies,
+        "copies": copies_in(train),
         "non_finite": fitted.non_finite,
         "run": fitted.run,
         "audit": audit,

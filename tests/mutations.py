@@ -43,6 +43,8 @@ FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "t
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 UNITS, OWNERS = "tangent_jax/privacy/units.py", "tests/privacy/test_owners.py"
+DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
+NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
 CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
@@ -147,6 +149,36 @@ MUTATIONS = [
       f"{NOISE}::test_training_learns_and_says_what_it_spent"),
     M(TRAIN, "row[\"non_finite\"] = int(total.non_finite)", "row[\"non_finite\"] = 0", f"{LEDGER}::test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_again"),
     M(TRAIN, "            check_finite(float(norms[1]), step)\n", "", f"{LEDGER}::test_a_step_that_overflows_stops_the_run_with_one_line"),
+    M(DISCRETE, 'STRIDE * middle', '2 * STRIDE * middle',
+      f"{NOISE_ON_GRID}::test_the_sum_of_three_draws_has_the_stated_variance_and_two_thirds_or_three_halves_are_rejected"),
+    M(DISCRETE, '(ours == limit) & below)', '(ours == limit))',
+      f"{NOISE_ON_GRID}::test_each_comparison_looks_at_every_word"),
+    M(DISCRETE, '2**96 - 2 * sum(side), *side]', '2**96 - 2 * sum(side), *side[1:], side[0]]',
+      f"{NOISE_ON_GRID}::test_the_table_gives_every_number_its_probability_to_the_last_of_96_bits"),
+    M(DISCRETE, 'np.frombuffer(os.urandom(32), np.uint32)', 'np.frombuffer(os.urandom(8) * 4, np.uint32)',
+      f"{NOISE_ON_GRID}::test_noise_differs_between_numbers_steps_and_keys"),
+    M(DISCRETE, 'SeedSequence([seed, step])', 'SeedSequence([seed])',
+      f"{NOISE_ON_GRID}::test_noise_differs_between_numbers_steps_and_keys"),
+    M(DISCRETE, ' + spacing_of(mechanism) * numbers_of(dw) ** 0.5', '',
+      f"{NOISE_ON_GRID}::test_the_worst_rounding_is_as_large_as_the_account_says"),
+    M(DISCRETE, 'jnp.round(leaf / spacing', 'jnp.floor(leaf / spacing',
+      f"{NOISE_ON_GRID}::test_neighbouring_sums_on_the_grid_differ_by_at_most_the_sensitivity_that_is_accounted"),
+    M(DISCRETE, '(noise >> LOW) + (low >> LOW)', '(noise >> LOW)',
+      f"{NOISE_ON_GRID}::test_what_is_released_lies_on_the_grid_and_is_one_number_for_one_sum_whatever_its_parts"),
+    M(DISCRETE, 'stride_of(jnp.float32(mechanism.noise_multiplier)', 'stride_of(2 / 3 * jnp.float32(mechanism.noise_multiplier)',
+      f"{NOISE_ON_GRID}::test_the_noise_of_a_run_is_of_its_noise_multiplier_and_of_no_other"),
+    M(DISCRETE, '(1 + 2.0**-18) - STRIDE**2', '(1 - 2.0**-10) - STRIDE**2',
+      f"{NOISE_ON_GRID}::test_the_grid_is_a_power_of_two_and_the_noise_is_as_large_as_it_says_and_overflows_nowhere"),
+    M(CHACHA, 'range(10)', 'range(9)',
+      f"{NOISE_ON_GRID}::test_the_bits_are_rfc_8439s"),
+    M(TRAIN, 'sensitivity_of(mechanism, dw, present.shape[1])', 'mechanism.clip_norm',
+      f"{NOISE_ON_GRID}::test_the_trainer_sums_whole_numbers_and_its_sensitivity_is_the_grids"),
+    M(ACCOUNT, 'require(added <= RESERVED * delta', 'require(True',
+      f"{NOISE_ON_GRID}::test_a_part_of_delta_pays_for_the_samplers_distance_and_an_epsilon_for_which_it_is_too_little_is_refused"),
+    M(ACCOUNT, 'epsilon_at(exact_delta(delta))', 'epsilon_at(delta)',
+      f"{NOISE_ON_GRID}::test_a_part_of_delta_pays_for_the_samplers_distance_and_an_epsilon_for_which_it_is_too_little_is_refused"),
+    M(MECHANISM, 'whole = mechanism.sampling_rate == 1', 'whole = True',
+      f"{NOISE_ON_GRID}::test_wrong_uses_are_one_clear_line"),
     M("tangent_jax/privacy/noise.py", "jax.random.fold_in(key, i), leaf.shape", "key, leaf.shape",
       f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
     M("tangent_jax/privacy/noise.py", "(leaf + jnp.asarray(scale * noise, leaf.dtype)) / count",

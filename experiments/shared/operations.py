@@ -4,6 +4,7 @@ Each function returns {name: a function that compiles it}, so that one that fail
 speed does not depend on them, though some processors take zeros faster than other numbers.
 """
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.privacy.noise import noise_key
+from tangent_jax.privacy.discrete import on_grid, step_key
 from tangent_jax.privacy.train import private_step
 from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
@@ -115,10 +116,11 @@ def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once
 
 
 def private_step_of(
-    name: str, summed: Callable[..., tj.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array
-) -> Operation:
+    name: str, summed: Callable[..., tj.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
+    mechanism: tj.Mechanism = MECHANISM,
+) -> Operation:  # fmt: skip
     """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: an ordinary one."""
-    objective, mechanism, optimizer = tj.make_objective("ce", penalty=0.0), MECHANISM, tj.momentum(1e-6)
+    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.momentum(1e-6)
 
     def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
         gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
@@ -130,11 +132,11 @@ def private_step_of(
         return private_step(state, total, len(y), key, objective, mechanism, optimizer)[0]
 
     state, step = State(dw, optimizer.init(dw)), private if summed else ordinary
-    return compiled_step(name, step, [state], noise_key(0, 0), predict, x, y)
+    return compiled_step(name, step, [state], step_key(mechanism, 0, 0), predict, x, y)
 
 
 def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
-    """Steps of the last block: ordinary, private by norms in closed form, private by vmapped gradients."""
+    """Steps of the last block: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
     predict = tj.tangent(pretrained, output="tangent")
     dw, (x, y), present = predict.zeros(), inputs_of(predict, batch), jnp.ones(batch)
     options: Any = {"loss": tj.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
@@ -145,7 +147,13 @@ def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
         ),
         "private step, our vmapped gradients": lambda p, dw, x, y: tj.clipped_sum(p, dw, x, y, present, **options),
     }
-    return {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
+    steps = {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
+    name, mechanism = "private step, discrete noise", dataclasses.replace(MECHANISM, noise="discrete")
+
+    def rounded(*arguments: Any) -> tj.ClippedSum:
+        return on_grid(tj.clipped_sum_closed_form(*arguments, present, **options), mechanism)
+
+    return steps | {name: partial(private_step_of, name, rounded, predict, dw, x, y, mechanism)}
 
 
 def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operations:

@@ -95,17 +95,23 @@ def discrete_mean(clipped: ClippedSum, mechanism: Mechanism, count: float | Arra
     Guarantees: a function of the whole numbers S + K alone, whatever the parts of which S came.
     """
     spacing = spacing_of(mechanism)
-    scale = jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing
+    stride = stride_of(jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing)
+    leaves, structure = jax.tree.flatten(clipped.value, is_leaf=lambda leaf: isinstance(leaf, Halves))
+    sizes = [leaf.low.size for leaf in leaves]
+    # One loop of one turn for all leaves. XLA neither knows that nor can move its body, which asks for the turn:
+    # else it computes every block again for each of its words.
+    turns, zeros = jnp.minimum(key[0] | 1, 1).astype(jnp.int32), jnp.zeros(sum(sizes), jnp.int32)
+    noise = jax.lax.fori_loop(0, turns, lambda turn, _: discrete_normal(key, len(zeros), stride, turn), zeros)
+    noises = jnp.split(noise, np.cumsum(sizes[:-1]))
 
-    def noisy(i: int, total: Halves) -> Array:
-        noise = discrete_normal(key, i, total.low.shape, stride_of(scale))
+    def noisy(total: Halves, noise: Array) -> Array:
+        noise = noise.reshape(total.low.shape)
         low = total.low + (noise & (2**LOW - 1))
         high = total.high + (noise >> LOW) + (low >> LOW)
         low &= 2**LOW - 1
         return (high.astype(jnp.float32) * 2.0**LOW + low.astype(jnp.float32)) * spacing / count
 
-    leaves, structure = jax.tree.flatten(clipped.value, is_leaf=lambda leaf: isinstance(leaf, Halves))
-    return jax.tree.unflatten(structure, [noisy(i, leaf) for i, leaf in enumerate(leaves)])
+    return jax.tree.unflatten(structure, map(noisy, leaves, noises))
 
 
 def stride_of(scale: Array) -> Array:
@@ -114,12 +120,12 @@ def stride_of(scale: Array) -> Array:
     return jnp.ceil(jnp.sqrt(jnp.maximum(rest, 1.0))).astype(jnp.int32)
 
 
-def discrete_normal(key: Array, leaf: int, shape: tuple[int, ...], stride: int | Array) -> Array:
-    """X_0 + 216 X_1 + z X_2 in int32: N_Z(0, 384^2 (1 + 216^2 + z^2)); `leaf`: its place in the tree, the nonce."""
-    counter = jax.lax.iota(jnp.uint32, math.prod(shape))
-    words = chacha(key, counter, jnp.array([leaf, 0, 0], jnp.uint32))
-    first, second, third = (drawn(words[i : i + 3]) for i in (0, 3, 6))
-    return (first + STRIDE * second + stride * third).reshape(shape)
+def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Array = 0) -> Array:
+    """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
+    counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
+    words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # no nonce: a key is used once
+    near, middle, far = (drawn(words[i : i + 3]) for i in (0, 3, 6))
+    return near + STRIDE * middle + stride * far
 
 
 def drawn(words: list[Array]) -> Array:

@@ -171,9 +171,8 @@ def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm
 def test_a_sample_is_divided_by_a_public_constant_never_by_its_size(count):
     """A released step of a known sample: of as many examples as its coins chose, over q n."""
     x, y = points()
-    mechanism = Mechanism(0.5, 2.0, 1, 1e-5, 0.3, count)
-    order, present = sample(Batches(x, y), mechanism, 3, 0)
-    rows = order[present > 0]
+    mechanism = Mechanism(0.5, 2.0, 1, 1e-5, 0.3, count=count)
+    rows = np.flatnonzero(sample(len(y), mechanism, 3, 0))
     assert len(rows) != 12
     got = fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, optimizer=momentum(0.1), seed=3).dw
     total = clipped_sum(linear, START, x[rows], y[rows], np.ones(len(rows)), loss=CrossEntropy(), clip_norm=0.5)
