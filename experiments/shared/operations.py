@@ -150,8 +150,8 @@ def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
     steps = {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
     name, mechanism = "private step, discrete noise", dataclasses.replace(MECHANISM, noise="discrete")
 
-    def rounded(*arguments: Any) -> tj.ClippedSum:
-        return on_grid(tj.clipped_sum_closed_form(*arguments, present, **options), mechanism)
+    def rounded(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.ClippedSum:
+        return on_grid(tj.clipped_sum_closed_form(p, dw, x, y, present, **options), mechanism)
 
     return steps | {name: partial(private_step_of, name, rounded, predict, dw, x, y, mechanism)}
 
