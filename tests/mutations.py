@@ -97,7 +97,7 @@ MUTATIONS = [
       f"{AUDIT}::test_a_poisson_gradient_is_on_average_the_whole_data_s"),
     M(UNITS, "random(units) < mechanism.sampling_rate", "random(units) < 0.5 * mechanism.sampling_rate",
       f"{AUDIT}::test_a_poisson_gradient_is_on_average_the_whole_data_s"),
-    M(TRAIN, "            key = noise_key(seed, step)\n", "            key, expected = noise_key(seed, step), float(jnp.sum(total.norms > 0))\n",
+    M(TRAIN, "            key = step_key(mechanism, seed, step)\n", "            key, expected = step_key(mechanism, seed, step), float(jnp.sum(total.norms > 0))\n",
       f"{OWNERS}::test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owners"),
     M(TRAIN, "expected = mechanism.sampling_rate * len(units)", "expected = mechanism.sampling_rate * len(batches)",
       f"{OWNERS}::test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owners"),

@@ -161,7 +161,7 @@ BROKEN = {
     "half the noise": {"noisy_mean": lambda c, s, n, k: noisy_mean(c, s / 2, n, k)},
     "a thousandth of the noise": {"noisy_mean": lambda c, s, n, k: noisy_mean(c, s / 1000, n, k)},
     "noise shared between leaves": {"noisy_mean": shared_between_leaves},
-    "one key for every step": {"noise_key": lambda seed, step: jax.random.key(5, impl="threefry2x32")},
+    "one key for every step": {"step_key": lambda mechanism, seed, step: jax.random.key(5, impl="threefry2x32")},
     "a division by another number": {"noisy_mean": lambda c, s, n, k: noisy_mean(c, s, n + 3, k)},
     "twice the clip norm": {
         "clipped_sum": lambda *a, clip_norm, **k: dataclasses.replace(
