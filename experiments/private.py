@@ -30,19 +30,16 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which a unit's gradient is clipped; --lr is in units of 1 / it.")
 flags.DEFINE_enum(
-    "sampling",
-    "full",
-    ["full", "poisson"],
-    "All units at every step, or Poisson samples: of --batch_size images on average.",
+    "sampling", "full", ["full", "poisson"], "All units at every step, or Poisson samples of expected --batch_size."
 )
 flags.DEFINE_string("part", None, "I/K: only images whose content (or owner) hashes to part I of K (I from 0).")
 flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
 flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
 
 
-def mechanism_of(examples: int) -> tj.Mechanism:
-    """The mechanism that the flags name."""
-    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
+def mechanism_of(units: int) -> tj.Mechanism:
+    """The mechanism that the flags name, for so many images or owners, a number that is public."""
+    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
         return tj.make_mechanism(F.epsilon, F.delta, max(1, round(F.epochs / rate)), F.clip_norm, rate, F.unit)
 
@@ -54,7 +51,7 @@ def owners_of(dataset: Dataset) -> dict[str, str]:
     if not is_owner:
         return {}
     whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
-    names = [name for split in dataset.splits.values() for name in split.names]
+    names = [name for examples in dataset.splits.values() for name in examples.names]
     said = tj.shards.read_owners(F.owners)
     idle = sorted({*[*said.values()][1:]} - {*tj.shards.owners_of(names, said)})  # the first line may be a header
     require(not idle, "private", f"owners of an image of {dataset.name}", f"{idle[:1]} without one")
@@ -76,9 +73,9 @@ def part_of(train: tj.Features, part: str | None) -> tj.Features:
 
 def main() -> None:
     dataset = setup.open_dataset(F.dataset)
-    mechanism = mechanism_of(len(dataset.train))  # before any long work
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
+    mechanism = mechanism_of(n)  # before any long work
     require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
@@ -90,7 +87,7 @@ def main() -> None:
         train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
     train = part_of(train, F.part)
     test = setup.features(predict, dataset.test, "test inputs")
-    mechanism = mechanism_of(len(train))
+    mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)

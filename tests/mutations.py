@@ -98,7 +98,7 @@ MUTATIONS = [
       f"{OWNERS}::test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owners"),
     M(TRAIN, "mechanism, objective, len(units))", "mechanism, objective, len(batches))",
       f"{OWNERS}::test_wrong_owners_are_one_clear_line"),
-    M(TRAIN, "numbers, mechanism, seed, *whose)", "numbers, mechanism, seed)",
+    M(TRAIN, "numbers, mechanism, seed, units)", "numbers, mechanism, seed)",
       f"{OWNERS}::test_features_know_whose_they_are_and_make_room_for_the_largest_owner"),
     M(UNITS, "present.reshape(-1, count, width)", "present.reshape(-1, count * width)",
       f"{OWNERS}::test_a_private_step_is_that_of_whole_owners_whatever_the_micro_batches"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from tangent_jax.core import placement, require
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.train.batches import Batches, as_batches
+from tangent_jax.train.batches import Batches, Chunk, as_batches
 
 MICRO_BATCH = 64  # rows, unless an owner has more
 
@@ -25,6 +25,7 @@ def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, A
     Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
             examples than a micro-batch.
     """
+    require(isinstance(mechanism, Mechanism), function, "a mechanism of make_mechanism", type(mechanism).__name__)
     if mechanism.unit == "example":
         batches = as_batches(function, data, MICRO_BATCH)
         return batches, batches.rows[:, None]
@@ -47,6 +48,12 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
         return np.ones(units, bool)
     entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
     return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
+
+
+def sampled(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
+    """Yields the units that a step takes, in chunks of micro-batches."""
+    for part in micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step)):
+        yield from batches.chunks(*part)
 
 
 def micro_batches(
