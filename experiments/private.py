@@ -38,10 +38,7 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which a unit's gradient is clipped; --lr is in units of 1 / it.")
 flags.DEFINE_enum(
-    "sampling",
-    "full",
-    ["full", "poisson"],
-    "All units at every step, or Poisson samples: of --batch_size images on average.",
+    "sampling", "full", ["full", "poisson"], "All units at every step, or Poisson samples of expected --batch_size."
 )
 flags.DEFINE_enum(
     "noise",
@@ -57,9 +54,9 @@ flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; 
 CONFIDENCE = 0.95  # of the bounds of --audit
 
 
-def mechanism_of(examples: int) -> tj.Mechanism:
-    """The mechanism that the flags name."""
-    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / examples)
+def mechanism_of(units: int) -> tj.Mechanism:
+    """The mechanism that the flags name, for so many images or owners, a number that is public."""
+    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
         steps = max(1, round(F.epochs / rate))
         return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
@@ -72,7 +69,7 @@ def owners_of(dataset: Dataset) -> dict[str, str]:
     if not is_owner:
         return {}
     whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
-    names = [name for split in dataset.splits.values() for name in split.names]
+    names = [name for examples in dataset.splits.values() for name in examples.names]
     said = tj.shards.read_owners(F.owners)
     idle = sorted({*[*said.values()][1:]} - {*tj.shards.owners_of(names, said)})  # the first line may be a header
     require(not idle, "private", f"owners of an image of {dataset.name}", f"{idle[:1]} without one")
@@ -136,8 +133,8 @@ def main() -> None:
     do = "The noise of a seed is not what is claimed"
     require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
     dataset = setup.open_dataset(F.dataset)
-    mechanism = mechanism_of(len(dataset.train))  # before any long work
     owners = checked_owners(dataset)
+    mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
     recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
     if F.plan:
@@ -148,7 +145,8 @@ def main() -> None:
         train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
     train = part_of(train, F.part)
     test = setup.features(predict, dataset.test, "test inputs")
-    mechanism, trained = mechanism_of(len(train)), setup.whitened(predict, train)
+    mechanism = mechanism_of(len({*train.owners} if train.owners else train))
+    trained = setup.whitened(predict, train)
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)

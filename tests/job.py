@@ -23,7 +23,7 @@ import tangent_jax as tj
 from tangent_jax.core import placement, request_stop
 from tangent_jax.core.job import start
 from tangent_jax.data.sources import Examples
-from tangent_jax.privacy import train as private
+from tangent_jax.privacy import units
 from tangent_jax.privacy.audit import recovered_noise, run_openly
 from tangent_jax.train.batches import Batches
 
@@ -89,7 +89,7 @@ def privately(folder):
     run = run_openly(linear, WIDE, batches(size=8), long, square)
     yield "noise", np.concatenate([host(z) for z in recovered_noise(linear, run, batches(size=8), long, square)])
     poisson = tj.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
-    samples = [private.sample(len(batches(size=8)), poisson, None, step) for step in range(3)]
+    samples = [units.sample(len(batches(size=8)), poisson, None, step) for step in range(3)]
     yield "coins", np.concatenate(samples).astype(float)
     settings = {"mechanism": mechanism, "start": START, "folder": folder / "private"}
     fitted = tj.fit_private(linear, batches(size=8), **settings)

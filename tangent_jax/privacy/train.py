@@ -34,7 +34,7 @@ from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.units import as_units, sample, step_chunks
+from tangent_jax.privacy.units import as_units, sampled
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
@@ -174,7 +174,6 @@ def fit_private(
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit_private", objective, default_objective)
     optimizer = as_data("fit_private", optimizer or momentum())
-    require(isinstance(mechanism, Mechanism), "fit_private", "a mechanism of make_mechanism", type(mechanism).__name__)
     batches, units = as_units("fit_private", data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
@@ -185,8 +184,7 @@ def fit_private(
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
-            whose = [] if mechanism.unit == "example" else units
-            run = run_identity(batches, traced, numbers, mechanism, seed, *whose)
+            run = run_identity(batches, traced, numbers, mechanism, seed, units)
             history.measure = measure_name(on_step, dw)
             ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
             state, spent = ledger.saver.restore(state, history), ledger.spent
@@ -202,7 +200,7 @@ def fit_private(
             if ledger is not None:
                 ledger.pay(step + 1)
             log.begin()
-            chunks = step_chunks(batches, mechanism, units, sample(len(units), mechanism, seed, step))
+            chunks = sampled(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)

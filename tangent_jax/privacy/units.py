@@ -25,6 +25,7 @@ def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, A
     Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
             examples than a micro-batch.
     """
+    require(isinstance(mechanism, Mechanism), function, "a mechanism of make_mechanism", type(mechanism).__name__)
     if mechanism.unit == "example":
         batches = as_batches(function, data, MICRO_BATCH)
         return batches, batches.rows[:, None]
@@ -49,9 +50,9 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
     return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
 
 
-def step_chunks(batches: Batches, mechanism: Mechanism, units: Any, chosen: np.ndarray) -> Iterator[Chunk]:
-    """Yields the micro-batches of the chosen units, as `add_up` takes them."""
-    for part in micro_batches(batches, mechanism, units, chosen):
+def sampled(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
+    """Yields the units that a step takes, in chunks of micro-batches."""
+    for part in micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step)):
         yield from batches.chunks(*part)
 
 

@@ -19,6 +19,7 @@ from scipy import stats
 
 from experiments.shared.breaks import BREAKS, break_mechanism
 from tangent_jax.privacy import train as module
+from tangent_jax.privacy import units
 from tangent_jax.privacy.audit import (
     DESCENT,
     RATE,
@@ -32,7 +33,8 @@ from tangent_jax.privacy.audit import (
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism
 from tangent_jax.privacy.noise import noisy_mean, standard_normal
-from tangent_jax.privacy.train import fit_private, sample
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.privacy.units import sample
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
@@ -214,7 +216,7 @@ def test_poisson_coins_are_fresh_in_every_run_and_a_seed_repeats_them():
 
 
 def test_coins_of_a_fixed_seed_are_caught(monkeypatch):
-    monkeypatch.setattr(module, "sample", lambda units, mechanism, seed, step: sample(units, mechanism, 0, step))
+    monkeypatch.setattr(units, "sample", lambda units, mechanism, seed, step: sample(units, mechanism, 0, step))
     assert np.abs(sums()[0] - sums()[0]).max() < 1e-3
 
 
