@@ -66,6 +66,11 @@ ATTACK, CANARIES, BOUNDS = (f"tangent_jax/privacy/{name}.py" for name in ("one_r
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
 PEFT = "tests/components/test_peft.py"
+PUBLIC, WHITEN, WHITENING = (
+    "tangent_jax/privacy/public.py",
+    "tangent_jax/models/whitened.py",
+    "tests/privacy/test_public.py",
+)
 EMBEDDING, MODERN, RULES = (
     "tangent_jax/models/vit/embedding.py",
     "tests/models/test_modern.py",
@@ -719,6 +724,27 @@ MUTATIONS = [
     M("tangent_jax/components/provenance.py", 'fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())', 'fields["targets"] = ""', "tests/components/test_heads.py::test_other_labels_or_other_class_names_make_a_component_stale"),
     M("tangent_jax/components/apart.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/components/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/models/vit/weights.py", "known = rotary or not re.search", "known = True or not re.search", "tests/models/test_modern.py::test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says"),
+    # Public images: the root once, on the wrong side, none in the norms; private images, no damping, no check
+    M(PUBLIC, "rooted(w[path + ROOT], leaves.pop(path + WHITENED), axes)", "leaves.pop(path + WHITENED)",
+      f"{WHITENING}::test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it"),
+    M(WHITEN, '"hij,hjo->hio"', '"hji,hjo->hio"',
+      f"{WHITENING}::test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf"),
+    M(WHITEN, "{heads}{inputs}{new}->", "{heads}{new}{inputs}->",
+      f"{WHITENING}::test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf"),
+    M(WHITEN, 'probe.einsum(f"{xs},{heads}{inputs}{new}->{turned}", x, root)', "x",
+      f"{WHITENING}::test_norms_and_clipped_sums_are_those_of_gradients_whitened_leaf_by_leaf"),
+    M(WHITEN, "flat[path].tangent is None", "True",
+      f"{WHITENING}::test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it"),
+    M(PUBLIC, "unlabelled = dataclasses.replace(public,", "unlabelled = dataclasses.replace(private,",
+      f"{WHITENING}::test_private_inputs_are_never_read_and_few_public_images_are_enough"),
+    M(PUBLIC, "scipy.linalg.solve_triangular(np.linalg.cholesky(block), np.eye(n), lower=True).T", "np.linalg.cholesky(block)",
+      f"{WHITENING}::test_the_roots_whiten_the_damped_second_moments_of_public_inputs"),
+    M(PUBLIC, "wide / mean + DAMPING", "wide / mean + 0 * DAMPING",
+      f"{WHITENING}::test_private_inputs_are_never_read_and_few_public_images_are_enough"),
+    M(PUBLIC, "require(not shared", "require(True",
+      f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
+    M("experiments/shared/setup.py", '    check_public("flags", public.identifiers(), private.identifiers())\n', "",
+      "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
 ]  # fmt: skip
 
 

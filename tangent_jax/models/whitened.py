@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core import Dual, Tree, refusal, require, trees
 from tangent_jax.models.signals import Layout
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe
@@ -48,6 +48,11 @@ class Whitened(Wrapper):
     @property
     def settings(self) -> dict[str, Any]:
         return {**self.base.settings, "whitened": [path for path, _ in self.layouts]}
+
+    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
+        """Raises InputError: other libraries know no whitened kernels."""
+        do = "Take the predictor that was whitened, with the step of unwhitened"
+        raise refusal("Whitened", "a predictor that is not whitened, to write it", "one that is", do)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
         pairs: Any = self.natural(trees.pair(w, {}))

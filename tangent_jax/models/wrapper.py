@@ -48,10 +48,6 @@ class Wrapper:
         """The base with a head of `classes` outputs, as it was before it was wrapped."""
         return self.base.with_classes(classes)
 
-    def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """Leaves of the base under the names of other libraries."""
-        return self.base.to_world(flat)
-
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Leaves of the base of tensors that `to_world` gave."""
         return self.base.from_world(tensors)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, scale_accepted, tree_normal
 
+from tangent_jax.components.exports import export
 from tangent_jax.core import InputError, trees
 from tangent_jax.models.features import Features
 from tangent_jax.models.functions import model_of
@@ -192,8 +193,10 @@ def test_private_inputs_are_never_read_and_few_public_images_are_enough():
     np.testing.assert_allclose(values[0], 1 / (12 + DAMPING), rtol=1e-4)
 
 
-def test_wrong_public_images_are_one_clear_line():
-    predict, own, _, x, _ = task("head", 1)
+def test_wrong_public_images_are_one_clear_line(tmp_path):
+    predict, own, v, x, _ = task("head", 1)
+    with pytest.raises(InputError, match="expected a predictor that is not whitened, to write it"):
+        export(tmp_path / "export", own, v, {})
     private, public = of(x, "private"), public_of(x)
     shared = dataclasses.replace(public, examples=(*public.examples[:4], private.examples[2]))
     with pytest.raises(InputError, match="expected public images that are not private; got 1 of 5 that are among"):
