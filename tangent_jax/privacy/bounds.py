@@ -77,19 +77,23 @@ def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, er
 
 
 def gaussian_epsilon(scores: np.ndarray, coins: np.ndarray, delta: float, error: float) -> float:
-    """The lower bound of epsilon were scores N(-s mu/2, s^2) of canaries out and N(s mu/2, s^2) of those in, s unknown.
+    """The lower bound of epsilon were scores N(b, s^2) of canaries out, N(b + s mu, s^2) of those in; b, s unknown.
 
-        t = sqrt(m) g / s    g the mean of the scores, those of canaries out negated, s their spread around -g and g
+        t = (mean in - mean out) / (s r),    r^2 = 1 / in + 1 / out,    s^2 pooled over both
 
-    is noncentral t with m - 1 degrees of freedom and centre sqrt(m) mu / 2.
+    is noncentral t with in + out - 2 degrees of freedom and centre mu / r (Student's test of two samples).
     """
     from dp_accounting import get_epsilon_gaussian
     from scipy.optimize import brentq
     from scipy.stats import nct
 
-    signed, m = np.where(coins, scores, -scores), len(scores)
-    t = min(float(m**0.5 * signed.mean() / max(signed.std(ddof=1), np.finfo(float).tiny)), LARGEST_T)
-    if nct.sf(t, m - 1, 0.0) >= error:
+    sides, freedom = (scores[~coins], scores[coins]), len(scores) - 2
+    if min(map(len, sides)) < 2:
         return 0.0
-    mu = 2 * brentq(lambda centre: nct.sf(t, m - 1, centre) - error, 0.0, t + 10) / m**0.5
+    r = sum(1 / len(side) for side in sides) ** 0.5
+    s = (sum(float(np.sum(np.square(side - side.mean()))) for side in sides) / freedom) ** 0.5
+    t = min(float(sides[1].mean() - sides[0].mean()) / max(s * r, np.finfo(float).tiny), LARGEST_T)
+    if nct.sf(t, freedom, 0.0) >= error:
+        return 0.0
+    mu = r * brentq(lambda centre: nct.sf(t, freedom, centre) - error, 0.0, t + 10)
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 1e-3 else 0.0

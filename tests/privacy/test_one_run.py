@@ -74,8 +74,8 @@ def test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_nea
     rng, coins = np.random.default_rng(1), np.arange(200) % 2 == 0
     mu = 1 / 1.4
     truth = Mechanism(1.0, 1 / mu, 1, 1e-5).compute_epsilon()
-    scale = rng.uniform(0.1, 10, 400)  # unknown to the bound
-    scores = scale[:, None] * (np.where(coins, mu / 2, -mu / 2) + rng.standard_normal((400, 200)))
+    scale, shift = rng.uniform(0.1, 10, (2, 400, 1))  # unknown to the bound
+    scores = scale * (shift + mu * coins + rng.standard_normal((400, 200)))
     proved = np.array([gaussian_epsilon(row, coins, 1e-5, 0.05) for row in scores])
     wrong = int(np.sum(proved > truth))
     assert stats.binom.sf(wrong - 1, 400, 0.05) > RARE
