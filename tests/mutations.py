@@ -57,6 +57,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 )
 MERGING = "tangent_jax/components/merge.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
+ATTACKS = "tangent_jax/privacy/attacks.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
 PEFT = "tests/components/test_peft.py"
@@ -231,8 +232,30 @@ MUTATIONS = [
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
     M("experiments/forget.py", "means = [values[ranked[k:]].mean(0)", "means = [values[ranked].mean(0)",
       f"{HONESTY}::test_what_is_removed_is_in_no_mean"),
-    M("tangent_jax/privacy/membership.py", "    out = ~held\n", "    out = held\n",
+    M(ATTACKS, "return target - one_side(shadows, ~held).mean", "return target - one_side(shadows, held).mean",
       "tests/privacy/test_membership.py"),
+    M(ATTACKS, "for member in (held, ~held))", "for member in (~held, held))",
+      "tests/privacy/test_attacks.py::test_lira_is_its_definition_example_by_example"),
+    M(ATTACKS, "own = self.squares / np.maximum(self.size - 1, 1)", "own = self.squares / self.size",
+      "tests/privacy/test_attacks.py::test_lira_is_its_definition_example_by_example"),
+    M(ATTACKS, "own[several].mean() if several.any() else 1.0", "np.nan",
+      "tests/privacy/test_attacks.py::test_examples_in_all_shadows_or_in_none_and_spreads_of_zero_have_finite_scores"),
+    M(ATTACKS, "ratio - np.log(gamma)", "ratio + np.log(gamma)",
+      "tests/privacy/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
+    M(ATTACKS, "((1 + a) * outside + (1 - a)) / 2", "((1 + a) * inside + (1 - a)) / 2",
+      "tests/privacy/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
+    M(ATTACKS, "rate * (1 + 1 / (kappa + k)) / shape", "rate / shape",
+      "tests/privacy/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
+    M(ATTACKS, "np.mean(v**2 * free / (free + 2))", "np.mean(v**2)",
+      "tests/privacy/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
+    M(ATTACKS, "members[above <= rate * (1 + 1e-12)]", "members[above < 2 * rate]",
+      "tests/privacy/test_attacks.py::test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down"),
+    M(ATTACKS, "(np.cumsum(others) - others / 2)", "np.cumsum(others)",
+      "tests/privacy/test_attacks.py::test_a_tie_that_would_pass_the_rate_counts_for_none"),
+    M(ATTACKS, "np.arange(len(scores)) if examples is None else examples", "np.arange(len(scores))",
+      "tests/privacy/test_attacks.py::test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_examples_not_pairs"),
+    M(ATTACKS, "min(low[i], exact.low), max(high[i], exact.high)", "low[i], high[i]",
+      "tests/privacy/test_attacks.py::test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson"),
     M("tangent_jax/privacy/membership.py", "for side in (members, others)]", "for side in (others, members)]",
       "tests/privacy/test_membership.py::test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others"),
     M("tangent_jax/privacy/membership.py", "np.sort(rng.permutation(2 * size)[:size])", "np.arange(size)",
