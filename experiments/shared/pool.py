@@ -156,7 +156,6 @@ def coins(count: int, images: int) -> np.ndarray:
     return np.random.default_rng([F.seed, 14]).random((count, images)) < 0.5
 
 
-def at_zero(start: tj.Solved, share: float = 1.0) -> tj.Solved:
-    """The start at dw = 0 with the factors of that share of the images."""
-    zero, curvature = jax.tree.map(lambda leaf: 0 * leaf, start.dw), start.curvature
-    return start._replace(dw=zero, curvature=jax.tree.map(lambda leaf: share * leaf, curvature))
+def at_zero(start: tj.Solved) -> tj.Solved:
+    """The start at dw = 0, without factors: they are of the images that are solved for."""
+    return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), curvature=None)

@@ -47,10 +47,10 @@ class Removals:
     def run(self) -> Signals:
         """All signals; parts that an earlier run finished are read."""
         attacked, rest = np.arange(self.attacked), np.arange(self.attacked, len(self.member))
-        signals = self.parts("one model", self.whole, attacked) | self.parts("shards", self.sharded, attacked)
-        for title, compute in (("shadows", self.shadows), ("shards of shadows", self.sharded)):
-            for way, more in self.parts(title, compute, rest).items():
-                signals[way] = np.concatenate([signals[way], more])
+        signals = self.parts("one model", self.whole, attacked) | self.part("shards", self.sharded, attacked)
+        if len(rest):
+            more = self.parts("shadows", self.shadows, rest) | self.part("shards of shadows", self.sharded, rest)
+            signals |= {way: np.concatenate([signals[way], values]) for way, values in more.items()}
         for name in self.requests:
             signals[f"never/{name}"] = self.part(f"never {name}", self.never, name)["never"]
         return signals
@@ -61,7 +61,7 @@ class Removals:
             self.part(f"{title} {first}", compute, models[first : first + self.pool.at_once])
             for first in range(0, len(models), self.pool.at_once)
         ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def part(self, title: str, compute: Callable[..., Signals], *arguments: object) -> Signals:
         """The signals that `compute` gives for the arguments, or an earlier run's."""
@@ -78,7 +78,7 @@ class Removals:
         signals = {"nothing": pool.signals(before)}
         for name, rows in self.requests.items():
             signals[f"exact/{name}"] = pool.signals(pool.solve(before, without(member, rows)))
-            alone = pool.solve(at_zero(self.base, len(rows) / len(pool)), member[:, rows], rows=rows)
+            alone = pool.solve(at_zero(self.base), member[:, rows], rows=rows)
             shares = member[:, rows].sum(1) / member.sum(1)
             signals[f"subtracted/{name}"] = pool.signals(
                 model._replace(dw=trees.plus(model.dw, trees.scaled(-share, gone.dw)))
@@ -99,11 +99,12 @@ class Removals:
     def sharded(self, models: np.ndarray) -> Signals:
         """Signals of composed models, and of the attacked ones after each request by dropping and by retraining.
 
-        A shard holds the same images of the pool in every model, so one call solves that shard of all of them.
+        A shard holds the same images of the pool in every model, so one call solves that shard of all of them. Each is
+        solved to sqrt(shards) times the certificate: in their mean errors of different images do not add up.
         """
         pool, sums, size = self.pool, Sums(), -(-len(self.pool) // self.shards)
         requests = self.requests if models[0] < self.attacked else {}
-        start = at_zero(self.base, 1 / self.shards)
+        start, certificate = at_zero(self.base), self.shards**0.5 * pool.certificate
         for rows in tj.shards.uniform(len(pool), self.shards, seed=0):
             rows = np.resize(rows, size)  # one shape for all: a row that comes again has no weight
             again = np.arange(size) >= len(np.unique(rows))
@@ -117,7 +118,7 @@ class Removals:
                         uses[left.tobytes()].append((f"dropped/{name}", k))
             uses.pop(bytes(size), None)  # nothing trains on no image
             present = np.stack([np.frombuffer(key, bool) for key in uses])
-            for used, solved in zip(uses.values(), pool.solve(start, present, rows=rows), strict=True):
+            for used, solved in zip(uses.values(), pool.solve(start, present, certificate, rows), strict=True):
                 for use in used:
                     sums.add(use, solved.dw)
         ways = ["composed", *(f"{way}/{name}" for way in ("dropped", "retrained") for name in requests)]
