@@ -57,6 +57,7 @@ from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
+from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
 from tangent_jax.solver.problem import curvature
@@ -85,7 +86,7 @@ __all__ = [
     "momentum", "noise_multiplier_of", "noise_scale", "nonlinear", "of_classes", "one_run_bound", "open_dataset",
     "outputs", "plan_removal", "posterior", "predictor_of", "probabilities", "projected", "read_component",
     "read_factors", "read_frozen_head", "read_peft", "recovered_noise", "remove", "resnet_config", "restricted",
-    "run_openly", "save", "shards", "show_progress", "solve", "spent_together", "squared_error", "tangent", "union",
-    "unwhitened", "vit_config", "weighted_sum", "whitened", "widened", "widened_factors", "write_component",
-    "write_factors",
+    "run_openly", "save", "shards", "show_progress", "solve", "solve_many", "spent_together", "squared_error",
+    "tangent", "union", "unwhitened", "vit_config", "weighted_sum", "whitened", "widened", "widened_factors",
+    "write_component", "write_factors",
 ]  # fmt: skip

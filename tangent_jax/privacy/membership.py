@@ -15,6 +15,7 @@ from scipy.special import log_softmax
 
 from tangent_jax.core import Tree, require, whole_number
 from tangent_jax.models.features import Features
+from tangent_jax.privacy.attacks import calibrated
 from tangent_jax.train.evaluate import outputs
 from tangent_jax.train.metrics import auc
 from tangent_jax.train.targets import Predict
@@ -104,12 +105,3 @@ def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     others = log_p.copy()
     others[rows, labels] = -np.inf
     return log_p[rows, labels] - np.logaddexp.reduce(others, 1)
-
-
-def calibrated(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """The target's confidence less the mean of the shadow models that never saw the example, "n".
-
-    Args:   target: "n"; shadows: "k n"; held: "k n", whether shadow k was trained on example n.
-    """
-    out = ~held
-    return target - np.sum(shadows * out, 0) / np.maximum(out.sum(0), 1)

@@ -1,0 +1,161 @@
+"""A pool of images of which every model trains on its own random half: membership is a coin, and nothing else tells it.
+
+Images of the training and the test split differ by more than membership. Here members and others are of one kind, every
+image is a member of some models and not of others, and each model can be attacked with all others as shadows.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import tangent_jax as tj
+from experiments.shared import setup
+from experiments.shared.flags import F
+from tangent_jax.core import require
+from tangent_jax.core.rows import Parts
+from tangent_jax.data.shards import owners_of, read_owners
+from tangent_jax.privacy.membership import confidence
+from tangent_jax.train.targets import Predict
+
+OWNERS = 30  # that are drawn where no table names them
+FEWEST = 10  # images of a request
+PAIRS = 8  # of models of a half and of the other half, which find candidates for the vulnerable
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """`data`: each image of the data set once, those at the rows `canaries` with a wrong label; `penalty` of the whole
+    pool: Lambda is the recipe's for half of it; `certificate` and `passes` of each optimum, and how many `at_once`.
+    """
+
+    predict: Predict
+    data: tj.Features
+    canaries: np.ndarray
+    penalty: float
+    certificate: float
+    passes: int
+    at_once: int
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.data)
+
+    @property
+    def objective(self) -> tj.Objective:
+        """The rescaled square loss with the penalty."""
+        return tj.make_objective("rsl", penalty=self.penalty)
+
+    def first(self, present: np.ndarray, start: Any = None, certificate: float | None = None) -> tj.Solved:
+        """The optimum of example weights "n", whose factors serve others; from zero where there is no start."""
+        settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
+        weighed = {"example_weights": np.asarray(present, float)}
+        return tj.solve(self.predict, self.data, self.objective, start=start, **weighed, **settings)
+
+    def solve(
+        self, start: Any, present: np.ndarray, certificate: float | None = None, rows: np.ndarray | None = None
+    ) -> Iterator[tj.Solved]:
+        """Yields the optimum of each row of example weights "k n", all from one start or each from its own.
+
+        rows: the images that count, of which `present` then has one weight each; Lambda is then that of their number.
+        """
+        data = self.data if rows is None else self.data.take(rows)
+        settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
+        settings |= {"example_weights": np.asarray(present, float), "at_once": self.at_once}
+        return tj.solve_many(self.predict, data, self.objective, start=start, **settings)
+
+    def signals(self, models: Iterable[tj.Solved]) -> np.ndarray:
+        """The rescaled confidence of each model in the label of every image, "k n"."""
+        outputs = (tj.outputs(self.predict, model.dw, self.data.inputs, 256) for model in models)
+        return np.stack([confidence(logits, self.data.targets) for logits in outputs])
+
+
+def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
+    """The pool of all splits of --dataset; so many of its labels are made wrong, by --seed."""
+    dataset = setup.open_dataset(F.dataset)
+    predict = setup.predictor(recipe, dataset.classes)
+    read = [setup.features(predict, part, f"{name} inputs") for name, part in dataset.splits.items()]
+    examples = tuple(example for part in read for example in part.examples)
+    targets = np.concatenate([part.targets for part in read])
+    joined = tj.Features(Parts([part.inputs for part in read]), targets, examples)
+    # a copy would stay where its twin leaves
+    first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
+    n, rng = len(first), np.random.default_rng([F.seed, 11])
+    most = n // 10
+    require(canaries <= most, "flags", f"--requested of at most {most}, a tenth of {n} images", canaries)
+    data, rows = joined.take(first), np.sort(rng.choice(n, canaries, replace=False))
+    labels = data.targets.copy()
+    labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)
+    data = dataclasses.replace(data, inputs=np.asarray(data.inputs), targets=labels)
+    return Pool(predict, data, rows, recipe.penalty / 2, recipe.certificate, recipe.passes, F.at_once)
+
+
+def requests(pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.ndarray]:
+    """The rows of each request for removal, by its name; count: of "random". (`vulnerable` finds one more.)"""
+    sound = np.setdiff1d(np.arange(len(pool)), pool.canaries)
+    return {
+        "random": np.sort(np.random.default_rng([F.seed, 12]).choice(sound, count, replace=False)),
+        "canaries": pool.canaries,
+        "class": np.setdiff1d(of_class(pool, classes), pool.canaries),
+        "owner": of_owner(pool),
+    }
+
+
+def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
+    """The rows of the class --leaving, or of the largest class."""
+    sizes = np.bincount(pool.data.targets, minlength=len(classes))
+    name = F.leaving or classes[int(sizes.argmax())]
+    require(name in classes, "flags", f"--leaving of {', '.join(classes)}", name)
+    rows = np.flatnonzero(pool.data.targets == classes.index(name))
+    require(len(rows) >= FEWEST, "flags", f"--leaving with {FEWEST} images at least", f"{len(rows)} of {name}")
+    return rows
+
+
+def of_owner(pool: Pool) -> np.ndarray:
+    """The rows of the owner of most images: of --owners, or of OWNERS drawn by Dirichlet(--concentration)."""
+    if F.owners:
+        whose = owners_of([name for _, name in pool.data.examples], read_owners(F.owners))
+        named = sorted({owner for owner in whose if owner is not None})
+        require(named, "flags", f"--owners that names an image of {F.dataset}", f"none in {F.owners}")
+        divided = [np.flatnonzero([owner == name for owner in whose]) for name in named]
+    else:
+        divided = tj.shards.dirichlet(pool.data.targets, OWNERS, F.concentration, F.seed)
+    rows = max(divided, key=len)
+    good = FEWEST <= len(rows) <= len(pool) // 2
+    require(good, "flags", f"an owner of {FEWEST} to {len(pool) // 2} images", f"{len(rows)} of the largest")
+    return rows
+
+
+def vulnerable(pool: Pool, base: tj.Solved, count: int) -> dict[str, np.ndarray]:
+    """{"vulnerable": the rows of the images whose own outputs change most as they leave the whole pool's optimum}.
+
+    Candidates are twice as many: those whose confidence differs most between PAIRS models that have them and as many
+    that do not, of other coins than the attacked models'. Each of them is then left out.
+    """
+    coins = np.random.default_rng([F.seed, 13]).random((PAIRS, len(pool))) < 0.5
+    signals = pool.signals(pool.solve(base, np.concatenate([coins, ~coins])))
+    gap = np.where(coins, signals[:PAIRS], signals[PAIRS:]) - np.where(coins, signals[PAIRS:], signals[:PAIRS])
+    sound = np.setdiff1d(np.arange(len(pool)), pool.canaries)
+    candidates = sound[np.argsort(-gap.mean(0)[sound])[: 2 * count]]
+    finer = pool.certificate / 3
+    whole = pool.first(np.ones(len(pool)), base, finer)
+    changes = []
+    for row, solved in zip(
+        candidates, pool.solve(whole, ~np.eye(len(pool), dtype=bool)[candidates], finer), strict=True
+    ):
+        x = pool.data.inputs[[row]]
+        before, after = (tj.outputs(pool.predict, dw, x) for dw in (whole.dw, solved.dw))
+        changes.append(float(np.linalg.norm(before - after)))
+    return {"vulnerable": np.sort(candidates[np.argsort(changes)[-count:]])}
+
+
+def coins(count: int, images: int) -> np.ndarray:
+    """Coins, "k n", that say whether each of `count` models trains on each image; by --seed."""
+    return np.random.default_rng([F.seed, 14]).random((count, images)) < 0.5
+
+
+def at_zero(start: tj.Solved) -> tj.Solved:
+    """The start at dw = 0, without factors: they are of the images that are solved for."""
+    return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), curvature=None)

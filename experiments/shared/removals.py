@@ -1,0 +1,182 @@
+"""Models of random halves of a pool before and after a removal, each way, as the signals that an attacker sees.
+
+    nothing       the model as it was                     composed     the mean of models of shards, as it was
+    subtracted    less a model of the removed images      dropped      the mean of the shards that held none of them
+    exact         its optimum without them, warm          retrained    the mean, those shards trained without them
+    never         an optimum that never saw them
+
+A composed model that never saw them is what retraining leaves: the same shards, trained from zero on the same images.
+"""
+
+import dataclasses
+import io
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tangent_jax as tj
+from experiments.shared.pool import Pool, at_zero
+from tangent_jax.core import Tree, check_stop, identity, trees
+from tangent_jax.core.files import write_whole
+
+Signals = dict[str, np.ndarray]
+"""By "way" or "way/request": signals "k n", NaN where no shard is left."""
+
+WAYS = ("nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained")
+
+
+@dataclasses.dataclass(frozen=True)
+class Removals:
+    """The models: `member`, "k n"; the first `attacked` are made to forget each of `requests`, rows by name.
+
+    Parts that are finished are kept in `folder`, named by `key`, the identity of all that decides them.
+    """
+
+    pool: Pool
+    base: tj.Solved
+    member: np.ndarray
+    requests: Mapping[str, np.ndarray]
+    attacked: int
+    shards: int
+    folder: Path
+    key: str
+
+    def run(self) -> Signals:
+        """All signals; parts that an earlier run finished are read."""
+        attacked, rest = np.arange(self.attacked), np.arange(self.attacked, len(self.member))
+        signals = self.parts("one model", self.whole, attacked) | self.part("shards", self.sharded, attacked)
+        if len(rest):
+            more = self.parts("shadows", self.shadows, rest) | self.part("shards of shadows", self.sharded, rest)
+            signals |= {way: np.concatenate([signals[way], values]) for way, values in more.items()}
+        for name in self.requests:
+            signals[f"never/{name}"] = self.part(f"never {name}", self.never, name)["never"]
+        return signals
+
+    def parts(self, title: str, compute: Callable[[np.ndarray], Signals], models: np.ndarray) -> Signals:
+        """The signals of the models, computed some at once."""
+        parts = [
+            self.part(f"{title} {first}", compute, models[first : first + self.pool.at_once])
+            for first in range(0, len(models), self.pool.at_once)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def part(self, title: str, compute: Callable[..., Signals], *arguments: object) -> Signals:
+        """The signals that `compute` gives for the arguments, or an earlier run's."""
+        return saved(self.folder, identity(self.key, title, *arguments), title, compute, *arguments)
+
+    def shadows(self, models: np.ndarray) -> Signals:
+        """Signals of models that nothing is removed from."""
+        return {"nothing": self.pool.signals(self.pool.solve(self.base, self.member[models]))}
+
+    def whole(self, models: np.ndarray) -> Signals:
+        """Signals of models before a removal, and after each request by subtraction and exactly."""
+        pool, member = self.pool, self.member[models]
+        before = [*pool.solve(self.base, member)]
+        signals = {"nothing": pool.signals(before)}
+        for name, rows in self.requests.items():
+            signals[f"exact/{name}"] = pool.signals(pool.solve(before, without(member, rows)))
+            alone = pool.solve(at_zero(self.base), member[:, rows], rows=rows)
+            shares = member[:, rows].sum(1) / member.sum(1)
+            signals[f"subtracted/{name}"] = pool.signals(
+                model._replace(dw=trees.plus(model.dw, trees.scaled(-share, gone.dw)))
+                for model, gone, share in zip(before, alone, shares, strict=True)
+            )
+        return signals
+
+    def never(self, request: str) -> Signals:
+        """Signals of the attacked models' optima as if the request's images had never been."""
+        left = without(self.member[: self.attacked], self.requests[request])
+        return {"never": self.pool.signals(self.pool.solve(self.unseen(request), left))}
+
+    def unseen(self, request: str) -> tj.Solved:
+        """The optimum of half of each image's loss, from zero, without the request's images."""
+        present = without(np.ones(len(self.pool), bool), self.requests[request])
+        return self.pool.first(0.5 * present, at_zero(self.base).dw)
+
+    def sharded(self, models: np.ndarray) -> Signals:
+        """Signals of composed models, and of the attacked ones after each request by dropping and by retraining.
+
+        A shard holds the same images of the pool in every model, so one call solves that shard of all of them. Each is
+        solved to sqrt(shards) times the certificate: in their mean errors of different images do not add up.
+        """
+        pool, sums, size = self.pool, Sums(), -(-len(self.pool) // self.shards)
+        requests = self.requests if models[0] < self.attacked else {}
+        start, certificate = at_zero(self.base), self.shards**0.5 * pool.certificate
+        for rows in tj.shards.uniform(len(pool), self.shards, seed=0):
+            rows = np.resize(rows, size)  # one shape for all: a row that comes again has no weight
+            again = np.arange(size) >= len(np.unique(rows))
+            uses: dict[bytes, list[tuple[str, int]]] = defaultdict(list)
+            for k, present in zip(models, self.member[np.ix_(models, rows)] & ~again, strict=True):
+                uses[present.tobytes()].append(("composed", k))
+                for name, gone in requests.items():
+                    left = present & ~np.isin(rows, gone)
+                    uses[left.tobytes()].append((f"retrained/{name}", k))
+                    if (left == present).all():
+                        uses[left.tobytes()].append((f"dropped/{name}", k))
+            uses.pop(bytes(size), None)  # nothing trains on no image
+            present = np.stack([np.frombuffer(key, bool) for key in uses])
+            for used, solved in zip(uses.values(), pool.solve(start, present, certificate, rows), strict=True):
+                for use in used:
+                    sums.add(use, solved.dw)
+        ways = ["composed", *(f"{way}/{name}" for way in ("dropped", "retrained") for name in requests)]
+        return {way: np.stack([self.of_mean(sums.mean((way, k))) for k in models]) for way in ways}
+
+    def of_mean(self, dw: Tree | None) -> np.ndarray:
+        """The signals of a composed model, "n", NaN of none."""
+        return np.full(len(self.pool), np.nan) if dw is None else self.pool.signals([self.base._replace(dw=dw)])[0]
+
+    def certified(self, request: str, attacked: int, certificates: tuple[float, ...]) -> Signals:
+        """The signals after an exact removal less those of the optimum that never saw the images, by certificate.
+
+        So sees who knows every image but the removed ones, and solves for the optimum of the rest, to a tenth of the
+        finest certificate. The removal goes on from one certificate to the next.
+        """
+        pool, member = self.pool, self.member[:attacked]
+        left = without(member, self.requests[request])
+        never = pool.signals(pool.solve(self.unseen(request), left, min(certificates) / 10))
+        models, gaps = [*pool.solve(self.base, member)], {}
+        for certificate in sorted(certificates, reverse=True):
+            models = [*pool.solve(models, left, certificate)]
+            gaps[f"{certificate:g}"] = pool.signals(models) - never
+        return gaps
+
+
+def saved(folder: Path, key: str, title: str, compute: Callable[..., Signals], *arguments: Any) -> Signals:
+    """The arrays that `compute` gives for the arguments, or that a run before left in the folder under this key."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{key[:24]}.npz"
+    if not path.exists():
+        with tj.show_progress(title):
+            arrays, file = compute(*arguments), io.BytesIO()
+        np.savez(file, **arrays)  # pyright: ignore
+        write_whole(path, file.getvalue())
+    check_stop()
+    with np.load(path) as file:
+        return dict(file)
+
+
+class Sums:
+    """Sums of dw by what they are for, and how many each holds."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, int], tuple[Tree, int]] = {}
+
+    def add(self, use: tuple[str, int], dw: Tree) -> None:
+        """Adds dw."""
+        total, count = self.sums.get(use, (None, 0))
+        self.sums[use] = dw if total is None else trees.plus(total, dw), count + 1
+
+    def mean(self, use: tuple[str, int]) -> Tree | None:
+        """The mean, None of none."""
+        total, count = self.sums.get(use, (None, 0))
+        return None if total is None else trees.scaled(1 / count, total)
+
+
+def without(member: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Membership "... n" without the rows."""
+    left = member.copy()
+    left[..., rows] = False
+    return left

@@ -1,0 +1,212 @@
+"""Membership attacks example by example: how much likelier a model's signal is with the example than without it.
+
+    s_i   the attacked model's signal on example i, as `membership.confidence` gives it, "n"
+    S     the same of k shadow models, "k n"; H, "k n": whether shadow k was trained on example i
+
+    LiRA, online     log N(s; IN) - log N(s; OUT)     Gaussians of the shadows with and without the example
+    LiRA, offline    (s - mean of OUT) / its spread   the same order, by example, as the p-value of OUT alone
+    RMIA             the share of examples z whose p(z) / mean p(z) is, times gamma, at most p(x) / mean p(x)
+    Student's t      log t(s; IN) - log t(s; OUT)     the predictive density of a normal-inverse-gamma posterior
+
+All scores are larger for likelier members. Shadows that underwent what the attacked model did (trained, then made to
+forget) make LiRA the U-LiRA of Hayes et al. 2024. Sources: Carlini et al. 2022 (LiRA); Zarifzadeh et al. 2024 (RMIA);
+Brännvall 2026 (BaVarIA-t: Student's t here has its conjugate prior and predictive density; the prior's numbers are
+fitted by moments, as Smyth 2004 does for few samples, and need not be that paper's).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, log_expit
+from scipy.stats import binomtest, norm
+from scipy.stats import t as student
+
+from tangent_jax.core import require, whole_number
+
+Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(signals "n", shadows "k n", held "k n") -> scores "n"."""
+
+RATES = (0.001, 0.01)
+"""The false-positive rates at which attacks are judged."""
+
+
+class Side(NamedTuple):
+    """The shadows on one side of each example, "n" each: how many, their mean, the sum of squares around it."""
+
+    size: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The unbiased variance, and where fewer than two shadows are, the mean of the others'."""
+        several = self.size > 1
+        own = self.squares / np.maximum(self.size - 1, 1)
+        return np.where(several, own, own[several].mean() if several.any() else 1.0)
+
+    def filled(self, other: "Side") -> "Side":
+        """The side with the other's mean where it has no shadow."""
+        return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
+
+
+def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
+    """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
+    require(shadows.shape == held.shape and len(held), "sides", "held of the shadows' shape, k >= 1", held.shape)
+    inside, outside = (one_side(shadows, member) for member in (held, ~held))
+    return inside.filled(outside), outside.filled(inside)
+
+
+def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
+    """The side of the shadows "k n" where `member`, "k n"; of none its mean is 0."""
+    size = member.sum(0)
+    mean = np.sum(shadows * member, 0) / np.maximum(size, 1)
+    return Side(size, mean, np.sum((shadows - mean) ** 2 * member, 0))
+
+
+def calibrated(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """The target's signal less the mean of the shadow models that never saw the example, "n"; of none, less 0."""
+    return target - one_side(shadows, ~held).mean
+
+
+def lira_online(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """LiRA's log-likelihood ratio of IN and OUT, Gaussian each, "n".
+
+    Edge cases: an example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
+    """
+    inside, outside = (log_normal(target, side) for side in sides(shadows, held))
+    return inside - outside
+
+
+def lira_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """The target's signal in standard deviations above the mean of OUT, "n".
+
+    Edge cases: an example in all shadows is held against them; spreads of 0 count as 1e-15.
+    """
+    out = sides(shadows, held)[1]
+    return (target - out.mean) / spread(out)
+
+
+def spread(side: Side) -> np.ndarray:
+    """The standard deviation of a side, "n", above 0."""
+    return np.sqrt(side.variance + 1e-30)
+
+
+def log_normal(signals: np.ndarray, side: Side) -> np.ndarray:
+    """log N(s; mean, variance) of a side, "n"."""
+    return norm.logpdf(signals, side.mean, spread(side))
+
+
+def rmia(
+    target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, gamma: float = 1.0, a: float | None = None
+) -> np.ndarray:
+    """RMIA's share of a population z that x dominates, "n": p(x) / mean p(x) >= gamma p(z) / mean p(z).
+
+    p is the probability of the label, 1 / (1 + e^-s); the population are all the examples, x among them; mean p is half
+    that of IN and half that of OUT, or offline, for `a` in 0..1, (1 + a) / 2 times that of OUT plus (1 - a) / 2. gamma
+    is 1 and not the paper's 2: where outputs were fitted to kappa = 15 no probability doubles.
+    """
+    inside, outside = (side.mean for side in sides(expit(shadows), held))
+    mean = (inside + outside) / 2 if a is None else ((1 + a) * outside + (1 - a)) / 2
+    ratio = log_expit(target) - np.log(mean + np.finfo(float).tiny)
+    return np.searchsorted(np.sort(ratio), ratio - np.log(gamma), "right") / len(ratio)
+
+
+def student_ratio(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """The log ratio of the predictive densities of IN and OUT, "n", each a Student's t.
+
+    An example's mean and variance are drawn from a normal-inverse-gamma prior, which all examples of a side share:
+
+        variance ~ IG(a, b),   mean ~ N(m, variance / kappa)
+
+    so few shadows, which alone give a noisy variance, are drawn to what other examples have.
+    Edge cases: an example without a shadow on a side has the prior there.
+    """
+    inside, outside = (log_predictive(target, side) for side in sides(shadows, held))
+    return inside - outside
+
+
+def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
+    """log p(s) after the shadows of a side, "n"; the prior's m, kappa, a, b by the moments over examples."""
+    several, k = side.size > 1, side.size
+    require(several.any(), "student_ratio", "two shadows at least on each side of an example", "fewer")
+    v, free = side.variance[several], k[several] - 1
+    level = v.mean() + 1e-30
+    fourth = np.mean(v**2 * free / (free + 2))  # of a Gaussian E s^4 = sigma^4 (1 + 2 / free)
+    a = 2 + level**2 / np.maximum(fourth - level**2, 1e-6 * level**2)
+    b, m = (a - 1) * level, side.mean[several].mean()
+    kappa = level / max(side.mean[several].var() - np.mean(v / k[several]), 1e-6 * level)
+    center = (kappa * m + k * side.mean) / (kappa + k)
+    shape = a + k / 2
+    rate = b + side.squares / 2 + kappa * k * (side.mean - m) ** 2 / (2 * (kappa + k))
+    return student.logpdf(signals, 2 * shape, center, np.sqrt(rate * (1 + 1 / (kappa + k)) / shape))
+
+
+def rmia_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """RMIA of the shadows that never saw the example, with a = 0.3, the paper's for CIFAR-10, "n"."""
+    return rmia(target, shadows, held, a=0.3)
+
+
+ATTACKS: Mapping[str, Score] = {
+    "mean difference": calibrated,
+    "LiRA online": lira_online,
+    "LiRA offline": lira_offline,
+    "RMIA": rmia,
+    "RMIA offline": rmia_offline,
+    "Student's t": student_ratio,
+}
+
+
+class Ranking:
+    """Scored pairs of an example and a model: which scores members have, and which others.
+
+    `scores`, "p"; `member`, "p": whether the pair's model was trained on its example; `examples`, "p": which example
+    it is, None for as many as pairs. A threshold takes all scores above it or none of a tie.
+    """
+
+    def __init__(self, scores: np.ndarray, member: np.ndarray, examples: np.ndarray | None = None) -> None:
+        scores, self.member = np.asarray(scores, np.float64), np.asarray(member, bool)
+        require(np.isfinite(scores).all(), "Ranking", "finite scores", "NaN or infinity")
+        both = 0 < self.member.sum() < len(self.member) == len(scores)
+        require(both, "Ranking", "a member and another at least, and a score for each", f"{self.member.sum()} members")
+        self.place = np.unique(scores, return_inverse=True)[1]
+        self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]
+
+    def counts(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(members, others) at each distinct score, ascending; times: how often each pair counts, "p"."""
+        return np.bincount(self.place, times * self.member), np.bincount(self.place, times * ~self.member)
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """(false-, true-positive rates) of all thresholds, ascending."""
+        members, others = self.counts(np.ones(len(self.member)))
+        padded = [np.concatenate([[0], np.cumsum(side[::-1])]) / side.sum() for side in (others, members)]
+        return padded[0], padded[1]
+
+    def points(self, draws: int = 200, seed: int = 0) -> dict[str, list[float]]:
+        """[value, low, high] of "auc", and of "tpr_0.1%" and "tpr_1%", the true-positive rate at so many false ones.
+
+        The threshold is the lowest with at most that rate of false positives: of a tie that would pass it, nothing
+        counts. The interval, of 95 %, is of a bootstrap over examples, each with all its pairs; that of a rate is at
+        least Clopper and Pearson's for its number of members.
+        """
+        whole_number("points", "draws", draws, 1)
+        rng, count = np.random.default_rng(seed), self.examples.max() + 1
+        drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(draws)]
+        value = operating(*self.counts(np.ones(len(self.member))))
+        sample = [operating(*self.counts(times[self.examples])) for times in drawn]
+        low, high = np.nanpercentile(sample, [2.5, 97.5], axis=0)
+        members = int(self.member.sum())
+        for i, rate in enumerate(value[1:], 1):
+            exact = binomtest(round(rate * members), members).proportion_ci(method="exact")
+            low[i], high[i] = min(low[i], exact.low), max(high[i], exact.high)
+        names = ["auc", *(f"tpr_{100 * rate:g}%" for rate in RATES)]
+        return {name: list(map(float, row)) for name, *row in zip(names, value, low, high, strict=True)}
+
+
+def operating(members: np.ndarray, others: np.ndarray) -> tuple[float, ...]:
+    """(AUC, the true-positive rate at each of RATES) of the members and others at each score; NaN of none."""
+    if not (members.sum() and others.sum()):
+        return (float("nan"),) * (1 + len(RATES))
+    area = np.sum(members * (np.cumsum(others) - others / 2)) / (members.sum() * others.sum())
+    above = np.cumsum(others[::-1])[::-1] / others.sum()  # at each score or above it
+    return float(area), *(float(members[above <= rate * (1 + 1e-12)].sum() / members.sum()) for rate in RATES)

@@ -1,0 +1,126 @@
+"""Each way of removal leaves the model that its name says, and the attacks tell members of those that keep them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from photos import photographs
+from PIL import Image
+from run_binary import run
+
+from experiments.shared.pool import Pool
+from experiments.shared.removals import Removals, without
+from tangent_jax.core import trees
+from tangent_jax.data.shards import uniform
+from tangent_jax.models.features import Features
+from tangent_jax.solver.optimum import solve
+
+N, SHARDS = 38, 4  # two shards of ten images, two of nine
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+@pytest.fixture(scope="module")
+def removals(tmp_path_factory):
+    """Ridge regressions of random halves of 38 images, of which three are removed."""
+    rng = np.random.default_rng(0)
+    data = Features(
+        rng.normal(size=(N, 8)).astype(np.float32), rng.integers(0, 3, N), tuple((f"{i}", f"{i}") for i in range(N))
+    )
+    pool = Pool(linear, data, np.arange(0), 0.05, certificate=1e-4, passes=60, at_once=3)
+    zero = {"kernel": np.zeros((8, 3), np.float32)}
+    base = solve(linear, data, pool.objective, start=zero, example_weights=np.full(N, 0.5), certificate=1e-4)
+    member, folder = rng.random((5, N)) < 0.5, tmp_path_factory.mktemp("parts")
+    return Removals(pool, base, member, {"few": np.array([3, 11, 30])}, 3, SHARDS, folder, "key")
+
+
+@pytest.fixture(scope="module")
+def signals(removals):
+    return removals.run()
+
+
+def optimum(removals, present, rows=None):
+    """dw of the images that are present, cold."""
+    pool = removals.pool
+    data, zero = pool.data if rows is None else pool.data.take(rows), {"kernel": np.zeros((8, 3), np.float32)}
+    weighed = np.asarray(present, float)
+    return solve(linear, data, pool.objective, start=zero, example_weights=weighed, certificate=1e-4).dw
+
+
+def composed(removals, member, gone=()):
+    """The mean of the models of the shards of which no image is gone."""
+    steps = []
+    for rows in uniform(N, SHARDS, seed=0):
+        if member[rows].any() and not (member[rows] & np.isin(rows, gone)).any():
+            present = np.append(member[rows], [False] * (10 - len(rows)))  # Lambda is of ten images in all
+            steps.append(optimum(removals, present, np.resize(rows, 10)))
+    return {"kernel": np.mean([dw["kernel"] for dw in steps], 0)}
+
+
+def assert_seen(removals, signals, steps):
+    """The signals are those of these dw."""
+    models = [removals.base._replace(dw=dw) for dw in steps]
+    np.testing.assert_allclose(signals, removals.pool.signals(models), atol=0.02)
+
+
+def test_one_model_is_solved_less_what_its_way_takes_out(removals, signals):
+    rows, member = removals.requests["few"], removals.member
+    left = without(member, rows)
+    assert_seen(removals, signals["nothing"], [optimum(removals, m) for m in member])
+    for way in ("exact", "never"):
+        assert_seen(removals, signals[f"{way}/few"], [optimum(removals, m) for m in left[:3]])
+    subtracted = []
+    for m in member[:3]:
+        share = m[rows].sum() / m.sum()
+        gone = optimum(removals, m[rows], rows)
+        subtracted.append(trees.plus(optimum(removals, m), trees.scaled(-share, gone)))
+    assert_seen(removals, signals["subtracted/few"], subtracted)
+    assert np.abs(signals["exact/few"] - signals["nothing"][:3])[:, rows][member[:3, rows]].min() > 0.02
+
+
+def test_shards_are_dropped_or_trained_again_where_they_held_a_removed_image(removals, signals):
+    rows, member = removals.requests["few"], removals.member
+    assert_seen(removals, signals["composed"], [composed(removals, m) for m in member])
+    assert_seen(removals, signals["retrained/few"], [composed(removals, m) for m in without(member, rows)[:3]])
+    assert_seen(removals, signals["dropped/few"], [composed(removals, m, rows) for m in member[:3]])
+
+
+def test_a_model_all_of_whose_shards_are_dropped_has_no_signals(removals):
+    every = dataclasses.replace(removals, requests={"all": np.arange(N)})
+    assert np.isnan(every.sharded(np.arange(3))["dropped/all"]).all()
+
+
+@pytest.mark.long
+def test_the_binary_sees_what_was_not_removed_and_reads_its_parts_again(tmp_path):
+    photographs(tmp_path / "photos", count=30, classes=("ape", "bee"))
+    few = ("--shadows=6", "--attacked=5", "--known=2", "--requested=10", "--shards=2", "--certificates=1")
+    flags = (f"--dataset=folder:{tmp_path / 'photos'}", "--blocks=0", f"--cache_dir={tmp_path / 'cache'}", *few)
+    line, _ = run("unlearned", *flags, f"--out={tmp_path / 'out'}")
+    ways = json.loads(line)["ways"]
+    assert {*ways} == {"nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained"}
+    assert {*ways["exact"]} == {"random", "vulnerable", "canaries", "class", "owner", "stay"}
+    assert ways["nothing"]["canaries"]["auc"] > 0.7 > ways["exact"]["canaries"]["auc"]
+    assert {*ways["nothing"]["stay"]} == {"auc", "tpr_0.1%", "tpr_1%"}
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert {*result["certified"]["random"]} == {"1"}
+    for name in ("roc_images", "roc_sets", "auc_one_model", "auc_shards"):
+        assert Image.open(tmp_path / f"out/{name}.png").size[0] > 500
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
+    assert run("unlearned", *flags, f"--out={tmp_path / 'out'}")[0] == line
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
+
+
+def test_parts_that_are_finished_are_read_again(removals, signals):
+    again = dataclasses.replace(removals, pool=dataclasses.replace(removals.pool, predict=None)).run()
+    assert {*again} == {*signals}
+    for way, values in again.items():
+        np.testing.assert_array_equal(values, signals[way])
+
+
+def test_a_finer_certificate_leaves_less_of_what_was_removed(removals):
+    gaps = removals.certified("few", 3, (1.0, 1e-2, 1e-4))
+    sizes = [np.abs(gaps[c]).max() for c in ("1", "0.01", "0.0001")]
+    assert sizes[0] > 2 * sizes[1] > 4 * sizes[2]
