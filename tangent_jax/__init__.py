@@ -53,6 +53,7 @@ from tangent_jax.privacy.train import PrivatelyFitted, fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
+from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
 from tangent_jax.solver.problem import curvature
@@ -68,19 +69,19 @@ from tangent_jax.train.optimizers import adam, momentum, projected
 
 __all__ = [
     "Arrays", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features", "Fitted",
-    "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss", "MeanSquared",
-    "Measure", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing", "Pretrained",
-    "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet", "ResNetConfig",
-    "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset", "TangentViT", "ViT",
-    "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body", "brier_score",
-    "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose", "curvature",
-    "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate", "examples",
-    "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup", "jacobian",
-    "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism", "make_objective",
-    "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum", "noise_multiplier_of",
-    "noise_scale", "nonlinear", "of_classes", "open_dataset", "outputs", "plan_removal", "posterior", "predictor_of",
-    "probabilities", "projected", "read_component", "read_factors", "read_frozen_head", "read_peft", "recovered_noise",
-    "remove", "resnet_config", "restricted", "run_openly", "save", "shards", "show_progress", "solve", "spent_together",
-    "squared_error", "tangent", "union", "vit_config", "weighted_sum", "widened", "widened_factors", "write_component",
-    "write_factors",
+    "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss",
+    "MeanSquared", "Measure", "Mechanism", "Membership", "Model", "Objective", "Predictor", "Preprocessing",
+    "Pretrained", "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan", "ResNet",
+    "ResNetConfig", "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset",
+    "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body",
+    "brier_score", "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose",
+    "curvature", "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate",
+    "examples", "export", "features", "fill", "fit", "fit_many", "fit_private", "fit_private_many", "greedy_soup",
+    "jacobian", "join", "linearize", "load", "load_export", "log_steps", "make_kernel", "make_mechanism",
+    "make_objective", "make_provenance", "make_subset", "membership_attack", "merge", "model_of", "momentum",
+    "noise_multiplier_of", "noise_scale", "nonlinear", "of_classes", "open_dataset", "outputs", "plan_removal",
+    "posterior", "predictor_of", "probabilities", "projected", "read_component", "read_factors", "read_frozen_head",
+    "read_peft", "recovered_noise", "remove", "resnet_config", "restricted", "run_openly", "save", "shards",
+    "show_progress", "solve", "solve_many", "spent_together", "squared_error", "tangent", "union", "vit_config",
+    "weighted_sum", "widened", "widened_factors", "write_component", "write_factors",
 ]  # fmt: skip

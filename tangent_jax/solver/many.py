@@ -1,0 +1,284 @@
+"""Many ridge problems that differ in their example weights alone, solved together from one optimum.
+
+    dw_k = argmin F_k,    F_k(dw) = sum_i v_ki loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2
+
+Each is base + delta_k, where the loss is a square and e_i its slope at the base, in the outputs:
+
+    grad F_k(base + delta) = A_k delta + sum_i (v_ki - 1) J_i^T e_i + grad F(base)
+    A_k = sum_i v_ki J_i^T P_i J_i + Lambda
+
+so the base's gradient, with v = 1, is computed once, and what one problem adds is as small as its change: rounding is
+relative to delta_k, not to dw. All problems are preconditioned by the base's Kronecker factors, and a pass reads the
+examples once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to
+the next.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from operator import length_hint
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, trees, whole_number
+from tangent_jax.solver import passes as passes_of
+from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
+from tangent_jax.solver.optimum import Solved
+from tangent_jax.solver.passes import Part
+from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
+from tangent_jax.train.batches import Batches, Data
+from tangent_jax.train.checkpoints import Row
+from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.targets import Predict
+
+
+class State(NamedTuple):
+    """Conjugate gradients of k problems: every leaf has them as its first axis, `rz` is "k"."""
+
+    delta: Tree
+    r: Tree
+    p: Tree
+    rz: Array
+
+
+class Asked(NamedTuple):
+    """One problem: its turn, example weights "n", and the step to begin at, None for the base."""
+
+    turn: int
+    example_weights: np.ndarray
+    start: Tree | None
+
+
+@dataclasses.dataclass
+class Place:
+    """A place among those that work side by side: its problem, None where it is empty, and that one's passes.
+
+    `at_point`: whether the next pass is a gradient at its delta, or else a step of conjugate gradients.
+    """
+
+    asked: Asked | None = None
+    at_point: bool = True
+    history: list[Row] = dataclasses.field(default_factory=list)
+    began: float = 0.0
+
+
+def solve_many(
+    predict: Predict,
+    data: Batches | Data,
+    objective: Objective | None = None,
+    *,
+    example_weights: Iterable[Any],
+    start: Solved | Sequence[Tree | Solved],
+    certificate: float = 0.01,
+    passes: int = 200,
+    at_once: int = 32,
+) -> Iterator[Solved]:
+    """Yields the optimum of a square loss for each row of example weights, in their order.
+
+    Args:       predict, data, objective: as `solve` takes them; example_weights: "k n", an array or rows that are read
+                as they are needed, each >= 0 with one above; start: what `solve` returned, where all begin, or a list
+                of such or of steps, one for each row: the first one's factors serve all; certificate: how far, in L2,
+                each result may be from its optimum; passes: the most for each;
+                at_once: problems that work side by side, whose state is about seven steps dw each.
+    Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
+    Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, up to the rounding of the base's
+                gradient and, relative to itself, of the change dw_k - base. Lambda = n penalty in all.
+    Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
+                that are none and fewer starts than rows.
+    """
+    whole_number("solve_many", "passes", passes, 2)
+    whole_number("solve_many", "at_once", at_once, 1)
+    finite_number("solve_many", "certificate", certificate, 0.0)
+    objective = checked_objective("solve_many", objective, make_objective)
+    do = "Give the objective a penalty"
+    require(objective.penalty > 0, "solve_many", "penalty > 0", float(objective.penalty), do)
+    starts = [start] if isinstance(start, Solved) else list(start)
+    require(len(starts) >= 1, "solve_many", "a start", "none", "Pass what tj.solve returned")
+    steps = [begun.dw if isinstance(begun, Solved) else begun for begun in starts]
+    for dw in steps[1:]:
+        check_leaves("solve_many", predict, dw)
+    problem = make_problem("solve_many", predict, data, objective, None, steps[0], keep=True)
+    do = "Use tj.solve for each row"
+    require(problem.is_quadratic, "solve_many", "a square loss", type(objective.loss).__name__, do)
+    first = starts[0].curvature if isinstance(starts[0], Solved) else None
+    solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
+    rows = _asked(problem, example_weights, None if isinstance(start, Solved) else steps)
+    return solver.run(rows, at_once, length_hint(example_weights) or None)
+
+
+def _asked(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
+    """The problems, as their rows of example weights are read."""
+    for turn, row in enumerate(rows):
+        v = checked_weights("solve_many", row, len(problem.batches), problem.dtype)
+        count = turn + 1 if steps is None else len(steps)
+        require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
+        yield Asked(turn, v, None if steps is None else steps[turn])
+
+
+class Many:
+    """One run of `solve_many`: what all problems share, and their passes."""
+
+    def __init__(
+        self, problem: Problem, base: Tree, curvature: Curvature | None, certificate: float, passes: int
+    ) -> None:
+        self.problem, self.base, self.passes = problem, jax.tree.map(jnp.asarray, base), passes
+        self.target, self.curvature = certificate * problem.total_penalty, curvature  # of |grad F_k|
+        self.inverse: Inverse | None = None
+        self.gradient, self.outputs = self.base, []
+
+    def prepare(self) -> None:
+        """The base's factors, gradient and outputs."""
+        problem = self.problem
+        if self.curvature is None and problem.has_factors:
+            self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
+        if self.curvature is not None:
+            check_factors("solve_many", self.base, self.curvature)
+            self.inverse = placement.placed(invert(self.curvature, problem.total_penalty))
+        self.gradient, _, self.outputs = problem.gradient(self.base)
+        norm = float(passes_of.norm_of(self.gradient))
+        require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
+
+    def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Solved]:
+        """The solutions in the order of the problems, each as soon as those before it have ended."""
+        first = list(islice(asked, at_once))
+        if not first:
+            return
+        self.prepare()
+        places, asked = [Place() for _ in first], chain(first, asked)
+        state, ended, turn = _empty(self.base, len(first)), {}, 0
+        with progress_bar(count, "problem") as bar:
+            while True:
+                state = self.fill(state, places, asked)
+                if all(place.asked is None for place in places):
+                    return
+                state, norms = self.advance(state, places)
+                for k, place in enumerate(places):
+                    if place.asked is not None and self.is_done(place, float(norms[k])):
+                        ended[place.asked.turn] = self.solved(place, state.delta, k)
+                        places[k] = Place()
+                        bar.update()
+                while turn in ended:
+                    yield ended.pop(turn)
+                    turn += 1
+                check_stop()
+
+    def fill(self, state: State, places: list[Place], asked: Iterator[Asked]) -> State:
+        """The state with the next problems in the places that are empty."""
+        for k, place in enumerate(places):
+            if place.asked is None and (new := next(asked, None)) is not None:
+                places[k] = Place(new, began=time.perf_counter())
+                state = _begin(state, k, self.base, self.base if new.start is None else new.start)
+        return state
+
+    def advance(self, state: State, places: list[Place]) -> tuple[State, np.ndarray]:
+        """One pass for all: a gradient where a problem is at a point, else a product; also |r|, "k"."""
+        zero, n = self.problem.zero, len(self.problem.batches)
+        at_point = jnp.array([place.at_point for place in places])
+        v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
+        q, total = _operands(state, self.gradient, at_point, self.problem.total_penalty)
+        for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
+            total = _add_products(total, part, zero, f, q, rows, at_point, self.problem.objective)
+        state, norms = _advance(state, total, at_point, self.inverse)
+        return state, placement.on_host(norms)
+
+    def rows(self, v: np.ndarray) -> Iterator[Any]:
+        """The example weights "k n" of each batch, "k b"; those of padding count for nothing."""
+        at, _ = self.problem.batches.padded(np.arange(v.shape[1]))
+        return (placement.divided(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
+
+    def is_done(self, place: Place, norm: float) -> bool:
+        """True where a problem's pass, now added to its history, was its last; decides what its next one is."""
+        name, rows = ("certificate" if place.at_point else "estimate"), place.history
+        before = next((row["gradient_norm"] for row in reversed(rows) if row["exact"]), np.inf)
+        row = {"passes": len(rows) + 1, "gradient_norm": norm, "exact": place.at_point}
+        rows.append({**row, name: norm / self.problem.total_penalty})
+        left = self.passes - len(rows)
+        if place.at_point:  # ends at its target, at the last pass, or where rounding allows no more
+            place.at_point = False
+            return norm <= self.target or left < 2 or not norm <= 0.5 * before
+        place.at_point = norm <= 0.9 * self.target or left == 1 or not np.isfinite(norm)
+        return False
+
+    def solved(self, place: Place, delta: Tree, k: int) -> Solved:
+        """The result of a problem that has ended, the k-th of those at work."""
+        last = place.history[-1]
+        return Solved(
+            dw=placement.replicated(_result(self.base, delta, k)),
+            certificate=last["certificate"],
+            gradient_norm=last["gradient_norm"],
+            total_penalty=self.problem.total_penalty,
+            converged=last["gradient_norm"] <= self.target,
+            passes=last["passes"],
+            history=place.history,
+            seconds=time.perf_counter() - place.began,
+            curvature=self.curvature,
+        )
+
+
+def _empty(base: Tree, count: int) -> State:
+    """The state of `count` problems without any."""
+    delta, r, p = (jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), base) for _ in range(3))
+    return State(delta, r, p, jnp.zeros(count))
+
+
+@partial(jax.jit, donate_argnames="state")
+def _begin(state: State, k: Any, base: Tree, start: Tree) -> State:
+    """The state with a new problem in the k-th place."""
+    delta = jax.tree.map(lambda a, b, s: a.at[k].set(s - b), state.delta, base, start)
+    return state._replace(delta=delta, p=jax.tree.map(lambda a: a.at[k].set(0), state.p))
+
+
+@jax.jit
+def _result(base: Tree, delta: Tree, k: Any) -> Tree:
+    """base + delta_k."""
+    return jax.tree.map(lambda leaf, d: leaf + d[k], base, delta)
+
+
+@jax.jit
+def _operands(state: State, gradient: Tree, at_point: Array, total_penalty: Any) -> tuple[Tree, Tree]:
+    """(q, with which A is multiplied: delta at a point, else the direction; what the pass's sum begins with)."""
+
+    def own(delta: Tree, p: Tree, at: Array) -> tuple[Tree, Tree]:
+        q = jax.tree.map(partial(jnp.where, at), delta, p)
+        return q, jax.tree.map(lambda q, g: total_penalty * q + jnp.where(at, g, 0), q, gradient)
+
+    return jax.vmap(own)(state.delta, state.p, at_point)
+
+
+@partial(jax.jit, donate_argnames="total")
+def _add_products(
+    total: Tree, part: Part, zero: Tree, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
+) -> Tree:
+    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
+    forward = part.linear.at(zero)[1]
+    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # of weights 1, 0 where padded
+
+    def own(q: Tree, v: Array, at: Array) -> Tree:
+        v = v[:, None]
+        bent = jnp.where(v > 0, v * bend(forward(q)), 0) + jnp.where(at, (v - 1) * slope, 0)
+        return jax.linear_transpose(forward, q)(bent)[0]
+
+    return trees.plus(total, jax.vmap(own)(q, v, at_point))
+
+
+@partial(jax.jit, donate_argnames="state")
+def _advance(state: State, total: Tree, at_point: Array, inverse: Inverse | None) -> tuple[State, Array]:
+    """The state after a pass: at a point r = -total, and a first direction; else a step of conjugate gradients."""
+
+    def own(state: State, total: Tree, at: Array) -> tuple[State, Array]:
+        bent = trees.vdot(state.p, total)
+        t = jnp.where(at | (bent == 0), 0, state.rz / bent)  # 0 where a place is empty, or r is 0
+        delta = passes_of.along(state.delta, t, state.p)
+        r = jax.tree.map(lambda r, a: jnp.where(at, -a, r - t * a), state.r, total)
+        z = r if inverse is None else inverse.times(r)
+        rz = trees.vdot(r, z)
+        p = passes_of.along(z, jnp.where(at | (state.rz == 0), 0, rz / state.rz), state.p)
+        return State(delta, r, p, rz), passes_of.norm_of(r)
+
+    return jax.vmap(own)(state, total, at_point)

@@ -1,0 +1,105 @@
+"""Many ridge problems at once, against dense linear algebra and against each solved alone."""
+
+import jax
+import numpy as np
+import pytest
+from dense import flat, private_case, ridge
+
+from tangent_jax.core import InputError
+from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.optimum import solve
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import make_objective
+
+RSL = make_objective("rsl", 0.5)
+WEIGHTS = np.array(
+    [[0, 1, 1, 1, 1, 1], [1, 1, 0.25, 1, 1, 1], [0, 0, 1, 0, 2, 1], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]]
+)
+
+
+@pytest.fixture
+def case(x64):
+    predict, dw, x, y, j, f = private_case("blocks", 1)
+    data = Batches(x, y, batch_size=4)
+    optima = np.stack([ridge(j, f, y, total=6 * 0.5, weights=v) for v in WEIGHTS])
+    return predict, dw, data, solve(predict, data, RSL, certificate=1e-2), optima
+
+
+def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance(case):
+    predict, _, data, start, optima = case
+    for certificate in (1e-1, 1e-3, 1e-9):
+        solved = list(
+            solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=certificate, at_once=2)
+        )
+        assert len(solved) == len(WEIGHTS)
+        for one, expected in zip(solved, optima, strict=True):
+            assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate * (1 + 1e-9) <= certificate
+            assert one.converged
+            assert one.passes == len(one.history) == one.history[-1]["passes"]
+            exact = [row["exact"] for row in one.history]
+            assert exact == ([True, *[False] * (one.passes - 2), True] if one.passes > 1 else [True])
+
+
+def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed(case):
+    predict, _, data, start, _ = case
+    read = []
+
+    def rows():
+        for k, row in enumerate(WEIGHTS):
+            read.append(k)
+            yield row
+
+    alone = [solve(predict, data, RSL, example_weights=v, start=start, certificate=1e-9) for v in WEIGHTS]
+    for at_once in (1, 3, 9):
+        read.clear()
+        many = solve_many(predict, data, RSL, example_weights=rows(), start=start, certificate=1e-9, at_once=at_once)
+        assert not read
+        solved = [next(many)]
+        assert read == [0] or at_once > 1
+        for one, other in zip([*solved, *many], alone, strict=True):
+            assert np.linalg.norm(flat(one.dw) - flat(other.dw)) <= one.certificate + other.certificate
+
+
+def test_each_begins_at_a_start_of_its_own(case):
+    predict, dw, data, start, optima = case
+    more = {"example_weights": WEIGHTS[:2], "certificate": 1e-6}
+    whole = list(solve_many(predict, data, RSL, **more, start=start))
+    again = list(solve_many(predict, data, RSL, **more, start=whole))
+    assert [one.passes for one in again] == [1, 1]
+    assert max(one.certificate for one in again) <= 1e-6
+    far = list(solve_many(predict, data, RSL, **more, start=[dw, jax.tree.map(lambda leaf: 30 * leaf, dw)]))
+    for one, expected in zip(far, optima, strict=False):
+        assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate <= 1e-6
+
+
+def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
+    predict, _, data, start, optima = case
+    solved = list(solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=1e-9, passes=4))
+    for one, expected in zip(solved, optima, strict=True):
+        assert (one.converged, one.passes, len(one.history)) == (one.certificate <= 1e-9, 4, 4)
+        assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate
+    ended = next(
+        solve_many(predict, data, RSL, example_weights=WEIGHTS[:1], start=start, certificate=1e-20, passes=999)
+    )
+    assert not ended.converged  # rounding allows no more
+    assert ended.passes < 999
+
+
+def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
+    predict, dw, data, start, _ = case
+
+    def refused(match, objective=RSL, **given):
+        with pytest.raises(InputError, match=match):
+            list(solve_many(predict, data, objective, **{"example_weights": WEIGHTS, "start": start, **given}))
+
+    refused("a square loss; got CrossEntropy", make_objective("ce", 0.5))
+    refused("penalty > 0", make_objective("rsl", 0.0))
+    refused("example_weights of 6 examples", example_weights=[np.ones(5)])
+    refused("example_weights of 6 examples", example_weights=[-np.ones(6)])
+    refused("a start for each row", start=[dw, dw])
+    refused("a start; got none", start=[])
+    refused("a step with every trained leaf", start=[dw, {}])
+    refused("passes", passes=1)
+    refused("at_once", at_once=0)
+    refused("certificate", certificate=-1.0)
+    assert list(solve_many(predict, data, RSL, example_weights=[], start=start)) == []
