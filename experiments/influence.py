@@ -3,7 +3,8 @@
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "residual", "loo_max_error",
 "flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}; by --method=solver {"accuracy",
 "penalty", "images", "certificate": the largest, relative to the largest change, "loo_max_error": of --resolved images
-that are solved again cold, likewise relative, "seconds", "passes": the mean}. By component: {"accuracy": of all,
+that are solved again cold, likewise relative, "seconds", "passes": the mean, and of
+--check "kernel_own", "kernel_margin"}. By component: {"accuracy": of all,
 "without": {component: accuracy of the others' mean}, "components": counts, "movement": L2 distance by which the last
 component to come moves the mean, by count, "relative": over the mean's norm}.
 """
@@ -147,7 +148,27 @@ def by_solver() -> None:
     result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
     result |= {"loo_max_error": leaving.again(left_out, F.resolved), "passes": float(arrays["passes"].mean())}
     result |= {"seconds": seconds}
+    if F.check:
+        result |= against_kernel(method, rows, arrays, whole)
     report(method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
+
+
+def against_kernel(
+    method: Method, rows: np.ndarray, arrays: dict[str, np.ndarray], whole: np.ndarray
+) -> dict[str, float]:
+    """The largest differences from the kernel's, relative to the largest change: of the images' own outputs without
+    them, and of the changes of the test images' margins; whole: the own outputs with them."""
+    with tj.show_progress("kernel"):
+        solution = tj.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
+        jacobian = jacobian_rows(method.predict, method.test.inputs)
+        cross = gram(jacobian, solution.kernel.rows)
+    measure = Measure(method.test.targets, solution.kernel.centers.max())
+    moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
+    own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()
+    return {
+        "kernel_own": float(own),
+        "kernel_margin": float(np.abs(arrays["margin"] - moved).max() / np.abs(moved).max()),
+    }
 
 
 def report(
