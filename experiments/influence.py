@@ -1,13 +1,18 @@
 """The influence of each component (--by=component), or of each training image (--by=example, report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "residual", "loo_max_error",
-"flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}. By component: {"accuracy": of all,
+"flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}; by --method=solver {"accuracy",
+"penalty", "images", "certificate": the largest, relative to the largest change, "loo_max_error": of --resolved images
+that are solved again cold, likewise relative, "seconds", "passes": the mean, and of
+--check "kernel_own", "kernel_margin"}. By component: {"accuracy": of all,
 "without": {component: accuracy of the others' mean}, "components": counts, "movement": L2 distance by which the last
 component to come moves the mean, by count, "relative": over the mean's norm}.
 """
 
 import dataclasses
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +23,7 @@ import tangent_jax as tj
 from experiments.report import pages
 from experiments.shared import command, plots
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.left_out import Leaving
 from experiments.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
@@ -30,13 +36,22 @@ flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges
 flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be detected.", 0.0, 0.5)
 flags.DEFINE_integer("subsets", 100, "By example: random halves of the images that leave, for the scores.", 3)
 flags.DEFINE_integer("resolved", 20, "By example: images solved again without, to check leave-one-out.", 0)
+flags.DEFINE_enum(
+    "method", "kernel", ["kernel", "solver"], "By example: --penalties by the kernel, or --penalty by warm solves."
+)
+flags.DEFINE_float("certificate", 0.01, "By solver: of each change, as a fraction of the largest.", 1e-6, 1.0)
+flags.DEFINE_enum("check", None, ["kernel"], "By solver: hold all against the kernel.")
+flags.DEFINE_integer("images", None, "By solver: random training images that leave; unset: every one.", 2)
 flags.DEFINE_integer("projection", 256, "By example: numbers that TRAK projects a gradient to.", 1)
 
 ESTIMATES = ("exact", "first_order", "leverage", "projection")
 
 
 def main() -> None:
-    by_example() if F.by == "example" else by_component()
+    if F.by == "component":
+        by_component()
+    else:
+        by_kernel() if F.method == "kernel" else by_solver()
 
 
 def by_component() -> None:
@@ -79,7 +94,7 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return moved, relative
 
 
-def by_example() -> None:
+def by_kernel() -> None:
     """Measures the exact influence of every training image, by the tangent kernel, and the quality of estimates."""
     method = Method("taft")
     train, test = method.train, method.test
@@ -98,21 +113,79 @@ def by_example() -> None:
     result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
     result |= scores(solution, rows, cross, test.targets)
-    moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
-    margins = margin(logits, test.targets)
-    effect = np.stack([margin(logits + change, test.targets) - margins for change in moved])  # n m
-    before = mean_loss(logits, test.targets, kernel)
-    loss = np.array([mean_loss(logits + change, test.targets, kernel) for change in moved]) - before
-    own = margin(solution.left_out(), train.targets)
-    tested = method.dataset.train if method.is_held_out else method.dataset.test
-    images = {"train": seen(method.dataset.train, train), "test": seen(tested, test)}
-    predicted = {"train": solution.left_out().argmax(-1), "test": logits.argmax(-1)}
-    findings = pages.Findings(method.dataset.classes, own, loss, effect, margins)
-    pages.write(command.out_folder() / "report.html", pages.Page(findings, images, predicted), result)
     draw(result, tried, method.dataset.name)
-    changed = (own - margin(solution.outputs(), train.targets)).tolist()
+    own, whole = solution.left_out(), solution.outputs()
+    arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
+    report(method, train, arrays, (own, whole, logits), result, tried=tried)
+
+
+def of_kernel(
+    solution: tj.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
+) -> dict[str, np.ndarray]:
+    """The change of each measure of the test images' logits "m c" as each training image leaves."""
+    moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
+    before, after = measure(logits), [measure(logits + change) for change in moved]
+    return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
+
+
+def by_solver() -> None:
+    """Measures the influence of every training image, or of --images, by solving again without it, from the optimum."""
+    began, method = time.perf_counter(), Method("taft")
+    objective, classes = method.recipe.objective(), len(method.dataset.classes)
+    stated = objective.loss.quadratic(np.arange(1), classes)
+    require(stated is not None, "influence", "a square loss with --method=solver", F.loss)
+    order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
+    rows = np.sort(order[: F.images or len(order)])
+    leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)
+    left_out = leaving.each(command.out_folder(), F.certificate, rows)
+    seconds, arrays = time.perf_counter() - began, left_out.arrays
+    whole = tj.outputs(method.predict, left_out.base.dw, method.train.inputs)[rows]
+    logits = tj.outputs(method.predict, left_out.base.dw, method.test.inputs).astype(np.float64)
+    largest = max(left_out.largest, float(arrays["change"].max()))
+    result: dict[str, Any] = {"accuracy": float(np.mean(logits.argmax(-1) == method.test.targets))}
+    right = arrays["own"].argmax(-1) == method.train.targets[rows]
+    result |= {"leave_one_out_accuracy": float(right.mean()), "penalty": float(objective.penalty), "images": len(rows)}
+    result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
+    result |= {"loo_max_error": leaving.again(left_out, F.resolved), "passes": float(arrays["passes"].mean())}
+    result |= {"seconds": seconds}
+    if F.check:
+        result |= against_kernel(method, rows, arrays, whole)
+    report(method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
+
+
+def against_kernel(
+    method: Method, rows: np.ndarray, arrays: dict[str, np.ndarray], whole: np.ndarray
+) -> dict[str, float]:
+    """The largest differences from the kernel's, relative to the largest change: of the images' own outputs without
+    them, and of the changes of the test images' margins; whole: the own outputs with them."""
+    with tj.show_progress("kernel"):
+        solution = tj.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
+        jacobian = jacobian_rows(method.predict, method.test.inputs)
+        cross = gram(jacobian, solution.kernel.rows)
+    measure = Measure(method.test.targets, solution.kernel.centers.max())
+    moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
+    own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()
+    return {
+        "kernel_own": float(own),
+        "kernel_margin": float(np.abs(arrays["margin"] - moved).max() / np.abs(moved).max()),
+    }
+
+
+def report(
+    method: Method, train: tj.Features, arrays: dict[str, np.ndarray], outputs: Sequence[np.ndarray],
+    result: dict[str, Any], **more: Any,
+) -> None:  # fmt: skip
+    """Writes report.html and the result; outputs: of training images without and with them, and of the test images."""
+    left_out, whole, logits = outputs
+    own, margins = margin(left_out, train.targets), margin(logits, method.test.targets)
+    tested = method.dataset.train if method.is_held_out else method.dataset.test
+    images = {"train": seen(method.dataset.train, train), "test": seen(tested, method.test)}
+    predicted = {"train": left_out.argmax(-1), "test": logits.argmax(-1)}
+    findings = pages.Findings(method.dataset.classes, own, arrays["loss"], arrays["margin"], margins)
+    pages.write(command.out_folder() / "report.html", pages.Page(findings, images, predicted), result)
+    changed = (own - margin(whole, train.targets)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
-    command.finish(result, tried=tried, examples={**each, "test_loss_change": loss.tolist()})
+    command.finish(result, examples={**each, "test_loss_change": arrays["loss"].tolist()}, **more)
 
 
 def seen(examples: Examples, features: tj.Features) -> Examples:
@@ -129,9 +202,16 @@ def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return logits[rows, labels] - others.max(-1)
 
 
-def mean_loss(logits: np.ndarray, labels: np.ndarray, kernel: tj.Kernel) -> float:
-    """The rescaled square loss, alpha 1, of logits "n c", with the kernel's centers."""
-    return float(np.mean((logits - kernel.centers.max() * np.eye(logits.shape[-1])[labels]) ** 2))
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """The margin of each test image, "m", and their mean rescaled square loss, alpha 1, of logits "m c"; kappa."""
+
+    labels: np.ndarray
+    kappa: float
+
+    def __call__(self, logits: np.ndarray) -> dict[str, np.ndarray]:
+        loss = np.asarray(np.mean((logits - self.kappa * np.eye(logits.shape[-1])[self.labels]) ** 2))
+        return {"margin": margin(logits, self.labels), "loss": loss}
 
 
 def resolved(solution: tj.KernelSolution) -> float | None:

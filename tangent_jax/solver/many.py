@@ -75,7 +75,7 @@ def solve_many(
     *,
     example_weights: Iterable[Any],
     start: Solved | Sequence[Tree | Solved],
-    certificate: float = 0.01,
+    certificate: float | None = 0.01,
     passes: int = 200,
     at_once: int = 32,
 ) -> Iterator[Solved]:
@@ -84,7 +84,7 @@ def solve_many(
     Args:       predict, data, objective: as `solve` takes them; example_weights: "k n", an array or rows that are read
                 as they are needed, each >= 0 with one above; start: what `solve` returned, where all begin, or a list
                 of such or of steps, one for each row: the first one's factors serve all; certificate: how far, in L2,
-                each result may be from its optimum; passes: the most for each;
+                each result may be from its optimum, None: until `passes`, the most for each, are used;
                 at_once: problems that work side by side, whose state is about seven steps dw each.
     Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
     Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, up to the rounding of the base's
@@ -94,7 +94,8 @@ def solve_many(
     """
     whole_number("solve_many", "passes", passes, 2)
     whole_number("solve_many", "at_once", at_once, 1)
-    finite_number("solve_many", "certificate", certificate, 0.0)
+    if certificate is not None:
+        finite_number("solve_many", "certificate", certificate, 0.0)
     objective = checked_objective("solve_many", objective, make_objective)
     do = "Give the objective a penalty"
     require(objective.penalty > 0, "solve_many", "penalty > 0", float(objective.penalty), do)
@@ -125,10 +126,10 @@ class Many:
     """One run of `solve_many`: what all problems share, and their passes."""
 
     def __init__(
-        self, problem: Problem, base: Tree, curvature: Curvature | None, certificate: float, passes: int
+        self, problem: Problem, base: Tree, curvature: Curvature | None, certificate: float | None, passes: int
     ) -> None:
         self.problem, self.base, self.passes = problem, jax.tree.map(jnp.asarray, base), passes
-        self.target, self.curvature = certificate * problem.total_penalty, curvature  # of |grad F_k|
+        self.target, self.curvature = (certificate or 0.0) * problem.total_penalty, curvature  # of |grad F_k|
         self.inverse: Inverse | None = None
         self.gradient, self.outputs = self.base, []
 

@@ -125,6 +125,30 @@ def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
     assert_rel_close(given.model.dual(trees.pair(w, dw), x), linearize(given.model.apply, w)(dw, x))
 
 
+def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on(places, tmp_path):
+    settings = ("--by=example", "--method=solver", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
+    result = result_of("influence", *places, *settings, "--certificate=1e-3", "--resolved=2", "--check=kernel")
+    assert (result["images"], result["penalty"]) == (48, 0.1)
+    assert result["certificate"] <= 1e-3
+    assert max(result["kernel_own"], result["kernel_margin"], result["loo_max_error"]) <= 1e-3
+    assert (tmp_path / "report.html").read_text().count("data:image/jpeg;base64,") > 20
+    lines = json.loads((tmp_path / "result.json").read_text())["examples"]
+    first, second = sorted(tmp_path.glob("*/*.safetensors"))
+    written = first.stat().st_mtime_ns
+    second.unlink()
+    again = result_of("influence", *places, *settings, "--certificate=1e-3", "--resolved=0")
+    assert first.stat().st_mtime_ns == written
+    assert second.exists()
+    for name in ("margin", "test_loss_change"):
+        np.testing.assert_allclose(
+            json.loads((tmp_path / "result.json").read_text())["examples"][name], lines[name], atol=1e-3
+        )
+    assert again["loo_max_error"] is None
+    few = result_of("influence", *places, *settings, "--images=3", "--resolved=0")
+    assert (few["images"], few["certificate"] <= 0.01) == (3, True)
+    assert len({*tmp_path.glob("*/*.safetensors")}) == 3
+
+
 @pytest.mark.long
 def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
     settings = ("--blocks=0", "--removed=1,0.25", "--certificate=0.01", "--shadows=2", "--epochs=1")
@@ -176,6 +200,7 @@ WRONG = [
     (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
     (("compose", "--methods=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
     (("influence", "--by=example", "--penalties=x"), "--penalties as numbers"),
+    (("influence", "--by=example", "--method=solver", "--loss=ce"), "a square loss with --method=solver; got ce"),
     (("store", "remove", "--names=a", "--exact"), "--examples with --retrain or --exact"),
 ]
 

@@ -391,7 +391,10 @@ def test_runs_of_both_kinds_of_noise_compose():
     ("call", "match"),
     [
         (lambda: Mechanism(1.0, 1.0, 5, 1e-5, noise="laplace"), "noise gaussian or discrete; got"),
-        (lambda: Mechanism(1.0, 1.0, 5, 1e-5, 0.5, noise="discrete"), "on all examples at every step; got Poisson samples"),
+        (
+            lambda: Mechanism(1.0, 1.0, 5, 1e-5, 0.5, noise="discrete"),
+            "on all examples at every step; got Poisson samples",
+        ),
         (lambda: Mechanism(1.0, 0.1, 5, 1e-5, noise="discrete"), "a noise multiplier of 0.25 or more; got 0.1"),
         (
             lambda: check_grid("f", MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),

@@ -1,0 +1,153 @@
+"""Every training image left out in turn, solved from the optimum on all; saved in chunks, so a stopped run goes on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+import tangent_jax as tj
+from experiments.shared.shards import Method
+from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.core.files import write_whole
+from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.solver.passes import along, norm_of
+from tangent_jax.train.batches import as_batches
+from tangent_jax.train.checkpoints import run_identity
+
+Measure = Callable[[np.ndarray], dict[str, np.ndarray]]
+"""Outputs of the test images, "m c", -> what is measured of them, by name."""
+
+CHUNK = 32  # images that one file holds
+PROBED, PROBE_PASSES = 15, 40  # images that tell how large a change is, before all are solved
+OF_BASE = 0.1  # of what a certificate may take: that of the optimum on all
+
+
+class Without:
+    """Rows of example weights, "k n", each without some of the n examples: `gone`, what leaves in each."""
+
+    def __init__(self, n: int, gone: Sequence[Any]) -> None:
+        self.n, self.gone = n, gone
+
+    def __len__(self) -> int:
+        return len(self.gone)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for rows in self.gone:
+            v = np.ones(self.n)
+            v[rows] = 0
+            yield v
+
+
+class LeftOut(NamedTuple):
+    """`base`, the optimum on all images; `target`, the certificate asked for; `largest`, a lower bound of the largest
+    |dw_i - dw|; `rows`: the images that left, and by name their arrays: what `Leaving.arrays` returns of a chunk.
+    """
+
+    base: tj.Solved
+    target: float
+    largest: float
+    rows: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+
+class Leaving:
+    """A method's problem, and what is measured as an image leaves."""
+
+    def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
+        self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
+        self.objective, self.at_once = method.recipe.objective(), at_once
+
+    def solve(self, gone: Sequence[Any], start: tj.Solved, **settings: Any) -> Iterator[tj.Solved]:
+        """The optimum without each of `gone`."""
+        settings |= {"example_weights": Without(len(self.train), gone), "start": start, "at_once": self.at_once}
+        return tj.solve_many(self.predict, self.train, self.objective, **settings)
+
+    def each(self, folder: Path, fraction: float, rows: np.ndarray) -> LeftOut:
+        """Each of these images left out, certified to a fraction of the largest change."""
+        with tj.show_progress("the optimum"):
+            rough = tj.solve(self.predict, self.train, self.objective, folder=folder / "optimum")
+        with tj.show_progress("how large a change is"):
+            outputs = jnp.asarray(tj.outputs(self.predict, rough.dw, self.train.inputs))
+            losses = self.objective.losses(outputs, jnp.asarray(self.train.targets))
+            probed = np.argsort(-np.asarray(losses))[:PROBED]
+            whole, *without = self.solve([[], *probed], rough, certificate=None, passes=PROBE_PASSES)
+            changes = [distance(each.dw, whole.dw) - bound_of(each, whole) for each in without]
+            largest, do = max(changes), "Give a larger --penalty"
+            require(largest > 0, "influence", "a change above its certificate", f"{largest:.3g}", do)
+            [base] = self.solve([[]], whole, certificate=OF_BASE * fraction * largest)
+        target = (1 - OF_BASE) * fraction * largest
+        run = run_identity(as_batches("influence", self.test), rough.run, fraction, rows)
+        return LeftOut(base, target, largest, rows, self.saved(base, target, rows, folder / run))
+
+    def saved(self, base: tj.Solved, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
+        """The arrays of these images: read, or solved and written, chunk by chunk."""
+        chunks = {folder / f"{i:08}.safetensors": rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)}
+        todo = {path: own for path, own in chunks.items() if not path.exists()}
+        with tj.show_progress("without each image"):
+            solved = self.solve([i for own in todo.values() for i in own], base, certificate=target)
+            for path, own in todo.items():
+                write_whole(path, encode(self.arrays(base, own, list(islice(solved, len(own)))), {}))
+        parts = [read_tensors("influence", path)[0] for path in chunks]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def arrays(self, base: tj.Solved, rows: np.ndarray, solved: list[tj.Solved]) -> dict[str, np.ndarray]:
+        """Of images and the optima without them: `own`, their outputs without them, "k c"; the change of each measure;
+        |dw_i - dw| as `change`; `certificate` and `passes`.
+        """
+        steps = [along(each.dw, -1.0, base.dw) for each in solved]
+        changes = self.changes(steps, self.test.inputs)
+        logits = tj.outputs(self.predict, base.dw, self.test.inputs).astype(np.float64)
+        before, after = self.measure(logits), [self.measure(logits + change) for change in changes]
+        images = self.train.inputs[rows]
+        own = tj.outputs(self.predict, base.dw, images) + np.einsum("kkc->kc", self.changes(steps, images))
+        return {
+            "own": own.astype(np.float64),
+            **{name: np.stack([values[name] - before[name] for values in after]) for name in before},
+            "change": np.array([float(norm_of(step)) for step in steps]),
+            "certificate": np.array([bound_of(each, base) for each in solved]),
+            "passes": np.array([float(each.passes) for each in solved]),
+        }
+
+    def changes(self, steps: list[Tree], inputs: Any) -> np.ndarray:
+        """J step of inputs "m ...", "k m c"."""
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
+        f = tj.outputs(self.predict, self.predict.zeros(), inputs)
+        return (tj.outputs(Partial(_outputs, self.predict), stacked, inputs) - f[:, None]).transpose(1, 0, 2)
+
+    def again(self, left_out: LeftOut, count: int) -> float | None:
+        """The largest difference of the own outputs of the first `count` images from those of a cold `solve` without
+        each, relative to the largest change of such outputs; None for no images."""
+        own, rows = left_out.arrays["own"], left_out.rows
+        changed, errors = own - tj.outputs(self.predict, left_out.base.dw, self.train.inputs[rows]), []
+        with tj.show_progress("solved again, cold"), progress_bar(min(count, len(rows)), "image") as bar:
+            for i, outputs in zip(rows[:count], own, strict=False):
+                [v], problem = Without(len(self.train), [i]), (self.predict, self.train, self.objective)
+                with tj.show_progress(None):
+                    cold = tj.solve(*problem, example_weights=v, certificate=left_out.target)
+                alone = tj.outputs(self.predict, cold.dw, self.train.inputs[i : i + 1])[0]
+                errors.append(np.abs(alone - outputs).max())
+                bar.update()
+        return float(max(errors) / np.abs(changed).max()) if errors else None
+
+
+def _outputs(predict: tj.Predictor, steps: Tree, x: Any) -> Array:
+    """The outputs at several steps, "b k c"."""
+    return jax.vmap(predict, (0, None), 1)(steps, x)
+
+
+def distance(a: Tree, b: Tree) -> float:
+    """|a - b|."""
+    return float(norm_of(along(a, -1.0, b)))
+
+
+def bound_of(a: tj.Solved, b: tj.Solved) -> float:
+    """A bound of the error of |a.dw - b.dw|."""
+    assert a.certificate is not None
+    assert b.certificate is not None
+    return a.certificate + b.certificate
