@@ -1,12 +1,11 @@
 """The influence of each component (--by=component), or of each training image (--by=example, report.html).
 
-The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "residual", "loo_max_error",
-"flipped_auc", "lds_exact", "lds_first_order", "lds_leverage", "lds_projection"}; by --method=solver {"accuracy",
-"penalty", "images", "certificate": the largest, relative to the largest change, "loo_max_error": of --resolved images
-that are solved again cold, likewise relative, "seconds", "passes": the mean, and of
---check "kernel_own", "kernel_margin"}. By component: {"accuracy": of all,
-"without": {component: accuracy of the others' mean}, "components": counts, "movement": L2 distance by which the last
-component to come moves the mean, by count, "relative": over the mean's norm}.
+The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
+"residual", "loo_max_error", "flipped_auc"}; by --method=solver {"accuracy", "leave_one_out_accuracy", "penalty",
+"images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
+solved again cold, likewise relative, "seconds", "passes": the mean, and of --check "kernel_own", "kernel_margin"}. By
+component: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components": counts, "movement":
+L2 distance by which the last component to come moves the mean, by count, "relative": over the mean's norm}.
 """
 
 import dataclasses
@@ -28,13 +27,12 @@ from experiments.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
 from tangent_jax.solver import influence
-from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
+from tangent_jax.solver.jacobian import gram, jacobian_rows
 
 define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
 flags.DEFINE_enum("by", "component", ["component", "example"], "The influence of each component, or each image.")
 flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges, of which leave-one-out chooses.")
 flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be detected.", 0.0, 0.5)
-flags.DEFINE_integer("subsets", 100, "By example: random halves of the images that leave, for the scores.", 3)
 flags.DEFINE_integer("resolved", 20, "By example: images solved again without, to check leave-one-out.", 0)
 flags.DEFINE_enum(
     "method", "kernel", ["kernel", "solver"], "By example: --penalties by the kernel, or --penalty by warm solves."
@@ -42,9 +40,6 @@ flags.DEFINE_enum(
 flags.DEFINE_float("certificate", 0.01, "By solver: of each change, as a fraction of the largest.", 1e-6, 1.0)
 flags.DEFINE_enum("check", None, ["kernel"], "By solver: hold all against the kernel.")
 flags.DEFINE_integer("images", None, "By solver: random training images that leave; unset: every one.", 2)
-flags.DEFINE_integer("projection", 256, "By example: numbers that TRAK projects a gradient to.", 1)
-
-ESTIMATES = ("exact", "first_order", "leverage", "projection")
 
 
 def main() -> None:
@@ -95,7 +90,7 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_kernel() -> None:
-    """Measures the exact influence of every training image, by the tangent kernel, and the quality of estimates."""
+    """Measures the exact influence of every training image, by the tangent kernel."""
     method = Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
@@ -112,8 +107,7 @@ def by_kernel() -> None:
     result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
     result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
-    result |= scores(solution, rows, cross, test.targets)
-    draw(result, tried, method.dataset.name)
+    draw(tried, method.dataset.name)
     own, whole = solution.left_out(), solution.outputs()
     arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
     report(method, train, arrays, (own, whole, logits), result, tried=tried)
@@ -242,37 +236,11 @@ def flipped(kernel: tj.Kernel, penalty: float) -> float:
     return tj.auc(doubt[gone], np.delete(doubt, gone))
 
 
-def scores(solution: tj.KernelSolution, rows: Jacobian, cross: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The linear datamodeling score of each estimate, over random halves of the training images that leave."""
-    n, c = solution.a.shape
-    directions = influence.margin_directions(labels, c)
-    effects = {
-        how: np.einsum("mc,mcn->mn", directions, influence.changes(solution, cross, how))
-        for how in ("first_order", "leverage")
-    }
-    effects["projection"] = influence.projected_effects(solution, rows, labels, min(F.projection, n - 1), F.seed)
-    truth, predicted = [], {how: [] for how in ESTIMATES}
-    with tj.show_progress("half of the images leave"), progress_bar(F.subsets, "subset") as bar:
-        for subset in range(F.subsets):
-            order = np.random.default_rng([F.seed, 7, subset]).permutation(n)
-            gone, kept_rows = np.sort(order[: n // 2]), np.sort(order[n // 2 :])
-            truth.append(np.sum(directions * solution.refit(kept_rows, rows, cross), 1))
-            predicted["exact"].append(np.sum(directions * solution.without(gone, rows, cross), 1))
-            for how, effect in effects.items():
-                predicted[how].append(effect[:, gone].sum(1))
-            bar.update()
-    truths = np.stack(truth)
-    return {f"lds_{how}": tj.datamodeling_score(np.stack(values), truths) for how, values in predicted.items()}
-
-
-def draw(result: dict[str, Any], tried: list[dict[str, float]], name: str) -> None:
-    """Plots the leave-one-out accuracy by penalty, and the scores."""
+def draw(tried: list[dict[str, float]], name: str) -> None:
+    """Plots the leave-one-out accuracy by penalty."""
     panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["score"] for row in tried]}}
     panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
     plots.curves(command.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")
-    bars = {how.replace("_", " "): [(result[f"lds_{how}"], 0.0)] for how in ESTIMATES}
-    title = f"Predicted without half of {name}"
-    plots.bars(command.out_folder() / "lds.png", [""], bars, title, "linear datamodeling score")
 
 
 if __name__ == "__main__":

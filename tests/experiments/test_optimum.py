@@ -91,19 +91,17 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
 
 
 def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):
-    settings = ("--by=example", "--blocks=0", "--flip=0.1", "--subsets=6", "--resolved=3", "--penalties=0.1,1")
+    settings = ("--by=example", "--blocks=0", "--flip=0.1", "--resolved=3", "--penalties=0.1,1")
     result = result_of("influence", *places, *settings, f"--out={tmp_path}")
     assert result["accuracy"] > 0.9
     assert result["penalty"] in (0.1, 1)
     assert result["loo_max_error"] < 1e-8
     assert result["residual"] < 1e-10
     assert result["flipped_auc"] > 0.9
-    assert result["lds_exact"] > 0.99
-    assert {"lds_first_order", "lds_leverage", "lds_projection"} <= {*result}
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/jpeg;base64,") > 20
     assert "http" not in page
-    assert {"lds.png", "penalties.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / "penalties.png").stat().st_size > 1000
 
 
 def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):

@@ -100,23 +100,6 @@ def test_leaving_out_is_solving_again_without(fitted):
             close(exact, f + j @ dw - solution.predict(rows, cross), 1e-8)
 
 
-def test_first_order_influence_is_the_derivative_in_an_examples_weight(fitted):
-    predict, x, *_, solution = fitted
-    rows = jacobian_rows(predict, x)
-    cross, step, moved = gram(rows, solution.kernel.rows), 1e-5, []
-    for sign in (1, -1):
-        precision = solution.kernel.precision.copy()
-        precision[2] *= 1 + sign * step
-        there = dataclasses.replace(solution.kernel, precision=precision).solve()
-        moved.append(there.predict(rows, cross))
-    derivative = (moved[0] - moved[1]) / (2 * step)
-    close(-influence.changes(solution, cross, "first_order")[:, :, 2], derivative, 1e-7)
-    corrected = influence.changes(solution, cross, "leverage")[:, :, 2]
-    ratio = corrected / influence.changes(solution, cross, "first_order")[:, :, 2]
-    noise = solution.total_penalty / solution.kernel.precision[2]
-    close(ratio, np.full(ratio.shape, 1 / np.mean(noise * np.diag(solution.own_inverse()[2]))))
-
-
 def test_weights_above_zero_are_those_of_the_solver_and_a_penalty_is_chosen_by_what_is_left_out(fitted):
     predict, x, y, j, f, _ = fitted
     weights = np.array([1, 2, 0.5, 1, 1, 3])
@@ -232,15 +215,6 @@ def test_scores_rank_subsets():
     truth = np.random.default_rng(0).standard_normal((20, 3))
     assert influence.datamodeling_score(2 * truth + 1, truth) == pytest.approx(1.0)
     assert influence.datamodeling_score(-truth, truth) == pytest.approx(-1.0)
-
-
-def test_projected_effects_come_near_the_exact_ones_with_many_numbers(x64):
-    predict, _, x, y = task("blocks", 1)
-    solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve(1e-4)
-    rows = jacobian_rows(predict, x[5:])
-    effect = np.mean([influence.projected_effects(solution, rows, y[5:], 4, seed) for seed in range(200)], 0)
-    assert effect.shape == (1, 5)
-    assert np.isfinite(effect).all()
 
 
 REFUSED = {
