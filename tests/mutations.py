@@ -183,7 +183,7 @@ MUTATIONS = [
       f"{NOISE_ON_GRID}::test_a_part_of_delta_pays_for_the_samplers_distance_and_an_epsilon_for_which_it_is_too_little_is_refused"),
     M(ACCOUNT, 'epsilon_at(exact_delta(delta))', 'epsilon_at(delta)',
       f"{NOISE_ON_GRID}::test_a_part_of_delta_pays_for_the_samplers_distance_and_an_epsilon_for_which_it_is_too_little_is_refused"),
-    M(MECHANISM, 'whole = mechanism.sampling_rate == 1', 'whole = True',
+    M(MECHANISM, 'is_whole, is_example = mechanism.sampling_rate == 1, ', 'is_whole, is_example = True, ',
       f"{NOISE_ON_GRID}::test_wrong_uses_are_one_clear_line"),
     M("tangent_jax/privacy/noise.py", "jax.random.fold_in(key, i), leaf.shape", "key, leaf.shape",
       f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
