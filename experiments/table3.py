@@ -135,6 +135,8 @@ def main() -> None:
     epsilons, clips, rates = (numbers(name, float) for name in ("epsilons", "clip_norms", "lrs"))
     listed("subsets", PRIVATE_KINDS)
     methods, steps = listed("methods", METHODS), numbers("steps", int)
+    drawn = "taft" in methods or methods == ["public"]
+    require(drawn, "table3", "--methods with taft, or public alone", ",".join(methods))
     require(("public" in methods) == (F.public is not None), "table3", "--public with the method public", methods)
     mechanisms = {(e, s): tj.make_mechanism(e, F.delta, s, clips[0]) for e in epsilons for s in steps}
     sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]

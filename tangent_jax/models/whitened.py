@@ -41,10 +41,6 @@ class Whitened(Wrapper):
             shapes |= {path + ROOT: (heads, inputs, inputs), path + WHITENED: shapes[path]}
         return shapes
 
-    def stage_of(self, path: str) -> int:
-        """That of the kernel."""
-        return self.base.stage_of(path.removesuffix(ROOT).removesuffix(WHITENED))
-
     @property
     def settings(self) -> dict[str, Any]:
         return {**self.base.settings, "whitened": [path for path, _ in self.layouts]}

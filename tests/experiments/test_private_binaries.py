@@ -203,7 +203,7 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--audit=900"], "expected --audit of at most 898 canaries, one for each image; got 900"),
         ("audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
-        ("private", ["--public=digits"], "expected public images that are not private; got 898 of 898"),
+        ("private", ["--public=digits"], "flags: expected public images that are not private; got 898 of 898"),
         ("table3", ["--methods=taft,public"], "expected --public with the method public"),
         ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
         ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),

@@ -40,6 +40,7 @@ CASES = [
     ("table1", ["--lrs="], "flags: expected --lrs with an entry"),
     ("table1", ["--datasets="], "flags: expected --datasets with an entry"),
     ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
+    ("table3", ["--methods=nlft"], "table3: expected --methods with taft, or public alone; got nlft"),
     ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
     ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
     ("attribution", ["--penalties=0.1,x"], "flags: expected --penalties as numbers"),

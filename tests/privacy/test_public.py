@@ -114,6 +114,7 @@ def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
 def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it(x64):
     predict, own, v, x, _ = task("blocks", 1)
     dw = unwhitened(own, v)
+    assert {path: leaf.shape for path, leaf in trees.leaves(own.w).items()} == own.model.shapes()
     assert_rel_close(jax.tree.map(jnp.zeros_like, dw), predict.zeros())
     assert_rel_close(own(v, x), predict(dw, x))
     assert_rel_close(unwhitened(predict, dw), dw)
