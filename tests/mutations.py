@@ -60,6 +60,7 @@ PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
 )
 MERGING = "tangent_jax/components/merge.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
+MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/privacy/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/privacy/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -590,6 +591,18 @@ MUTATIONS = [
     M(KERNELS, "            mirror(inverse)\n", "", f"{KERNEL}::test_leaving_out_is_solving_again_without"),
     M(KERNELS, "total = penalty * len(self.centers)", "total = penalty", f"{KERNEL}::test_the_solution_is_the_normal_equations_and_the_solvers"),
     M(KERNELS, "weighted = precision * problem.example_weights[:, None]", "weighted = precision", f"{KERNEL}::test_regression_has_a_kernel_and_a_posterior"),
+    M(MANY, "jnp.where(at, (v - 1) * slope, 0)", "jnp.where(at, v * slope, 0)", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
+    M(MANY, "jnp.where(v > 0, v * bend(forward(q)), 0)", "bend(forward(q))", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
+    M(MANY, "total_penalty * q + jnp.where(at, g, 0)", "total_penalty * q", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
+    M(MANY, "name: norm / self.problem.total_penalty", "name: 0.01 * norm / self.problem.total_penalty", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
+    M(MANY, "or not np.isfinite(norm)\n        return False", "or not np.isfinite(norm)\n        return norm <= self.target", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
+    M(MANY, "_begin(state, k, self.base, self.base if new.start is None else new.start)", "_begin(state, k, self.base, self.base)", f"{TOGETHER}::test_each_begins_at_a_start_of_its_own"),
+    M(MANY, "ended[place.asked.turn] =", "ended[turn + len(ended)] =", f"{TOGETHER}::test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed"),
+    M(MANY, "or left < 2 or", "or", f"{TOGETHER}::test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns"),
+    M(MANY, ", p=jax.tree.map(lambda a: a.at[k].set(0), state.p)", "", f"{TOGETHER}::test_a_problem_that_overflows_spoils_no_other"),
+    M(LEFT, "v[rows] = 0", "v[rows] = 1", f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
+    M(LEFT, " if not path.exists()", "", f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
+    M(LEFT, "rough.run, fraction, rows)", "rough.run, fraction)", f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
     M("tangent_jax/solver/jacobian.py", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass", f"{KERNEL}::test_the_gram_matrix_is_that_of_the_jacobian[blocks-1-token]"),
     M(EXPANSION, "inner = np.eye(self.own.shape[1]) - self.roots", "inner = np.eye(self.own.shape[1]) + self.roots", EXPANDED),
     M(EXPANSION, "return self.outputs + np.einsum", "return self.outputs - np.einsum", EXPANDED),

@@ -85,6 +85,14 @@ def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
     assert ended.passes < 999
 
 
+def test_a_problem_that_overflows_spoils_no_other(case):
+    predict, _, data, start, optima = case
+    weights = [np.full(6, 1e308), WEIGHTS[0]]
+    first, second = solve_many(predict, data, RSL, example_weights=weights, start=start, certificate=1e-6, at_once=1)
+    assert not first.converged
+    assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.certificate <= 1e-6
+
+
 def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
     predict, dw, data, start, _ = case
 
