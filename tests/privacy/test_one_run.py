@@ -28,7 +28,7 @@ from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam, as_data, momentum
 
 RARE = 1e-6
-COUNT, WIDTH, STEPS = 300, 200, 3
+COUNT, WIDTH, STEPS = 400, 1000, 3
 CLAIMED = make_mechanism(3.0, 1e-5, STEPS, 0.05)  # little, so that every canary is clipped
 MU = STEPS**0.5 / CLAIMED.noise_multiplier
 START = jnp.zeros((WIDTH, 3))
@@ -194,7 +194,7 @@ def test_coins_are_fair_and_new_in_every_run(tmp_path):
 
 
 def test_canaries_are_nearly_orthogonal_and_of_every_class():
-    assert np.bincount(CANARIES.targets).tolist() == [100, 100, 100]
+    assert np.bincount(CANARIES.targets).tolist() == [134, 133, 133]
     np.testing.assert_array_equal(make_canaries(DATA, 3, COUNT).inputs, CANARIES.inputs)
     x = CANARIES.inputs / np.linalg.norm(CANARIES.inputs, axis=1, keepdims=True)
     assert np.abs(x @ x.T - np.eye(COUNT)).max() < 6 / WIDTH**0.5
@@ -222,7 +222,7 @@ def edit(folder):
 
 
 X, Y = CANARIES.inputs, CANARIES.targets
-MORE = make_canaries(DATA, 3, 301)
+MORE = make_canaries(DATA, 3, 401)
 BYTES = Batches(np.zeros((30, 4), np.uint8), np.zeros(30, int))
 OPTIONS = {"mechanism": CLAIMED, "start": START}
 
@@ -233,7 +233,7 @@ OPTIONS = {"mechanism": CLAIMED, "start": START}
         (lambda folder: fit_audited(linear, DATA, X, folder=folder, **OPTIONS), "a canary needs a label"),
         (lambda _: make_canaries(DATA, 3, 19), "count >= 20"),
         (lambda _: make_canaries(BYTES, 3, 20), "inputs that are floats"),
-        (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "20 to 300 canaries"),
+        (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "20 to 400 canaries"),
         (
             lambda folder: fit_audited(linear, DATA, Batches(X[:, 1:], Y), folder=folder, **OPTIONS),
             "canaries of float32",
