@@ -24,6 +24,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, require, trees
 from tangent_jax.core.files import expanded
+from tangent_jax.privacy.audit import before_rounding
 from tangent_jax.privacy.canaries import Released, check_canaries, parts_of, secret_coins
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
@@ -86,7 +87,7 @@ def fit_audited(
     settings: Any = {"start": dw, "optimizer": trained_by, "on_step": released, "folder": root}
     fitted = fit_private(predict, together, objective, mechanism=mechanism, **settings)
     steps = itertools.chain([dw], released.steps(dw, fitted.history))
-    scores = one_run_scores(predict, steps, alone, others, claimed, objective, optimizer)
+    scores = one_run_scores(predict, steps, alone, others, before_rounding(claimed), objective, optimizer)
     return Audited(fitted, scores, coins)
 
 
