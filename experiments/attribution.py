@@ -76,13 +76,14 @@ class Setting:
         return np.sum(self.directions * tj.outputs(predict or self.predict, dw, self.test.inputs), 1)
 
     def trained(self, predict: tj.Predictor, rate: float, halves: Sequence[np.ndarray], penalty: float) -> np.ndarray:
-        """The margins of models that Adam trains on each half, "s m"."""
+        """The margins of models that Adam trains on each half, "s m"; Lambda is that of all, as of the optimum."""
         keys = jax.random.split(jax.random.key(F.seed), len(halves))
         runs = [
             self.train.batches(key, rows=rows, batch_size=F.batch_size) for key, rows in zip(keys, halves, strict=True)
         ]
         settings: Any = {"optimizer": tj.adam(rate), "epochs": F.epochs, "at_once": F.at_once}
-        fitted = tj.fit_many(predict, runs, self.objective(penalty), **settings)
+        objective = self.objective(penalty * self.n / len(halves[0]))
+        fitted = tj.fit_many(predict, runs, objective, **settings)
         return np.stack([self.margins(fit.dw, predict) for fit in fitted])
 
 

@@ -170,7 +170,7 @@ def main() -> None:
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, dw, test),
         "epsilon": epsilon,
-        "neighbouring": NEIGHBOURING[spent.mechanism.unit],
+        "neighbouring": spent.mechanism.neighbouring,
         **dataclasses.asdict(spent.mechanism),
         "private": spent.private,
         "steps": fitted.steps,

@@ -7,8 +7,8 @@ before an attack: shadows of which the same was removed the same way, as Hayes e
 are not requested, after the vulnerable ones were removed.
 
 The last line of stdout: {"ways": {WAY: {REQUEST: {"auc", "tpr_0.1%", "tpr_1%"}}}} of U-LiRA online. result.json has
-every attack with 95 % intervals (`attacks`), and `certified`: what an attacker who knows all other images can still
-tell of an exact removal, by its certificate.
+every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], and `certified`: what an
+attacker who knows all other images can still tell of an exact removal, by its certificate.
 """
 
 import dataclasses
@@ -66,7 +66,9 @@ def main() -> None:
     draw(attacks, curves, dataset.name)
     ways = {w: {r: {p: v[0] for p, v in row[MAIN].items()} for r, row in rows.items()} for w, rows in attacks.items()}
     sizes = {name: len(rows) for name, rows in asked.items()}
-    more = {"images": len(pool), "requested": sizes, "shadows": F.shadows, "attacked": F.attacked}
+    of_members = {name: int(member[: F.attacked, rows].sum()) for name, rows in asked.items()}
+    pairs = {name: [count, F.attacked * sizes[name] - count] for name, count in of_members.items()}
+    more = {"images": len(pool), "requested": sizes, "shadows": F.shadows, "attacked": F.attacked, "pairs": pairs}
     command.finish({"ways": ways}, **more, attacks=attacks, certified=certified, seconds=time.perf_counter() - began)
 
 
@@ -98,11 +100,10 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
 def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:
     """The scores of each attack, "k n", of the models' signals after a removal, NaN where a model has none.
 
-    untouched: signals before any removal, of these models and of more.
+    untouched: signals before any removal, of these models and of more; "U-" has those of `after` for every way.
     """
     result = {"confidence": after}
-    alike = after if not np.array_equal(after, untouched[: len(after)]) else untouched
-    for prefix, shadows in (("", untouched), ("U-", alike)):
+    for prefix, shadows in (("", untouched), ("U-", after)):
         for name, attack in ATTACKS.items():
             result[prefix + name] = np.full(after.shape, np.nan)
             for k in np.flatnonzero(np.isfinite(after[:, 0])):

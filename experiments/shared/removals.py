@@ -52,7 +52,7 @@ class Removals:
             more = self.parts("shadows", self.shadows, rest) | self.part("shards of shadows", self.sharded, rest)
             signals |= {way: np.concatenate([signals[way], values]) for way, values in more.items()}
         for name in self.requests:
-            signals[f"never/{name}"] = self.part(f"never {name}", self.never, name)["never"]
+            signals[f"never/{name}"] = self.part(f"never {name}", self.never, name, self.attacked)["never"]
         return signals
 
     def parts(self, title: str, compute: Callable[[np.ndarray], Signals], models: np.ndarray) -> Signals:
@@ -69,12 +69,12 @@ class Removals:
 
     def shadows(self, models: np.ndarray) -> Signals:
         """Signals of models that nothing is removed from."""
-        return {"nothing": self.pool.signals(self.pool.solve(self.base, self.member[models]))}
+        return {"nothing": self.pool.signals(self.pool.solve(at_zero(self.base), self.member[models]))}
 
     def whole(self, models: np.ndarray) -> Signals:
         """Signals of models before a removal, and after each request by subtraction and exactly."""
         pool, member = self.pool, self.member[models]
-        before = [*pool.solve(self.base, member)]
+        before = [*pool.solve(at_zero(self.base), member)]  # so that no other image leaves a trace
         signals = {"nothing": pool.signals(before)}
         for name, rows in self.requests.items():
             signals[f"exact/{name}"] = pool.signals(pool.solve(before, without(member, rows)))
@@ -86,9 +86,9 @@ class Removals:
             )
         return signals
 
-    def never(self, request: str) -> Signals:
+    def never(self, request: str, attacked: int) -> Signals:
         """Signals of the attacked models' optima as if the request's images had never been."""
-        left = without(self.member[: self.attacked], self.requests[request])
+        left = without(self.member[:attacked], self.requests[request])
         return {"never": self.pool.signals(self.pool.solve(self.unseen(request), left))}
 
     def unseen(self, request: str) -> tj.Solved:
@@ -137,7 +137,7 @@ class Removals:
         pool, member = self.pool, self.member[:attacked]
         left = without(member, self.requests[request])
         never = pool.signals(pool.solve(self.unseen(request), left, min(certificates) / 10))
-        models, gaps = [*pool.solve(self.base, member)], {}
+        models, gaps = [*pool.solve(at_zero(self.base), member)], {}
         for certificate in sorted(certificates, reverse=True):
             models = [*pool.solve(models, left, certificate)]
             gaps[f"{certificate:g}"] = pool.signals(models) - never

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,12 +64,20 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[str]:
 
 
 def read_owners(table: str | os.PathLike) -> dict[str, str]:
-    """The owner of each file that a CSV of file,owner names; a header does no harm.
+    """The owner of each file that a CSV of file,owner names, without spaces around; a header does no harm.
 
-    Raises: InputError for a shorter line, or a file with two owners.
+    Raises: InputError for a shorter line, an empty name, a file with two owners, or two owners that capitals alone, or
+            two ways of writing one letter, tell apart.
     """
-    rows = [row for row in csv.reader(read_text("read_owners", Path(table)).splitlines()) if row]
-    require(all(len(row) >= 2 for row in rows), "read_owners", f"file,owner in every line of {table}", "a shorter one")
+    lines = csv.reader(read_text("read_owners", Path(table)).splitlines())
+    rows = [[cell.strip() for cell in row] for row in lines if row]
+    whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
+    require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")
+    spellings: dict[str, str] = {}
+    for _, owner, *_ in rows:
+        first = spellings.setdefault(unicodedata.normalize("NFKC", owner).casefold(), owner)
+        do = "Write each owner one way: what is protected is one name"
+        require(first == owner, "read_owners", f"one spelling of {first}", owner, do)
     owners: dict[str, str] = {}
     for name, owner, *_ in rows:
         require(owners.setdefault(name, owner) == owner, "read_owners", f"one owner of {name}", f"two in {table}")

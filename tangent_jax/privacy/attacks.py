@@ -187,7 +187,8 @@ class Ranking:
 
         The threshold is the lowest with at most that rate of false positives: of a tie that would pass it, nothing
         counts. The interval, of 95 %, is of a bootstrap over examples, each with all its pairs; that of a rate is at
-        least Clopper and Pearson's for its number of members.
+        least Clopper and Pearson's for its number of members. With fewer others than 1 / rate, none may be above: the
+        rate is then 1 / (others + 1) by chance. What models share over their examples, the interval leaves out.
         """
         whole_number("points", "draws", draws, 1)
         rng, count = np.random.default_rng(seed), self.examples.max() + 1

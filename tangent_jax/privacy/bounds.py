@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tangent_jax.core import require
 from tangent_jax.privacy.mechanism import Mechanism
 
 PARTS = (1, 2, 4, 8)  # of the canaries one in so many is guessed
@@ -35,7 +36,13 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
 
     The error 1 - confidence is halved between the two bounds, and of the first divided among the numbers of guesses:
     all canaries, a half, a quarter, an eighth of them, the highest scores guessed in and as many lowest guessed out.
+
+    Raises: InputError for coins that are not True or False, another number of scores, or scores that are not finite.
     """
+    scores, coins = np.asarray(scores), np.asarray(coins)
+    good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
+    require(good, "one_run_bound", "finite scores, and a coin, True or False, for each", f"{coins.dtype}{coins.shape}")
+    require(0 < confidence < 1, "one_run_bound", "confidence in (0, 1)", confidence)
     error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
     bounds = []
     for part in PARTS:

@@ -3,7 +3,9 @@
     S = sum over micro-batches m of round(S_m / gamma)      whole numbers, added without rounding
     G = gamma (S + K) / B                                   K_j ~ N_Z(0, s^2), P(k) proportional to exp(-k^2 / 2 s^2)
 
-S moves by at most Delta / gamma when an example leaves its place empty: its micro-batch of b examples moves by C, both
+Neighbours differ by one example that becomes nothing in its place (zero-out adjacency, Kairouz et al. 2021): were it
+taken out, those behind it would move to other micro-batches, and each of these be rounded anew. S moves by at most
+Delta / gamma then: its micro-batch of b examples moves by C, both
 sums of floats in it err by b^2 2^-24 C at most (Higham 2002, each example entering a leaf once), and rounding adds
 gamma to each of d numbers:
 

@@ -29,6 +29,8 @@ from tangent_jax.privacy.accounting import (
 
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
 """How neighbouring data sets differ, by the unit of protection."""
+ZERO_OUT = "zero-out-one"
+"""How they differ under discrete noise: one example becomes nothing in its place, and no other moves."""
 CLIP_NORMS = (1e-12, 1e12)
 LEAST_DISCRETE = 0.25  # noise multiplier: with less, the noise would be more than it says
 
@@ -70,6 +72,11 @@ class Mechanism:
         check_discrete(self)
         if self.count is not None:
             whole_number("Mechanism", "count", self.count, 2)
+
+    @property
+    def neighbouring(self) -> str:
+        """How the data sets differ that the steps make hard to tell apart."""
+        return ZERO_OUT if self.noise == "discrete" else NEIGHBOURING[self.unit]
 
     def public_count(self, units: int) -> int:
         """The public number n of units, where the data hold `units`."""
@@ -221,4 +228,7 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
             steps = [(float(s.mechanism.noise_multiplier), s.mechanism.sampling_rate, s.steps_paid) for s in paid]
             discrete = sum(s.steps_paid for s in paid if s.mechanism.noise == "discrete")
             epsilons.append(beside_distance(partial(composed_epsilon, steps), delta, discrete))
-    return PrivacyCost(max(epsilons), delta, all(spent.private for spent in accounts), NEIGHBOURING[units[0]])
+    # an example that becomes nothing moves a sum of floats by C too: so accounts of both kinds of noise state this
+    neighbouring = next((s.mechanism.neighbouring for s in accounts if s.mechanism.noise == "discrete"), None)
+    private = all(spent.private for spent in accounts)
+    return PrivacyCost(max(epsilons), delta, private, neighbouring or NEIGHBOURING[units[0]])

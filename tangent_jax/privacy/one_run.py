@@ -72,6 +72,8 @@ def fit_audited(
     Raises:     InputError for fewer than 20 canaries, more of them than examples, others than the data's kind, coins
                 that were altered, steps that are gone, or an optimiser whose steps do not show the gradient, as Adam's.
     """
+    do = "Its canaries are examples, each of no owner"
+    require(mechanism.unit == "example", "fit_audited", "a mechanism that protects examples", mechanism.unit, do)
     images = as_batches("fit_audited", data, 64)
     check_canaries("fit_audited", images, canaries)
     dw, root = started("fit_audited", predict, start), expanded("fit_audited", folder)

@@ -96,7 +96,7 @@ def solve_many(
                 at_once: problems that work side by side, whose state is about nine steps dw each.
     Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
     Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, up to the rounding of the base's
-                gradient and, relative to itself, of the change dw_k - base. Lambda = n penalty in all.
+                gradient and, relative to themselves, of the change dw_k - base and of dw_k. Lambda = n penalty in all.
     Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
                 that are none and fewer starts than rows.
     """

@@ -74,9 +74,15 @@ def test_owners_come_from_a_table_by_full_name_or_last_part(tmp_path):
     table.write_text(f"{NAMES[0]},ann\nphoto 0.jpg,bob\n")
     with pytest.raises(InputError, match=r"one owner of 0/photo 0.jpg; got ann and bob"):
         shards.by_owner(NAMES, table)
-    table.write_text("a.jpg\n")
-    with pytest.raises(InputError, match="file,owner in every line"):
-        shards.by_owner(["a.jpg"], table)
+    for text in ("a.jpg\n", "a.jpg, \n"):
+        table.write_text(text)
+        with pytest.raises(InputError, match="file,owner in every line"):
+            shards.by_owner(["a.jpg"], table)
+    table.write_text("a.jpg,ann\nb.jpg, ann\n")  # one owner, whatever spaces there are
+    assert [*shards.by_owner(["a.jpg", "b.jpg"], table)] == ["ann"]
+    table.write_text("a.jpg,Ann\nb.jpg,ann\n")
+    with pytest.raises(InputError, match="one spelling of Ann; got ann"):
+        shards.by_owner(["a.jpg", "b.jpg"], table)
 
 
 @pytest.mark.parametrize(

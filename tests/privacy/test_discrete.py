@@ -232,6 +232,17 @@ def test_neighbouring_sums_on_the_grid_differ_by_at_most_the_sensitivity_that_is
     assert sensitivity <= 1.1
 
 
+def test_its_accounts_state_that_an_example_becomes_nothing_in_its_place():
+    """One that is taken out moves others to other micro-batches, each rounded anew: twice the sensitivity and more."""
+    discrete_run, plain = (
+        Spent(Mechanism(1.0, 2.0, 5, 1e-5, noise=noise), 5, True) for noise in ("discrete", "gaussian")
+    )
+    assert discrete_run.mechanism.neighbouring == "zero-out-one"
+    assert plain.mechanism.neighbouring == "add-or-remove-one"
+    mixed = spent_together([(plain, frozenset("a")), (discrete_run, frozenset("b"))])
+    assert mixed.neighbouring == "zero-out-one"
+
+
 def test_the_worst_rounding_is_as_large_as_the_account_says():
     """Every number just below and just above the middle: rounding moves each by gamma, and the sum by gamma sqrt(d)."""
     mechanism = Mechanism(1.0, 1000.0, 5, 1e-5, noise="discrete")
