@@ -23,13 +23,12 @@ if not os.environ.get("TANGENT_JAX_OPTIMISED"):
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-
 MAPS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs():
-    """Frees compiled programs between files: a process may map 65,530 regions, a program is several, and XLA crashes."""
+    """Frees compiled programs between files: each maps several regions, and beyond 65,530 of a process XLA crashes."""
     yield
     if MAPS.exists() and MAPS.read_text().count("\n") > 30_000:
         jax.clear_caches()
