@@ -75,7 +75,7 @@ class Mechanism:
 
     @property
     def neighbouring(self) -> str:
-        """How the data sets differ that the steps make hard to tell apart."""
+        """The difference of two data sets that the steps make hard to tell apart."""
         return ZERO_OUT if self.noise == "discrete" else NEIGHBOURING[self.unit]
 
     def public_count(self, units: int) -> int:
