@@ -12,9 +12,10 @@ The last line of stdout: {"penalty", "accuracy", "leave_one_out_accuracy", "scor
 "loo_max_error": of Newton's step against 20 optima solved again, relative to the largest change, "seconds"}.
 """
 
+import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +25,8 @@ from absl import flags
 import tangent_jax as tj
 from experiments.shared import command, networks, plots, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, numbers
-from tangent_jax.core import Tree, progress_bar, require
+from experiments.shared.parts import saved
+from tangent_jax.core import Tree, identity, progress_bar, require
 from tangent_jax.solver import expansion as expansions
 from tangent_jax.solver.influence import datamodeling_score, margin_directions
 from tangent_jax.solver.jacobian import gram, jacobian_rows
@@ -42,6 +44,7 @@ flags.DEFINE_integer("resolved", 20, "Images solved again without, to check Newt
 flags.DEFINE_integer("projection", 256, "Numbers to which TRAK's form projects a gradient.", 1)
 
 PASSES = 400  # rounding ends most solves before
+CHUNK = 10  # halves that one file holds
 
 
 class Setting:
@@ -55,6 +58,8 @@ class Setting:
             network = networks.network(F.network, F.image_size or 28, len(dataset.classes), F.seed)
             self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[F.network]), output=F.output)
         self.name, self.n = dataset.name, len(dataset.train)
+        of = F.network, F.image_size, F.seed
+        self.key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), *of)
         self.train = setup.features(self.predict, dataset.train, "train inputs")
         self.test = setup.features(self.predict, dataset.test, "test inputs")
         require(self.n >= 4, "attribution", "at least 4 training images", self.n)
@@ -166,18 +171,25 @@ def checked(setting: Setting, solved: tj.Solved, expansion: expansions.Expansion
 
 def retrained(setting: Setting, solved: tj.Solved, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
     """The test margins of models without each half, "s m": optima, trained by Adam, non-linear and trained by Adam."""
+    predict, folder = setting.predict, command.out_folder() / "parts"
+
+    def part(title: str, compute: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+        key = identity(setting.key, penalty, halves, title, F.epochs, F.batch_size, F.lr, F.lr_nlft, F.at_once)
+        return saved(folder, key, title, lambda: {"margins": compute(*arguments)})["margins"]
+
+    def optima(some: list[np.ndarray]) -> np.ndarray:
+        return np.stack([setting.margins(setting.solve(penalty, solved, half).dw) for half in some])
+
     margins = []
-    with tj.show_progress("optima of halves"), progress_bar(len(halves), "half") as bar:
-        for half in halves:
-            margins.append(setting.margins(setting.solve(penalty, solved, half).dw))
-            bar.update()
-    predict = setting.predict
-    with tj.show_progress("halves by Adam"):
-        truths = {"optimum": np.stack(margins), "adam": setting.trained(predict, F.lr, halves, penalty)}
+    with progress_bar(len(halves), "half") as bar:
+        for first in range(0, len(halves), CHUNK):
+            margins.append(part(f"optima of halves from {first} on", optima, halves[first : first + CHUNK]))
+            bar.update(len(margins[-1]))
+    truths = {"optimum": np.concatenate(margins)}
+    truths["adam"] = part("halves by Adam", setting.trained, predict, F.lr, halves, penalty)
     if F.network != "logistic":  # which is linear
-        predict = tj.Predictor(predict.w, predict.model, predict.subset, "nlft", dtype=predict.dtype)
-        with tj.show_progress("non-linear halves by Adam"):
-            truths["non-linear"] = setting.trained(predict, F.lr_nlft, halves, penalty)
+        network = tj.Predictor(predict.w, predict.model, predict.subset, "nlft", dtype=predict.dtype)
+        truths["non-linear"] = part("non-linear halves by Adam", setting.trained, network, F.lr_nlft, halves, penalty)
     return truths
 
 

@@ -9,20 +9,18 @@ A composed model that never saw them is what retraining leaves: the same shards,
 """
 
 import dataclasses
-import io
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.parts import Arrays, saved
 from experiments.shared.pool import Pool, at_zero
-from tangent_jax.core import Tree, check_stop, identity, trees
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import Tree, identity, trees
 
-Signals = dict[str, np.ndarray]
+Signals = Arrays
 """By "way" or "way/request": signals "k n", NaN where no shard is left."""
 
 WAYS = ("nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained")
@@ -142,20 +140,6 @@ class Removals:
             models = [*pool.solve(models, left, certificate)]
             gaps[f"{certificate:g}"] = pool.signals(models) - never
         return gaps
-
-
-def saved(folder: Path, key: str, title: str, compute: Callable[..., Signals], *arguments: Any) -> Signals:
-    """The arrays that `compute` gives for the arguments, or that a run before left in the folder under this key."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{key[:24]}.npz"
-    if not path.exists():
-        with tj.show_progress(title):
-            arrays, file = compute(*arguments), io.BytesIO()
-        np.savez(file, **arrays)  # pyright: ignore
-        write_whole(path, file.getvalue())
-    check_stop()
-    with np.load(path) as file:
-        return dict(file)
 
 
 class Sums:

@@ -113,6 +113,7 @@ def test_attribution_is_scored_against_models_without_half_of_the_images(places,
     assert result["scores"]["exact"]["optimum"] == pytest.approx(1)
     assert result["scores"]["Newton"]["optimum"] > 0.3
     assert (tmp_path / "attribution.png").stat().st_size > 1000
+    assert len([*(tmp_path / "parts").iterdir()]) == 3  # what a run that is stopped goes on from
 
 
 @pytest.mark.parametrize("name", networks.WIDTHS)

@@ -1,0 +1,28 @@
+"""Parts of a long run, each saved when it is finished: a run that was stopped reads them and goes on."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.core import check_stop
+from tangent_jax.core.files import write_whole
+
+Arrays = dict[str, np.ndarray]
+
+
+def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *arguments: Any) -> Arrays:
+    """The arrays that `compute` gives for the arguments, or that a run before left in the folder under this key."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{key[:24]}.npz"
+    if not path.exists():
+        with tj.show_progress(title):
+            arrays, file = compute(*arguments), io.BytesIO()
+        np.savez(file, **arrays)  # pyright: ignore
+        write_whole(path, file.getvalue())
+    check_stop()
+    with np.load(path) as file:
+        return dict(file)
