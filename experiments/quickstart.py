@@ -54,8 +54,9 @@ def main() -> None:
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  The model after the removal is {same} that the other {n - 1} shards alone give.\n")
     accuracies = {name: value for name, _, value in rows}
-    groups = {"": {f"{name}: {text}" if name in METHODS else name: (value, 0.0) for name, text, value in rows}}
-    plots.dots(command.out_folder() / "quickstart.png", groups, titles.taken_out(accuracies, dataset.name))
+    groups = {"": {f"{name}: {text}".replace(", ", ",\n", 1): (value, 0.0) for name, text, value in rows}}
+    path, title = command.out_folder() / "quickstart.png", titles.taken_out(dataset.name, added, left)
+    plots.dots(path, groups, title, "test accuracy")
     command.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
     if not exact:
         sys.exit(1)

@@ -28,7 +28,7 @@ STYLE = {
     "figure.titlesize": 12,
     "figure.titleweight": "bold",
     "figure.constrained_layout.use": True,
-    "savefig.dpi": 150,
+    "figure.dpi": 150,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -73,9 +73,9 @@ def shown(name: str) -> str:
 
 
 def number(value: float, spread: float = 0.0) -> str:
-    """A value with the decimals that its spread leaves, three at most; three digits without one."""
+    """A value with the decimals that its spread leaves, three at most; three digits or decimals without one."""
     if not spread:
-        return f"{value:.3g}"
+        return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"
     decimals = int(np.clip(np.ceil(-np.log10(spread)), 0, 3))
     return f"{value:.{decimals}f} ± {spread:.{decimals}f}"
 
@@ -114,8 +114,10 @@ def name_ends(
     colour: Mapping[str, str],
     write: Callable[[str], str] = shown,
 ) -> None:
-    """Writes names in the right margin at the heights of their lines' ends, apart, and joins each to its line."""
-    axes.figure.draw_without_rendering()  # lays the panels out
+    """Writes names in the right margin at the heights of their lines' ends, apart, and joins each to its line.
+
+    The panels are laid out already: a name's height counts in theirs.
+    """
     to_panel = axes.transData + axes.transAxes.inverted()
     line = 1.3 * plt.rcParams["font.size"] * axes.figure.dpi / 72 / axes.get_window_extent().height
     heights = spaced([to_panel.transform(end)[1] for end in ends.values()], line)
@@ -140,6 +142,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
         below, before = panels[i + columns : i + columns + 1], panels[i - i % columns]
         axes.set_xlabel("" if any(other["xlabel"] == panel["xlabel"] for other in below) else panel["xlabel"])
         axes.set_ylabel("" if before is not panel and before["ylabel"] == panel["ylabel"] else panel["ylabel"])
+    figure.draw_without_rendering()  # lays the panels out
     for (panel, axes), own in zip(drawn, ends, strict=True):
         if len(own) > 1:
             name_ends(axes, own, colour_lines(panel), shown if columns == 1 else short)
@@ -165,6 +168,8 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
             last = np.flatnonzero(np.isfinite(y))[-1]
             ends[name] = float(x[last]), float(y[last])
     axes.set_title(panel.get("title", ""))
+    if "y" not in panel.get("log", ""):
+        axes.locator_params(axis="y", nbins=6)
     for axis in panel.get("log", ""):
         axes.set(**{f"{axis}scale": "log"})
     if "ticks" in panel:
@@ -186,7 +191,9 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None
         bounds = [row.get("certificate", float("nan")) for row in rows]
         estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
         losses = {"lines": {"estimated": estimates, "at most": bounds}, "ylabel": "distance from\nthe optimum"}
-    curves(path, [{**shared, **losses, "log": "y"}, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
+    drawn = [value for line in losses["lines"].values() for value in line if value > 0]
+    losses["log"] = "y" * (max(drawn, default=1.0) > 10 * min(drawn, default=1.0))
+    curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
 
 
 def dots(
@@ -236,5 +243,6 @@ def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, f
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
     axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)
     axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte accessed", ylabel="GFLOP/s (line: the measured roof)")
+    figure.draw_without_rendering()
     name_ends(axes, {name: own[-1] for name, own in points.items()}, colour)
     save(figure, path, title)

@@ -11,7 +11,7 @@ def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs"
     last = rows[-1]
     split = next(split for split in ("test", "train") if f"{split}_accuracy" in last)
     count, unit = last.get("step", last.get("epoch")), "passes" if "passes" in last else unit
-    return f"{name}: {split} accuracy {last[f'{split}_accuracy']:.3g} after {count} {unit}"
+    return f"{name}: {split} accuracy {last[f'{split}_accuracy']:.3f} after {count} {unit}"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
@@ -92,7 +92,7 @@ def protected(dataset: str, table: Mapping[str, Mapping[str, Mapping[str, float]
 def moved(dataset: str, change: Sequence[float], relative: Sequence[float]) -> str:
     """The most that one component changes the accuracy, and how far the last to come moves the mean."""
     most, count = 100 * max(map(abs, change)), len(change)
-    last = f"the last of {count} moves the mean by {relative[-1]:.1%}"
+    last = f"the last of {count} moves the mean by {100 * relative[-1]:.1f} %"
     return f"{dataset}: no component changes accuracy by more than {most:.1f} points; {last}"
 
 
@@ -144,7 +144,6 @@ def predicted(dataset: str, scores: Mapping[str, Mapping[str, float]]) -> str:
     return f"Models without half of {dataset}: {best} predicts them best, {score}"
 
 
-def taken_out(accuracies: Mapping[str, float], dataset: str) -> str:
+def taken_out(dataset: str, added: float, left: float) -> str:
     """The accuracy of models added, and of those that are left as one is taken out."""
-    (added, one), (left, other) = list(accuracies.items())[-2:]
-    return f"{dataset}: {one:.1%} with {added}, {other:.1%} with {left}"
+    return f"{dataset}: models trained apart, added, have {added:.3f}; with one of them taken out, {left:.3f}"
