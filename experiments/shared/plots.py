@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from scipy.optimize import isotonic_regression
 
-STYLE = {
+STYLE: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",

@@ -96,12 +96,12 @@ def moved(dataset: str, change: Sequence[float], relative: Sequence[float]) -> s
     return f"{dataset}: no component changes accuracy by more than {most:.1f} points; {last}"
 
 
-def warmed(counts: Mapping[str, Mapping[str, Any]]) -> str:
+def warmed(dataset: str, counts: Mapping[str, Mapping[str, Any]]) -> str:
     """The passes of each removal from the old optimum and from zero; `counts`: rows by number of images."""
     cold = [row["passes_cold"] for row in counts.values()]
     several = f"{min(cold)}" if min(cold) == max(cold) else f"{min(cold)} to {max(cold)}"
     warm = ", ".join(f"{row['passes']}" for row in counts.values())
-    return f"Forgetting {', '.join(counts)} images takes {warm} passes; solving from zero {several}"
+    return f"{dataset}: forgetting {', '.join(counts)} images takes {warm} passes; solving from zero {several}"
 
 
 def likeliest(dataset: str, table: Mapping[str, Mapping[str, float]]) -> str:

@@ -171,8 +171,8 @@ TITLES = {  # (title, what it says)
         "cub50: no component changes accuracy by more than 0.7 points; the last of 2 moves the mean by 7.0 %",
     ),
     "warmed": (
-        titles.warmed({"1": {"passes": 10, "passes_cold": 44}, "15": {"passes": 18, "passes_cold": 43}}),
-        "Forgetting 1, 15 images takes 10, 18 passes; solving from zero 43 to 44",
+        titles.warmed("cub50", {"1": {"passes": 10, "passes_cold": 44}, "15": {"passes": 18, "passes_cold": 43}}),
+        "cub50: forgetting 1, 15 images takes 10, 18 passes; solving from zero 43 to 44",
     ),
     "likeliest": (
         titles.likeliest("digits", {"softmax": {"nll": 0.3}, "Laplace": {"nll": 0.25}}),
