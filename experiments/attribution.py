@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, networks, plots, setup
+from experiments.shared import command, networks, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, numbers
 from experiments.shared.parts import saved
 from tangent_jax.core import Tree, identity, progress_bar, require
@@ -194,14 +194,12 @@ def retrained(setting: Setting, solved: tj.Solved, halves: list[np.ndarray], pen
 
 
 def draw(scores: dict[str, dict[str, float]], name: str) -> None:
-    """Plots the scores as bars: a group for each kind of model, a bar for each estimate."""
+    """Plots the scores: a group for each kind of model, a row for each estimate."""
     kinds = {"optimum": "solved again", "adam": "trained again", "non-linear": "non-linear, trained again"}
     models = [*next(iter(scores.values()))]
-    series = {how: [(row[m], 0.0) for m in models] for how, row in scores.items()}
-    title = f"Prediction of models without half of {name}"
-    plots.bars(
-        command.out_folder() / "attribution.png", [kinds[m] for m in models], series, title, "linear datamodeling score"
-    )
+    groups = {kinds[m]: {how: (row[m], 0.0) for how, row in scores.items()} for m in models}
+    path, title = command.out_folder() / "attribution.png", titles.predicted(name, scores)
+    plots.dots(path, groups, title, "linear datamodeling score: rank correlation with models without a half")
 
 
 if __name__ == "__main__":

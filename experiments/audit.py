@@ -21,7 +21,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import audited as audits
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.breaks import BREAKS, break_mechanism
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
@@ -68,7 +68,7 @@ def main() -> None:
         )
     bound = tj.epsilon_lower_bound(absent, present, F.delta, F.confidence)
     proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.noise_scale(absent, F.confidence)
-    draw(absent, present, claimed)
+    draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
     result = {
         **{name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "broken")},
         "epsilon_lower": bound.epsilon,
@@ -96,7 +96,7 @@ def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features,
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
             )
         runs.append(audits.summary(audited, claimed, F.confidence))
-        audits.draw(folder / "audit.png", audited, claimed, f"{F.method}, broken: {F.broken}")
+        audits.draw(folder / "audit.png", audited, claimed, runs[-1])
     names = ("epsilon_lower", "gaussian_epsilon_lower")
     proved = {name: [run[name] for run in runs] for name in names}
     caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}
@@ -107,16 +107,16 @@ def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features,
         sys.exit(1)
 
 
-def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism) -> None:
-    """Plots the attack's ROC beside the largest that the claim allows."""
+def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism, proofs: tuple[float, float]) -> None:
+    """Plots the attack's ROC, up to half of false positives, beside the largest that the claim allows."""
     from scipy.stats import norm
 
-    rates = np.linspace(0.0, 1.0, 201)
+    rates = np.linspace(0.0, 0.5, 101)
     power = [float(np.mean(present > np.quantile(absent, 1 - rate))) for rate in rates]
     most = norm.sf(norm.isf(rates) - claimed.steps**0.5 / claimed.noise_multiplier)
-    lines = {"attack": power, "the most that is claimed": most, "chance": rates}
-    panel = {"x": rates, "lines": lines, "xlabel": "false positives", "ylabel": "true positives"}
-    title = f"Attack on {F.method}, claimed epsilon {F.epsilon:g}"
+    panel = {"x": rates, "lines": {"attack": power, "claimed at most": most, "chance": rates}, "dashed": ["chance"]}
+    panel |= {"xlabel": "false positives", "ylabel": "true positives"}
+    title = titles.proved("An attacker who sees every step", *proofs, F.epsilon)
     plots.curves(command.out_folder() / "audit.png", [panel], title)
 
 

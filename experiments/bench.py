@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, timing
+from experiments.shared import command, plots, timing, titles
 from experiments.shared.flags import F, define, numbers
 from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
 from experiments.shared.timing import Operation
@@ -93,7 +93,7 @@ def main() -> None:
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)
-    plots.roofline(out / "roofline.png", rows, peak)
+    plots.roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
     print(text)
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}

@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, farm, plots, setup
+from experiments.shared import command, farm, plots, setup, titles
 from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method
@@ -49,6 +49,7 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
+NAMES = {"greedy": "greedy soup"}
 
 
 def main() -> None:
@@ -88,10 +89,7 @@ def main() -> None:
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
     text = command.markdown(["shards", *columns], lines)
     (command.out_folder() / "compose.md").write_text(text)
-    series = {k: [table[f"{c}"][k] for c in counts] for k in columns if not k.endswith("_single")}
-    panel = {"x": counts, "lines": series, "xlabel": "shards composed; dashed: one model", "ylabel": "test accuracy"}
-    panel |= {"levels": full, "ticks": counts}
-    plots.curves(command.out_folder() / "compose.png", [panel], f"Composition on {first.dataset.name}")
+    draw(first.dataset.name, table, full)
     print(text, file=None if placement.is_writer() else sys.stderr)
     for name, method in methods.items():
         zeros = method.predict.zeros()
@@ -101,6 +99,17 @@ def main() -> None:
         }
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
+    """Plots the accuracy of each way of adding by the number of models added; 1 is one model of all data."""
+    every = {"1": full, **table}
+    names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
+    counts = [int(count) for count in every]
+    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in every.values()] for name in names}
+    panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
+    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full)
+    plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
 
 
 def work(methods: dict[str, Method], counts: list[int]) -> list[farm.Work]:

@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plan, plots, setup
+from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.core import trees
 
@@ -47,7 +47,8 @@ def main() -> None:
         curvature = tj.curvature(predict, train, recipe.objective(), fitted.dw)
         tj.write_factors(out / "factors.safetensors", curvature)
     tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
-    plots.history(out / "curves.png", fitted.history, f"{recipe.method} {predict.subset.name} on {dataset.name}")
+    name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
+    plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history))
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
         "blocks": 0 if recipe.method == "fc" else recipe.blocks,

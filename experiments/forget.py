@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots
+from experiments.shared import command, plots, titles
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
 from experiments.shared.shards import Method, steady
 from tangent_jax.core import trees
@@ -35,17 +35,23 @@ def main() -> None:
     removal = drop_in_a_store(store, command.out_folder() / "store")
     retraining, models, gone = retrain(taft, divided, store)
     auc = taft.attack(models, gone).auc()
-    names = {"TAFT": "taft", "SISA, mean": "sisa_mean", "SISA, vote": "sisa_vote"}
-    lines = {name: (curve[k], spread[k]) for name, k in names.items()}
-    axes = {"xlabel": f"shards removed, of {len(divided)}", "ylabel": "test accuracy"}
-    panel = {"x": curve["removed"], "lines": lines, **axes}
-    plots.curves(command.out_folder() / "forget.png", [panel], f"Removal on {taft.dataset.name}, {F.orders} orders")
-    groups = {model: [(auc[attack][model], 0.0) for attack in auc] for model in models}
-    path = command.out_folder() / "membership.png"
-    plots.bars(path, list(auc), groups, "Membership inference", "AUC of the attack")
+    draw(taft.dataset.name, len(divided), curve, spread, auc)
     passes = {"taft": 1, "sisa": len(divided)}
     result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": auc}
     command.finish({**result, "removal": removal}, spread=spread)
+
+
+def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dict[str, float]]) -> None:
+    """Plots the accuracy as shards leave, and how well attacks tell removed images."""
+    removed, names = curve["removed"], ("taft", "sisa_mean", "sisa_vote")
+    axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.orders} orders)", "ylabel": "test accuracy"}
+    lines = {name: (curve[name], spread[name]) for name in names}
+    half = removed.index(count // 2)
+    title = titles.forgotten(dataset, removed[half], count, {name: curve[name] for name in names}, half)
+    plots.curves(command.out_folder() / "forget.png", [{"x": removed, "lines": lines, **axes}], title)
+    groups = {attack: {model: (value, 0.0) for model, value in row.items()} for attack, row in auc.items()}
+    title = titles.attacked(f"{dataset}, removed images", auc)
+    plots.dots(command.out_folder() / "membership.png", groups, title, "AUC of the attack", (0.5, "chance"))
 
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:

@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
 from experiments.report import pages
-from experiments.shared import command, plots
+from experiments.shared import command, plots, titles
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.left_out import Leaving
 from experiments.shared.shards import Method
@@ -61,13 +61,14 @@ def by_component() -> None:
     components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
     moved, relative = movements(components @ components.T)
     counts = list(range(2, len(store) + 1))
-    lines = {"moved by the last to come": (moved.mean(0).tolist(), moved.std(0).tolist())}
-    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": "components", "ylabel": "L2 in weight space"}
+    lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}
+    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": f"components added (spread of {F.orders} orders)"}
+    left |= {"ylabel": "L2 by which the\nlast moves the mean"}
     left |= {"log": "xy", "ticks": [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]}
     change = {"without one": sorted(value - whole for value in without.values())}
-    right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component, ranked"}
-    panels = [left, {**right, "ylabel": "change of test accuracy"}]
-    title = f"Influence of a component on {method.dataset.name}"
+    right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component that is left out, by its effect"}
+    panels = [left, {**right, "ylabel": "change of test\naccuracy without it"}]
+    title = titles.moved(method.dataset.name, change["without one"], relative.mean(0))
     plots.curves(command.out_folder() / "influence.png", panels, title)
     result = {"accuracy": whole, "without": without, "components": counts, "movement": moved.mean(0).tolist()}
     command.finish({**result, "relative": relative.mean(0).tolist()})
@@ -239,8 +240,8 @@ def flipped(kernel: tj.Kernel, penalty: float) -> float:
 def draw(tried: list[dict[str, float]], name: str) -> None:
     """Plots the leave-one-out accuracy by penalty."""
     panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["score"] for row in tried]}}
-    panel |= {"xlabel": "penalty", "ylabel": "accuracy", "log": "x"}
-    plots.curves(command.out_folder() / "penalties.png", [panel], f"Penalty by leave-one-out on {name}")
+    panel |= {"xlabel": "penalty", "ylabel": "leave-one-out accuracy", "log": "x"}
+    plots.curves(command.out_folder() / "penalties.png", [panel], titles.penalised(name, tried))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ import csv
 import dataclasses
 import itertools
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
 from experiments.shared.search import Runs
 from tangent_jax.core import identity, require
@@ -122,6 +123,20 @@ class Table:
         return cells
 
 
+def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Plots accuracy by epsilon for each unit that is protected; `cells`: {owners or "example": {epsilon: cell}}."""
+    lines = {
+        "images" if unit == "example" else f"{unit} owners": [
+            [cell[k] for cell in row.values()] for k in ("mean", "spread")
+        ]
+        for unit, row in cells.items()
+    }
+    epsilons = [float(epsilon) for epsilon in cells["example"]]
+    axes = {"xlabel": f"epsilon (mean and spread of {F.seeds} seeds)", "ylabel": "test accuracy", "log": "x"}
+    panel = {"x": epsilons, "lines": {name: (*line,) for name, line in lines.items()}, "ticks": epsilons, **axes}
+    plots.curves(path, [panel], titles.protected(dataset, cells))
+
+
 def main() -> None:
     counts, epsilons = numbers("contributors", int), numbers("epsilons", float)
     settings = [*map(len, (numbers("lrs", float), numbers("clip_norms", float), numbers("steps", int)))]
@@ -141,9 +156,7 @@ def main() -> None:
     rows = [[unit, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for unit, row in cells.items()]
     text = command.markdown(["owners", *(f"epsilon {e:g}" for e in epsilons)], rows)
     (out / "owners.md").write_text(text)
-    lines = {unit: [cell["mean"] for cell in row.values()] for unit, row in cells.items()}
-    axes = {"xlabel": "epsilon", "ylabel": "test accuracy", "log": "x", "ticks": epsilons}
-    plots.curves(out / "owners.png", [{"x": epsilons, "lines": lines, **axes}], f"Who is protected, {dataset.name}")
+    draw(out / "owners.png", dataset.name, cells)
     print(text)
     searched = int(np.prod(settings))
     command.finish({"dataset": dataset.name, "sizes": sizes, "searched": searched, "table": cells})

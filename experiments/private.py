@@ -13,13 +13,14 @@ proves about epsilon is the result's "audit". The last line of stdout: {"method"
 import dataclasses
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import audited as audits
-from experiments.shared import command, plan, plots, setup
+from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
 from tangent_jax.core.files import fingerprint
@@ -96,8 +97,7 @@ def train_audited(predict: tj.Predictor, train: tj.Features, classes: int, **set
         return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
     audited = tj.fit_audited(predict, train, tj.make_canaries(train, classes, F.audit), objective, **settings)
     audit = audits.summary(audited, settings["mechanism"], CONFIDENCE)
-    title = f"Scores of {F.audit} canaries, claimed epsilon {F.epsilon:g}"
-    audits.draw(command.out_folder() / "audit.png", audited, settings["mechanism"], title)
+    audits.draw(command.out_folder() / "audit.png", audited, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited.fitted, audit
@@ -113,6 +113,13 @@ def checked_owners(dataset: Dataset) -> dict[str, str]:
         require(F.audit is None, "private", "--unit=example beside --audit", "owner", "Canaries are images")
         require(not F.plan, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
     return owners
+
+
+def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float) -> None:
+    """Plots the test accuracy by step."""
+    lines = {"test": [row["test_accuracy"] for row in rows]}
+    panel = {"x": [row["step"] for row in rows], "lines": lines, "xlabel": "step", "ylabel": "test accuracy"}
+    plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
 def warn(train: tj.Features, spent: tj.Spent) -> None:
@@ -161,9 +168,7 @@ def main() -> None:
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
     tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
-    title = f"{F.method} {subset.name} on {dataset.name}, epsilon {epsilon:.3g}"
-    panel = {"x": [row["step"] for row in measured], "lines": {"test": [row["test_accuracy"] for row in measured]}}
-    plots.curves(out / "curves.png", [{**panel, "xlabel": "step", "ylabel": "accuracy"}], title)
+    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon)
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, MODEL, F, define
 from tangent_jax.core import trees
 
@@ -53,9 +53,10 @@ def main() -> None:
     print("\n".join(f"  {name:<10} {text:<{width}}  {value:6.1%}" for name, text, value in rows))
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  The model after the removal is {same} that the other {n - 1} shards alone give.\n")
-    title = f"{dataset.name}, test accuracy: models trained apart can be added, and one taken out"
-    plots.horizontal_bars(command.out_folder() / "quickstart.png", [(name, value) for name, _, value in rows], title)
     accuracies = {name: value for name, _, value in rows}
+    groups = {"": {f"{name}: {text}".replace(", ", ",\n", 1): (value, 0.0) for name, text, value in rows}}
+    path, title = command.out_folder() / "quickstart.png", titles.taken_out(dataset.name, added, left)
+    plots.dots(path, groups, title, "test accuracy")
     command.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
     if not exact:
         sys.exit(1)

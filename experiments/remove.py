@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots
+from experiments.shared import command, plots, titles
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.shards import Method, steady
 from tangent_jax.core import require, trees
@@ -36,24 +36,18 @@ def main() -> None:
     sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
     good = all(1 <= size < n for size in sizes)
     require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
-    order, table, attacks, curves = rng.permutation(n), {}, {}, {}
+    order, table, attacks = rng.permutation(n), {}, {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
-    curves |= plots.distances(whole.history, "cold, of all")
     for size in sizes:
         row, warm, cold = without(method, whole, order[:size])
         table[f"{size}"] = row
-        curves |= plots.distances(warm.history, f"{size} removed")
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if F.attack and size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
             attack = method.attack(models, order[:size])
             attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
-    longest = max(map(len, curves.values()))
-    lines = {name: values + [float("nan")] * (longest - len(values)) for name, values in curves.items()}
-    panel = {"x": range(1, longest + 1), "lines": lines, "xlabel": "pass over the data"}
-    panel |= {"ylabel": "distance from the optimum", "log": "y"}
-    plots.curves(command.out_folder() / "remove.png", [panel], f"Exact removal on {method.dataset.name}")
+    draw(method.dataset.name, n, table)
     accuracy = method.accuracy(whole.dw)
     cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
     result = {"cold": cold, "removed": table, "membership": attacks}
@@ -63,6 +57,17 @@ def main() -> None:
             seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
         result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
     command.finish(result)
+
+
+def draw(dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
+    """Plots the passes of each removal from the old optimum, and those of a solve from zero."""
+    starts = {"passes": "from the old optimum", "passes_cold": "from zero"}
+    groups = {
+        f"{size} of {count} images removed": {start: (row[k], 0.0) for k, start in starts.items()}
+        for size, row in table.items()
+    }
+    label = f"passes over the data to within {F.certificate:g} of the optimum"
+    plots.dots(command.out_folder() / "remove.png", groups, titles.warmed(dataset, table), label)
 
 
 def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:

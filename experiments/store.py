@@ -13,7 +13,7 @@ verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
-         head over all of their classes
+         head over all of their classes. With --dataset its test images measure the accuracy that the model card says
 
 What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
 last line of stdout is the result as one JSON object in either case.
@@ -37,7 +37,7 @@ from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
 
-define("cache_dir", weights=None)
+define("cache_dir", weights=None, dataset=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
 flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
 flags.DEFINE_string("other", None, "merge: the store whose components are added.")
@@ -241,15 +241,34 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     check_format("store export", F.format)
     parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
     predict, classes, dw = composed(store)
+    accuracy = measured(predict, classes, dw)
     store.release(to.absolute(), dw)
     require(
         [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
     )
     cost, fingerprint = store.spent(names), trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
-    sources = {"fingerprint": fingerprint, "privacy": spent, "merge": F.merge, "of": parts}
-    tj.export(to, predict, dw, sources, F.format, classes)
+    removed = {"examples": len(store.state.forgotten), "receipts": store.state.receipts}
+    sources = {
+        "fingerprint": fingerprint,
+        "privacy": spent,
+        "merge": F.merge,
+        "removals": removed,
+        "accuracy": accuracy,
+    }
+    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes)
     return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
+
+
+def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
+    """The accuracy on the test images of --dataset by its name, for the model card; nothing without one."""
+    if not F.dataset:
+        return {}
+    dataset = tj.open_dataset(F.dataset)
+    same = dataset.classes == classes
+    require(same, "store export", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
+    test = predict.features(dataset.test, tj.Cache(F.cache_dir))
+    return {dataset.name: tj.evaluate(predict, dw, test)}
 
 
 def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:

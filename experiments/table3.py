@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
 from experiments.shared.search import Runs
 from tangent_jax.core import identity, require
@@ -179,17 +179,21 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def draw(path: Path, result: dict[str, Any], epsilons: list[float]) -> None:
-    """Plots accuracy against epsilon: a panel per data set, a colour per subset, NLFT dashed."""
+    """Plots accuracy against epsilon: a panel for each subset and data set, a line for each method."""
     panels = []
-    for dataset, rows in result.items():
-        lines = {}
-        for method, suffix in (("taft", ""), ("public", " public"), ("nlft", ", NLFT")):
-            for subset in F.subsets if method in F.methods else ():
-                cells = [rows[f"{e:g}"][subset][method] for e in epsilons]
-                lines[subset + suffix] = ([m["mean"] for m in cells], [m["spread"] for m in cells])
-        axes = {"xlabel": f"epsilon, {dataset}", "ylabel": "test accuracy", "log": "x", "ticks": epsilons}
-        panels.append({"x": epsilons, "lines": lines, **axes})
-    plots.curves(path, panels, "Utility against privacy: TAFT solid, NLFT dashed")
+    for subset in next(iter(next(iter(result.values())).values())):
+        for dataset, rows in result.items():
+            by_epsilon = [row[subset] for row in rows.values()]
+            lines = {
+                method: (
+                    [cells[method]["mean"] for cells in by_epsilon],
+                    [cells[method]["spread"] for cells in by_epsilon],
+                )
+                for method in by_epsilon[0]
+            }
+            axes = {"title": f"{subset}, {dataset}", "ylabel": "test accuracy", "log": "x", "ticks": epsilons}
+            panels.append({"x": epsilons, "lines": lines, "xlabel": "epsilon", **axes})
+    plots.curves(path, panels, titles.tangent_above(result))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers
 from experiments.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
@@ -202,10 +202,9 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
 
 def draw(ratios: Mapping[str, list[float]]) -> None:
     """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
-    ways = [way.replace("_", "\n") for way in ratios]
-    title = f"{len(next(iter(ratios.values())))} tasks on one body"
-    series = {"average of tasks, and their spread": [(float(np.mean(r)), float(np.std(r))) for r in ratios.values()]}
-    plots.bars(command.out_folder() / "tasks.png", ways, series, title, "accuracy over the single model's")
+    groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
+    label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "single models")
+    plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)
 
 
 def main() -> None:

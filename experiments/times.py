@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import MODEL, F, define
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.core import Tree
@@ -55,6 +55,19 @@ def operations(method: str) -> list[Operation]:
     return timed
 
 
+def draw(seconds: dict[str, dict[str, float]], spread: dict[str, dict[str, float]]) -> None:
+    """Plots the milliseconds of each method: a group for training and for inference, from each kind of input."""
+    groups = {
+        f"{work}, {source.replace('_', ' ')}": {
+            m: (1000 * seconds[source][f"{m}_{work}"], 1000 * spread[source][f"{m}_{work}"]) for m in ("nlft", "taft")
+        }
+        for source in SOURCES
+        for work in ("train", "inference")
+    }
+    title = titles.slower(seconds)
+    plots.dots(command.out_folder() / "times.png", groups, title, "milliseconds an example, batch 1")
+
+
 def main() -> None:
     both = [operation for method in ("nlft", "taft") for operation in operations(method)]
     seconds: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
@@ -65,9 +78,7 @@ def main() -> None:
     lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
     text = command.markdown(["seconds an example", *COLUMNS], lines)
     (command.out_folder() / "times.md").write_text(text)
-    bars = {c.replace("_", " "): [(1000 * seconds[s][c], 1000 * spread[s][c]) for s in SOURCES] for c in COLUMNS}
-    groups, title = [line[0] for line in lines], "One example, batch 1"
-    plots.bars(command.out_folder() / "times.png", groups, bars, title, "milliseconds")
+    draw(seconds, spread)
     print(text)
     command.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
 

@@ -9,7 +9,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.shards import Method
 from tangent_jax.core import Tree
@@ -21,6 +21,14 @@ flags.DEFINE_integer("other_images", 400, "Number of its test images, at most.",
 flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out accuracy chooses.")
 flags.DEFINE_integer("members", 5, "Models of the ensemble: heads drawn by other seeds.", 2)
 flags.DEFINE_integer("samples", 200, "Draws of the sampled probabilities.", 1)
+
+
+MEASURES = {
+    "nll": "mean -log p of the true class (low is good)",
+    "ece": "expected calibration error (low is good)",
+    "brier": "Brier score (low is good)",
+    "auroc": "AUROC of the entropy on other images (high is good)",
+}
 
 
 def main() -> None:
@@ -55,9 +63,9 @@ def main() -> None:
     columns = list(next(iter(table.values())))
     rows = [[name, *(f"{row[c]:.3f}" for c in columns)] for name, row in table.items()]
     print(command.markdown(["probabilities", *columns], rows))
-    series = {name: [(row[c], 0.0) for c in columns] for name, row in table.items()}
-    path, title = command.out_folder() / "uncertainty.png", f"Probabilities on {method.dataset.name}"
-    plots.bars(path, columns, series, title, "nll, ece, brier: low; auroc: high")
+    groups = {MEASURES[c]: {name: (row[c], 0.0) for name, row in table.items()} for c in columns}
+    path, title = command.out_folder() / "uncertainty.png", titles.likeliest(method.dataset.name, table)
+    plots.dots(path, groups, title)
     accuracy = float(np.mean(p["softmax"]["test"].argmax(-1) == test))
     scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": laplace.scale}
     command.finish({"penalty": penalty, "accuracy": accuracy, "methods": table, **scales})

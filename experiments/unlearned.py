@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, F, define, numbers
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
@@ -37,6 +37,7 @@ flags.DEFINE_list("certificates", ["1", "0.3", "0.1", "0.03"], "Of exact removal
 flags.DEFINE_integer("known", 8, "Models attacked by who knows all other images, for --certificates.", 2)
 
 MAIN = "U-LiRA online"
+MOST = 0.1  # false positives that are drawn
 KNOWN = ("random", "canaries")
 """The requests that --certificates are tried on."""
 
@@ -122,23 +123,21 @@ def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> Ranking
 
 def draw(attacks: dict, curves: dict, name: str) -> None:
     """Plots the curves of MAIN by request, on log axes, and its AUC by way."""
-    x = np.geomspace(1e-3, 1, 200)
+    x, folder = np.geomspace(1e-3, MOST, 200), command.out_folder()
+    axes = {"x": x, "ylabel": "true positives", "log": "xy", "dashed": ["chance"]}
     panels = []
     for request, ways in curves.items():
         lines = {way: true[np.searchsorted(false, x, "right") - 1] for way, (false, true) in ways.items()}
         lines = {way: np.where(line > 0, line, np.nan) for way, line in lines.items()}
-        axes = {"xlabel": "false-positive rate", "ylabel": "true-positive rate", "log": "xy"}
-        panels.append({"x": x, "lines": {**lines, "chance": x}, **axes, "xlabel": f"{request}: false-positive rate"})
-    folder = command.out_folder()
-    plots.curves(folder / "roc_images.png", panels[:3], f"{MAIN} on {name}")
-    plots.curves(folder / "roc_sets.png", panels[3:], f"{MAIN} on {name}")
+        panels.append({**axes, "lines": {**lines, "chance": x}, "xlabel": "false positives", "title": request})
+    for file, some in (("images", panels[:3]), ("sets", panels[3:])):
+        plots.curves(folder / f"roc_{file}.png", some, f"{MAIN} on {name}: the rate of removed images that it finds")
     for file, ways in (("one_model", WAYS[:4]), ("shards", WAYS[4:])):
-        points = {
-            way: {request: row[MAIN]["auc"] for request, row in attacks[way].items()} for way in ways if attacks[way]
-        }
+        points = {way: {r: row[MAIN]["auc"] for r, row in attacks[way].items()} for way in ways if attacks[way]}
         both = [request for request in curves if all(request in row for row in points.values())]
-        series = {way: [(row[r][0], (row[r][2] - row[r][1]) / 2) for r in both] for way, row in points.items()}
-        plots.bars(folder / f"auc_{file}.png", both, series, f"{MAIN} on {name}", "AUC of the attack")
+        groups = {r: {w: (row[r][0], (row[r][2] - row[r][1]) / 2) for w, row in points.items()} for r in both}
+        label = f"AUC of {MAIN}, with its 95 % interval"
+        plots.dots(folder / f"auc_{file}.png", groups, titles.found(name, groups), label, (0.5, "chance"))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ RESNET, LORA, PAPER = (
 FUNCTIONS = "tests/models/test_functions.py"
 SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
 SERVED = "tests/components/test_serving.py"
+CARD, CARDS, PLOTS = (
+    "tangent_jax/components/card.py",
+    "tests/components/test_card.py",
+    "tests/experiments/test_plots.py",
+)
 FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
 MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
@@ -795,6 +800,27 @@ MUTATIONS = [
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
     M("experiments/shared/setup.py", '    check_public("flags", public.identifiers(), private.identifiers())\n', "",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
+    # pictures and cards
+    M("experiments/shared/plots.py", "steps = gap * np", "steps = 0 * np", f"{PLOTS}::test_names_are_beside_their_lines_in_order_and_never_overlap"),
+    M("experiments/shared/plots.py", '"green": "#009E73"', '"green": "#5A9E00"', f"{PLOTS}::test_any_two_colours_are_told_apart_and_from_white"),
+    M("experiments/shared/plots.py", "if own and own not in chosen.values()", "if own", f"{PLOTS}::test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour"),
+    M("experiments/shared/plots.py", "xerr=spread or None", "xerr=None", f"{PLOTS}::test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title"),
+    M("experiments/shared/titles.py", "percent(added[name] / full[name])", "percent(added[name])", f"{PLOTS}::test_a_title_says_what_its_values_are"),
+    M("experiments/shared/titles.py", "max(table[\"example\"], key=float)", "min(table[\"example\"], key=float)", f"{PLOTS}::test_a_title_says_what_its_values_are"),
+    M(CARD, 'c if c.isprintable() else f"', 'c if c else f"', f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),
+    M(CARD, 'c if c.isprintable() else " "', "c", f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),
+    M(CARD, "if c in MARKS", "if not c", f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),
+    M(CARD, "without_folders(part.recipe.weights)", "part.recipe.weights",
+      f"{CARDS}::test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder"),
+    M("tangent_jax/components/exports.py", "for path in sorted(partial.iterdir())}", "for path in partial.glob('*.safetensors')}",
+      f"{CARDS}::test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder"),
+    M(CARD, "np.array_equal(own[path], leaf)", "True", f"{CARDS}::test_what_is_not_known_is_said_and_not_invented"),
+    M(CARD, "if cost.private else seeded", "if True else seeded", f"{CARDS}::test_what_is_not_known_is_said_and_not_invented"),
+    M(CARD, "if value is not None and all(other[name] == value for other in recipes)", "if value is not None",
+      f"{CARDS}::test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values"),
+    M(CARD, ', output="tangent"\' if', "\' if", f"{CARDS}::test_its_lines_of_python_load_the_export"),
+    M("experiments/store.py", '"receipts": store.state.receipts', '"receipts": {}',
+      "tests/experiments/test_binaries.py::test_the_store_from_the_command_line"),
 ]  # fmt: skip
 
 

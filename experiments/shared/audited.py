@@ -3,11 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.stats import gaussian_kde, norm
-
 import tangent_jax as tj
-from experiments.shared import plots
+from experiments.shared import plots, titles
 
 
 def summary(audited: tj.Audited, claimed: tj.Mechanism, confidence: float) -> dict[str, Any]:
@@ -26,12 +23,16 @@ def summary(audited: tj.Audited, claimed: tj.Mechanism, confidence: float) -> di
     }
 
 
-def draw(path: Path, audited: tj.Audited, claimed: tj.Mechanism, title: str) -> None:
-    """Plots the densities of the scores of canaries in and out, beside those of the claimed mechanism."""
-    mu, scores = claimed.steps**0.5 / float(claimed.noise_multiplier), audited.scores
-    sides = {"out": scores[~audited.coins], "in": scores[audited.coins]}
-    x = np.linspace(min(scores.min(), -4.0), max(scores.max(), 4.0), 401)
-    lines = {f"canaries {side}": gaussian_kde(values)(x) for side, values in sides.items()}
-    if claimed.sampling_rate == 1:
-        lines |= {f"{side}, as claimed": norm.pdf(x, at, 1) for side, at in (("out", -mu / 2), ("in", mu / 2))}
-    plots.curves(path, [{"x": x, "lines": lines, "xlabel": "score", "ylabel": "density"}], title)
+def draw(path: Path, audited: tj.Audited, claimed: tj.Mechanism, audit: dict[str, Any]) -> None:
+    """Plots mean and standard deviation of the scores of canaries in and out, beside those of the claimed mechanism."""
+    mu, groups = claimed.steps**0.5 / float(claimed.noise_multiplier), {}
+    for side, scores, at in (
+        ("in", audited.scores[audited.coins], mu / 2),
+        ("out", audited.scores[~audited.coins], -mu / 2),
+    ):
+        groups[f"canaries {side} the run"] = {"measured": (float(scores.mean()), float(scores.std()))}
+        if claimed.sampling_rate == 1:
+            groups[f"canaries {side} the run"]["as claimed"] = (at, 1.0)
+    proofs = audit["epsilon_lower"], audit["gaussian_epsilon_lower"]
+    title = titles.proved(f"One run with {audit['canaries']} canaries", *proofs, claimed.compute_epsilon())
+    plots.dots(path, groups, title, "score: mean and standard deviation")

@@ -1,6 +1,13 @@
-"""Curves and bars as PNG files beside the JSON."""
+"""Pictures as PNG files beside the JSON, in one style: 960 pixels wide, one panel under another, no legends.
 
-from collections.abc import Mapping, Sequence
+A line has its name at its end, a dot in its row; one colour has one meaning in all pictures. What a title says comes
+from the values (titles.py).
+"""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -9,119 +16,233 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
+from scipy.optimize import isotonic_regression
 
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c", "#ccb974", "#64b5cd")
+STYLE: Any = {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "figure.titlesize": 12,
+    "figure.titleweight": "bold",
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 150,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8e8e8",
+    "lines.linewidth": 2,
+    "lines.markersize": 5,
+    "errorbar.capsize": 3,
+}
+"""The style of every picture; text of 11 points is read when 960 pixels are shrunk to 600."""
+plt.rcParams.update(STYLE)
+WIDTH = 6.4  # inches
+
+PALETTE = {  # Okabe and Ito's colours but yellow, which white paper hides
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "green": "#009E73",
+    "orange": "#E69F00",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+    "black": "#000000",
+}
+MEANINGS = {"taft": "blue", "nlft": "vermilion", "soup": "vermilion", "sisa": "vermilion", "fc": "green"}
+MEANINGS |= {"test": "blue", "train": "sky"}
+EXPLAINED = {"taft": "tangent", "nlft": "non-linear", "soup": "non-linear", "fc": "head alone"}
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure and frees it."""
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+def word(name: str) -> str:
+    """The first word of a name, which MEANINGS and EXPLAINED may hold."""
+    return re.split(r"[\W_]", name.lower())[0]
+
+
+def short(name: str) -> str:
+    """A name as titles write it: "taft" is TAFT."""
+    return re.sub(r"^(taft|nlft|sisa|fc)\b", lambda match: match[0].upper(), name.replace("_", " "))
+
+
+def shown(name: str) -> str:
+    """A name as pictures write it: "taft" is TAFT (tangent)."""
+    known = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
+    return f"{short(name)} ({known})" if known else short(name)
+
+
+def number(value: float, spread: float = 0.0) -> str:
+    """A value with the decimals that its spread leaves, three at most; three digits or decimals without one."""
+    if not spread:
+        return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"
+    decimals = int(np.clip(np.ceil(-np.log10(spread)), 0, 3))
+    return f"{value:.{decimals}f} ± {spread:.{decimals}f}"
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name: the first of a word in MEANINGS has that word's, the others those that are left."""
+    chosen: dict[str, str] = {}
+    for name in (names := [*names]):
+        own = PALETTE.get(MEANINGS.get(word(name), ""))
+        if own and own not in chosen.values():
+            chosen[name] = own
+    left = cycle([colour for colour in PALETTE.values() if colour not in chosen.values()] or PALETTE.values())
+    return {name: chosen.get(name) or next(left) for name in names}
+
+
+def save(figure: Figure, path: Path, title: str) -> None:
+    """Writes a figure under its title and frees it."""
+    figure.suptitle(textwrap.fill(title, 60), x=0.01, ha="left")
+    figure.savefig(path)
     plt.close(figure)
 
 
-def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
-    """Plots the loss (of a solver's passes the certificate, or the gradient) and accuracies by epoch, side by side."""
-    shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
-    names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
-    # a run resumed with other test images has no accuracy of its earlier epochs
-    accuracies = {name.replace("_", " "): [row.get(name, float("nan")) for row in rows] for name in names}
-    known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
-    column = next(name for name in known if name in rows[0])
-    lines = distances(rows) if "certificate" in rows[0] else {known[column]: [row[column] for row in rows]}
-    losses = {**shared, "lines": lines, "ylabel": next(iter(lines)), "log": "y"}
-    curves(path, [losses, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
+def spaced(heights: Sequence[float], gap: float, top: float = 1.0) -> np.ndarray:
+    """The heights nearest to the given ones, in their order, that are `gap` apart, in 0..top where there is room."""
+    order = np.argsort(heights, kind="stable")
+    steps = gap * np.arange(len(order))
+    free = isotonic_regression(np.asarray(heights)[order] - steps).x
+    result = np.empty(len(order))
+    result[order] = np.clip(free, 0, max(0.0, top - steps[-1])) + steps
+    return result
 
 
-def distances(rows: Sequence[Mapping[str, float]], name: str = "distance from the optimum") -> dict[str, list[float]]:
-    """Two lines of a solver's passes: the estimated distance from the optimum, and the bounds, where there are some."""
-    bounds = [row.get("certificate", float("nan")) for row in rows]
-    estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
-    return {f"{name}, estimated": estimates, f"{name}, at most": bounds}
-
-
-def bars(
-    path: Path,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    title: str,
-    ylabel: str = "test accuracy",
+def name_ends(
+    axes: Axes,
+    ends: Mapping[str, tuple[float, float]],
+    colour: Mapping[str, str],
+    write: Callable[[str], str] = shown,
 ) -> None:
-    """Plots grouped bars: `series` maps a name to (mean, spread) per group. Bars of accuracy start above 0."""
-    figure, axes = plt.subplots(figsize=(max(4.4, 1.4 + 0.6 * len(groups) * len(series)), 3.6), layout="constrained")
-    width = 0.8 / len(series)
-    for i, (name, values) in enumerate(series.items()):
-        at = [g + (i - (len(series) - 1) / 2) * width for g in range(len(groups))]
-        means, spreads, colour = [m for m, _ in values], [s for _, s in values], COLOURS[i % len(COLOURS)]
-        drawn = axes.bar(at, means, width * 0.92, yerr=spreads, capsize=2, label=name, color=colour)
-        axes.bar_label(drawn, [f"{m:.3f}" if abs(m) < 1 else f"{m:.3g}" for m, _ in values], fontsize=7, padding=2)
-    lowest = min(mean for values in series.values() for mean, _ in values)
-    floor = max(0.0, lowest - 0.1) if ylabel == "test accuracy" else min(0.0, 1.1 * lowest)
-    axes.set(ylabel=ylabel, ylim=(floor, None), title=title)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, ncols=min(4, len(series)), loc="outside lower center", fontsize=8)
-    save(figure, path)
+    """Writes names in the right margin at the heights of their lines' ends, apart, and joins each to its line.
 
-
-def horizontal_bars(path: Path, rows: Sequence[tuple[str, float]], title: str) -> None:
-    """Plots one horizontal bar per named accuracy, top to bottom."""
-    figure, axes = plt.subplots(figsize=(6.4, 0.5 + 0.42 * len(rows)), layout="constrained")
-    names = [name for name, _ in rows]
-    drawn = axes.barh(names, [value for _, value in rows], color=[COLOURS[0]] * 3 + [COLOURS[2]] * (len(rows) - 3))
-    axes.bar_label(drawn, [f"{value:.1%}" for _, value in rows], padding=3)
-    axes.invert_yaxis()
-    start = min(value for _, value in rows) - 0.05  # where differences are seen
-    axes.set(xlim=(start, max(value for _, value in rows) + 0.03), title=title, xticks=[])
-    axes.set_xlabel(f"the axis starts at {start:.0%}")
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
-    save(figure, path)
+    The panels are laid out already: a name's height counts in theirs.
+    """
+    to_panel = axes.transData + axes.transAxes.inverted()
+    line = 1.3 * plt.rcParams["font.size"] * axes.figure.dpi / 72 / axes.get_window_extent().height
+    heights = spaced([to_panel.transform(end)[1] for end in ends.values()], line)
+    for (name, end), height in zip(ends.items(), heights, strict=True):
+        join = {"arrowstyle": "-", "color": colour[name], "lw": 1, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)}
+        at: Any = {"xytext": (1.05, height), "textcoords": "axes fraction", "va": "center", "arrowprops": join}
+        axes.annotate(write(name), end, annotation_clip=False, **at)
 
 
 def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Plots panels side by side: each has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, and perhaps `log`,
-    `ticks`, and `levels` {name of a line: y}, dashed in its colour."""
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(0.8 + 4.4 * len(panels), 3.6), layout="constrained", squeeze=False
-    )
-    for panel, drawn in zip(panels, axes[0], strict=True):
-        for name, line in panel["lines"].items():
-            y, spread = line if isinstance(line, tuple) else (line, None)
-            base = name.removesuffix(", NLFT")  # in its colour, dashed
-            style = "-" if base == name else "--"
-            colour = COLOURS[list(panel["lines"]).index(base) % len(COLOURS)]
-            marker = "o" if style == "-" and np.isfinite(y).sum() < 60 else ""
-            drawn.plot(panel["x"], y, style, color=colour, marker=marker, ms=3, label=name)
-            if spread is not None:
-                low, high = np.subtract(y, spread), np.add(y, spread)
-                drawn.fill_between(panel["x"], low, high, color=colour, alpha=0.15, lw=0)
-        for name, level in panel.get("levels", {}).items():
-            drawn.axhline(level, ls="--", lw=1, color=COLOURS[list(panel["lines"]).index(name) % len(COLOURS)])
-        drawn.set(xlabel=panel["xlabel"], ylabel=panel["ylabel"])
-        for axis in panel.get("log", ""):
-            drawn.set(**{f"{axis}scale": "log"})
-        if "ticks" in panel:
-            drawn.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
-            drawn.xaxis.set_minor_formatter(NullFormatter())
-        drawn.spines[["top", "right"]].set_visible(False)
-        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if len(panel["lines"]) > 6 else {}
-        drawn.legend(frameon=False, fontsize=8, **beside)
-    figure.suptitle(title)
-    save(figure, path)
+    """Plots panels, in two columns where they are more than three. A panel has `x`, `lines` {name: y or (y, spread)},
+    `xlabel`, `ylabel`, and perhaps `title`, `log` (axes), `ticks` and `dashed` (names of lines to compare with)."""
+    columns = 1 + (len(panels) > 3)
+    rows = -(-len(panels) // columns)
+    height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
+    figure, grid = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    drawn = [*zip(panels, grid.flat, strict=False)]
+    ends = [draw_panel(axes, panel) for panel, axes in drawn]
+    for i, (panel, axes) in enumerate(drawn):
+        below, before = panels[i + columns : i + columns + 1], panels[i - i % columns]
+        axes.set_xlabel("" if any(other["xlabel"] == panel["xlabel"] for other in below) else panel["xlabel"])
+        axes.set_ylabel("" if before is not panel and before["ylabel"] == panel["ylabel"] else panel["ylabel"])
+    figure.draw_without_rendering()  # lays the panels out
+    for (panel, axes), own in zip(drawn, ends, strict=True):
+        if len(own) > 1:
+            name_ends(axes, own, colour_lines(panel), shown if columns == 1 else short)
+    save(figure, path, title)
 
 
-def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, float]) -> None:
-    """Plots achieved FLOP/s against FLOPs per byte, under the measured roof; one marker an operation."""
-    figure, axes = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
-    names = list(dict.fromkeys(row["operation"] for row in rows))
-    for i, name in enumerate(names):
-        points = [row for row in rows if row["operation"] == name]
-        at = [row["gflop"] / row["gbyte"] for row in points], [row["gflop"] / row["seconds"] for row in points]
-        axes.scatter(*at, label=name, color=plt.get_cmap("tab20")(i), marker="osD^vP*X<>"[i % 10])
-    intensity = [row["gflop"] / row["gbyte"] for row in rows]
+def colour_lines(panel: Mapping[str, Any]) -> dict[str, str]:
+    """The colours of a panel's lines; those to compare with are black."""
+    dashed = panel.get("dashed", ())
+    return colours(name for name in panel["lines"] if name not in dashed) | dict.fromkeys(dashed, PALETTE["black"])
+
+
+def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Draws a panel, and returns the last point of each of its lines."""
+    ends, colour = {}, colour_lines(panel)
+    for name, line in panel["lines"].items():
+        x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
+        y, few = np.asarray(y, float), np.isfinite(y).sum() < 60
+        is_dashed = name in panel.get("dashed", ())
+        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": "o" if few else ""}
+        axes.errorbar(x, y, None if spread is None else spread, color=colour[name], **style)
+        if np.isfinite(y).any():
+            last = np.flatnonzero(np.isfinite(y))[-1]
+            ends[name] = float(x[last]), float(y[last])
+    axes.set_title(panel.get("title", ""))
+    if "y" not in panel.get("log", ""):
+        axes.locator_params(axis="y", nbins=6)
+    for axis in panel.get("log", ""):
+        axes.set(**{f"{axis}scale": "log"})
+    if "ticks" in panel:
+        axes.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    return ends
+
+
+def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
+    """Plots the loss (of a solver's passes the certificate, or the gradient) and the accuracies by epoch."""
+    shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
+    names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
+    # a run resumed with other test images has no accuracy of its earlier epochs
+    accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}
+    known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
+    column = next(name for name in known if name in rows[0])
+    losses: dict[str, Any] = {"lines": {known[column]: [row[column] for row in rows]}, "ylabel": known[column]}
+    if "certificate" in rows[0]:
+        bounds = [row.get("certificate", float("nan")) for row in rows]
+        estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
+        losses = {"lines": {"estimated": estimates, "at most": bounds}, "ylabel": "distance from\nthe optimum"}
+    drawn = [value for line in losses["lines"].values() for value in line if value > 0]
+    losses["log"] = "y" * (max(drawn, default=1.0) > 10 * min(drawn, default=1.0))
+    curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
+
+
+def dots(
+    path: Path,
+    groups: Mapping[str, Mapping[str, tuple[float, float]]],
+    title: str,
+    xlabel: str = "",
+    level: tuple[float, str] | None = None,
+) -> None:
+    """Plots {group: {name: (mean, spread)}}, a row for each value; `level`: a value to compare with, and its name.
+
+    Groups share an axis of that label; without one each group has an axis of its own, which its name labels.
+    """
+    sizes = [len(rows) for rows in groups.values()]
+    height = 0.9 + 0.27 * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
+    layout: Any = {"sharex": bool(xlabel), "height_ratios": [size + 0.5 for size in sizes], "squeeze": False}
+    figure, grid = plt.subplots(len(groups), 1, figsize=(WIDTH, height), **layout)
+    colour = colours(dict.fromkeys(name for rows in groups.values() for name in rows))
+    for (group, rows), axes in zip(groups.items(), grid.flat, strict=True):
+        for at, (name, (mean, spread)) in enumerate(rows.items()):
+            axes.errorbar(mean, at, xerr=spread or None, fmt="o", ms=7, color=colour[name])
+            axes.text(1.02, at, number(mean, spread), transform=axes.get_yaxis_transform(), va="center")
+        axes.set_yticks(range(len(rows)), map(shown, rows))
+        axes.set(title=group, ylim=(len(rows) - 0.4, -0.6), xmargin=0.08)
+        axes.tick_params(length=0)
+        axes.locator_params(axis="x", nbins=5)
+        axes.spines["left"].set_visible(False)
+        if level:
+            axes.axvline(level[0], ls="--", lw=1, color=PALETTE["black"])
+        low, high = axes.get_xlim()
+        if 0 < low < high / 2 and not level:
+            axes.set_xlim(left=0)
+    grid[-1, 0].set_xlabel(xlabel + (f" (dashed: {level[1]})" if level else ""))
+    save(figure, path, title)
+
+
+def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, float], title: str) -> None:
+    """Plots achieved FLOP/s against FLOPs per byte, under the measured roof; a marker for each operation."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 4.4))
+    points: dict[str, list] = {}
+    for row in rows:
+        points.setdefault(row["operation"], []).append((row["gflop"] / row["gbyte"], row["gflop"] / row["seconds"]))
+    colour = colours(points)
+    for i, (name, own) in enumerate(points.items()):
+        axes.scatter(*zip(*own, strict=True), color=colour[name], marker="os"[i >= len(PALETTE)], zorder=3)
+    intensity = [at for own in points.values() for at, _ in own]
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
     axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)
-    axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte accessed", ylabel="GFLOP/s", title="Roofline")
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    save(figure, path)
+    axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte accessed", ylabel="GFLOP/s (line: the measured roof)")
+    figure.draw_without_rendering()
+    name_ends(axes, {name: own[-1] for name, own in points.items()}, colour)
+    save(figure, path, title)

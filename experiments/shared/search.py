@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup
+from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import F
 from tangent_jax.components.apart import fit_apart
 from tangent_jax.core import identity, placement, trees
@@ -101,11 +101,17 @@ def run(
 
 
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
-    """Writes the table {data set: {column: cell}} as NAME.md and bars as NAME.png in --out, and prints it."""
+    """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
     rows = [[s, *(f"{row[c]['mean']:.3f} ± {row[c]['spread']:.3f}" for c in columns)] for s, row in table.items()]
     text = command.markdown(["data set", *columns], rows)
     (command.out_folder() / f"{name}.md").write_text(text)
-    series = {column: [(row[column]["mean"], row[column]["spread"]) for row in table.values()] for column in columns}
-    plots.bars(command.out_folder() / f"{name}.png", [*table], series, title)
+    draw(table, name, title)
     print(text)
+
+
+def draw(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
+    """Plots the cells of a table, a group for each data set."""
+    groups = {s: {column: (cell["mean"], cell["spread"]) for column, cell in row.items()} for s, row in table.items()}
+    label = f"test accuracy, mean and spread of {F.seeds} seeds"
+    plots.dots(command.out_folder() / f"{name}.png", groups, titles.highest(title, table), label)

@@ -8,6 +8,7 @@
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
     each           provenance.json      the components that dw is a sum of, the names of the outputs, whether these are
                                         the total or the tangent alone, and the fingerprints of the files
+                         README.md      the same in words, a model card (card.py)
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 """
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from tangent_jax.components.card import make_card
 from tangent_jax.components.peft import write_peft
 from tangent_jax.components.serving import write_onnx, write_stablehlo
 from tangent_jax.components.torch_model import write_torch
@@ -73,7 +75,8 @@ def export(
 ) -> None:  # fmt: skip
     """Writes a folder that does not exist yet, whole or not at all.
 
-    Args:       classes: the names of the outputs, () where they have none.
+    Args:       provenance: any JSON; of some of its fields the model card tells (`make_card`);
+                classes: the names of the outputs, () where they have none.
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
     """
@@ -84,6 +87,7 @@ def export(
     trees.check_part("export", predict.w, dw)
     with write_whole_folder(folder) as partial:
         FORMATS[format].write(partial, predict, dw, classes)
+        write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
         said = {"classes": list(classes) or None, "output": predict.output}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")

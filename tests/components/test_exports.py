@@ -45,6 +45,7 @@ def test_an_export_returns_with_its_bits_and_its_outputs(tmp_path, variant, kind
         "model.safetensors",
         "tangent.safetensors",
         "provenance.json",
+        "README.md",
     }
 
 

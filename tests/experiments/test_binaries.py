@@ -1,7 +1,6 @@
 """The binaries, as a user runs them: results, files, and one clear line for what they cannot use."""
 
 import dataclasses
-import io
 import json
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
 from tangent_jax.core import trees
+from tangent_jax.core.files import file_fingerprint
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -162,6 +162,15 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     predict = tangent(pretrained, output="tangent")
     test = predict.features(open_dataset(f"folder:{photos}").test, Cache(tmp_path / "cache"))
     assert evaluate(predict, dw, test) == row["taft_inputs"]
+    assert "Accuracy\n\nNot measured" in (tmp_path / "export/README.md").read_text()
+    own = f"--dataset=folder:{photos}"
+    _, error = run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1", own, code=1)
+    assert "store export: expected --dataset with the classes bee; got those of photos." in error
+    again = ["--head=union", "--merge=inputs", "--merge_penalty=1e-3", own, f"--cache_dir={tmp_path}/cache"]
+    run("store", "export", f"--store={store}", f"--to={tmp_path}/measured", tiny, *again)
+    said = json.loads((tmp_path / "measured/provenance.json").read_text())
+    assert said["accuracy"] == {"photos": row["taft_inputs"]}
+    assert f"photos, test images: {row['taft_inputs']:.4g}" in (tmp_path / "measured/README.md").read_text()
     run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1")
     assert load_export(tmp_path / "own")[0].model.classes == 1
 
@@ -262,18 +271,6 @@ def test_tangent_beats_the_head_on_real_birds(vit_tiny, shared, tmp_path):
     assert 0.835 <= accuracy["fc"] < accuracy["taft"]
 
 
-def test_the_picture_of_a_history_is_drawn(tmp_path):
-    from experiments.shared import plots
-
-    rows = [{"epoch": i, "loss": 1 / i, "train_accuracy": 0.1 * i, "test_accuracy": 0.1} for i in range(1, 5)]
-    plots.history(tmp_path / "h.png", rows, "title")
-    plots.bars(
-        tmp_path / "b.png", ["a", "b"], {"FC": [(0.8, 0.01), (0.7, 0.0)], "TAFT": [(0.9, 0.01), (0.8, 0.0)]}, "title"
-    )
-    for name in ("h.png", "b.png"):
-        assert Image.open(io.BytesIO((tmp_path / name).read_bytes())).size[0] > 500
-
-
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory, tiny):
     """Flags that make the sharded binaries small, with one folder of stores for all of them."""
@@ -341,6 +338,10 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(run("store", "verify", where, f"--receipt={done['receipt']}")[0])["verified"]
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
+    card, receipt = (tmp_path / "export/README.md").read_text(), Path(done["receipt"])
+    assert "Removals from the store before this export: 1, of 5 examples" in card
+    assert file_fingerprint(receipt) in card
+    assert not [name for identifier, name in gone if identifier in card or name in card]
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
