@@ -1,9 +1,9 @@
 """What `tests/test_devices.py` runs on one, two and four devices and in two processes: every trainer, on small shapes.
 
-    python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--own-cache]
+    python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--soon]
 
-The parts are this file's functions, all by default; --own-cache: a cache for each process. Process 0 writes
-FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
+The parts are this file's functions, by default all but newton and slowly; --soon: the others must join within 2 s.
+Process 0 writes FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
 """
 
 import json
@@ -20,8 +20,7 @@ import numpy as np
 from helpers import predictor, small
 
 import tangent_jax as tj
-from tangent_jax.core import placement, request_stop
-from tangent_jax.core.job import start
+from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.privacy import units
 from tangent_jax.privacy.audit import recovered_noise, run_openly
@@ -64,19 +63,22 @@ def trained():
 
 
 def solved():
-    """Optima of a square loss with factors, of cross entropy by Newton, and of streamed inputs."""
+    """Optima of a square loss with factors and of streamed inputs."""
     predict, _ = predictor()
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((22, 6, 12)).astype(np.float32), rng.integers(0, 7, 22).astype(np.int32)
-    runs = {
-        "factors": (predict, Batches(x, y, batch_size=6), "rsl", None),
-        "newton": (linear, batches(), "ce", START),
-        "streamed": (linear, batches(resident_bytes=300), "rsl", START),
-    }
-    for name, (f, data, loss, dw) in runs.items():
-        optimum = tj.solve(f, data, tj.make_objective(loss, 0.3), start=dw, certificate=1e-4, passes=60)
-        yield f"solve {name}", host(optimum.dw)
-        yield f"solve {name} ends", np.array([float(optimum.converged)])
+    yield from optimum("factors", predict, Batches(x, y, batch_size=6), "rsl", None)
+    yield from optimum("streamed", linear, batches(resident_bytes=300), "rsl", START)
+
+
+def newton():
+    yield from optimum("newton", linear, batches(), "ce", START)
+
+
+def optimum(name, f, data, loss, dw):
+    solution = tj.solve(f, data, tj.make_objective(loss, 0.3), start=dw, certificate=1e-4, passes=60)
+    yield f"solve {name}", host(solution.dw)
+    yield f"solve {name} ends", np.array([float(solution.converged)])
 
 
 def privately(folder):
@@ -164,9 +166,9 @@ def cached(folder):
     model, w = small()
     images = np.random.default_rng(1).integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
     examples = Examples(tuple(f"{i}" for i in range(150)), np.zeros(150, np.int32), lambda i: images[i])
-    own = folder / ("cache" if "--own-cache" not in sys.argv else f"cache-{jax.process_index()}")
-    features = tj.features(model, w, examples, 1, tj.Cache(own))
-    yield "features", np.asarray(features.inputs)
+    own = folder / f"cache-{jax.process_index()}"
+    for name, cache in {"features": folder / "cache", "features apart": own}.items():
+        yield name, np.asarray(tj.features(model, w, examples, 1, tj.Cache(cache)).inputs)
 
     def unreadable(i):
         if i >= 100:
@@ -197,15 +199,16 @@ def divided():
 
 def main():
     folder, place = Path(sys.argv[1]), [a for a in sys.argv[2:] if not a.startswith("--")]
+    if "--soon" in sys.argv:
+        job.START_SECONDS = 2
     if place:
-        start(f"127.0.0.1:{place[1]}", 2, int(place[0]))
+        job.start(f"127.0.0.1:{place[1]}", 2, int(place[0]))
     parts = {
         "trained": trained, "solved": solved, "privately": lambda: privately(folder),
         "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided, "apart": apart,
+        "newton": newton, "slowly": lambda: slowly(folder),
     }  # fmt: skip
-    chosen = [name for name in parts if f"--{name}" in sys.argv] or parts
-    if "--slowly" in sys.argv:
-        parts, chosen = {"slowly": lambda: slowly(folder)}, ["slowly"]
+    chosen = [name for name in parts if f"--{name}" in sys.argv] or [*parts][:-2]
     results = {}
     for name in chosen:
         began = time.perf_counter()

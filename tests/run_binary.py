@@ -4,46 +4,41 @@
 so a fork starts as a fresh process would, but for its modules.
 """
 
-import atexit
-import functools
-import json
+import contextlib
+import multiprocessing
 import os
-import subprocess
+import runpy
+import signal
 import sys
 import tempfile
+import time
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVER = """
-import json, os, runpy, sys, traceback
-import dp_accounting, matplotlib.pyplot, orbax.checkpoint, scipy.stats, sklearn.datasets, tangent_jax
-for line in sys.stdin:
-    module, arguments, stdout, stderr = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        for number, path in ((1, stdout), (2, stderr)):
-            os.dup2(os.open(path, os.O_WRONLY), number)
-        sys.argv, code = ["", *arguments], 0
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax"]
+)
 
 
-@functools.cache
-def server():
-    """One for each worker, ended with it."""
-    command = [sys.executable, "-W", "ignore", "-c", SERVER]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.kill)
+def fork(module, arguments, stdout, stderr, environment):
+    """What a fork does: `module` as `__main__`, with its output in two files."""
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    warnings.simplefilter("ignore")
+    os.environ.update(environment)
+    sys.argv = ["", *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environment):
+    """The process of `python -m MODULE ARGUMENTS` in the checkout; its environment differs in what is given."""
+    request = (module, [os.fspath(a) for a in arguments], os.fspath(stdout), os.fspath(stderr), environment)
+    process = SERVER.Process(target=fork, args=request)
+    with contextlib.chdir(ROOT):
+        process.start()
     return process
 
 
@@ -51,13 +46,10 @@ def output(binary, *arguments, code=0):
     """(stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        out.touch()
-        err.touch()
-        request = [f"experiments.{binary}", [os.fspath(a) for a in arguments], str(out), str(err)]
-        server().stdin.write(json.dumps(request) + "\n")
-        server().stdin.flush()
-        answer, stderr = server().stdout.readline(), err.read_text()
-        assert int(answer) == code, stderr[-3000:]
+        process = start(f"experiments.{binary}", *arguments, stdout=out, stderr=err)
+        process.join()
+        stderr = err.read_text()
+        assert process.exitcode == code, stderr[-3000:]
         return out.read_text(), stderr
 
 
@@ -65,3 +57,10 @@ def run(binary, *arguments, code=0):
     """(last line of stdout, stderr), as `output`."""
     stdout, stderr = output(binary, *arguments, code=code)
     return stdout.strip().rpartition("\n")[2], stderr
+
+
+def wait_until(process, condition, seconds=300):
+    """Waits until the condition holds, the process has ended, or time is up."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.exitcode is None and not condition():
+        time.sleep(0.02)

@@ -3,16 +3,13 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+import run_binary
 from run_binary import output
 
-ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = 2e-5  # relative, of dw after a few epochs: sums over examples are formed in another order
 DRAWN = {"noise", "coins"}  # with entropy
 
@@ -20,17 +17,15 @@ DRAWN = {"noise", "coins"}  # with entropy
 def start(folder, *arguments, devices=1):
     """A process of tests/job.py."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-W", "ignore", ROOT / "tests/job.py", folder, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    return run_binary.start("job", folder, *arguments, stderr=folder / "stderr", XLA_FLAGS=flags)
 
 
-def finish(*processes):
+def finish(*processes, code=0):
     try:
         for process in processes:
-            _, stderr = process.communicate(timeout=240)
-            assert process.returncode == 0, stderr[-3000:]
+            process.join(240)
+            assert process.exitcode == code
     finally:
         for process in processes:  # one that waits for another would outlive the test
             process.kill()
@@ -61,11 +56,23 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("placement", ["4", "processes"])
 def test_results_are_those_of_one_device(results, placement):
-    expected, given = results["1"], results[placement]
+    expected = results["1"]
+    assert_alike(expected, results[placement])
+    assert np.array_equal(expected["fit"], expected["streamed"])
+
+
+def assert_alike(expected, given):
     for name in expected.keys() - DRAWN:
         error = np.linalg.norm(given[name] - expected[name])
         assert error <= TOLERANCE * np.linalg.norm(expected[name]), (name, error / np.linalg.norm(expected[name]))
-    assert np.array_equal(expected["fit"], expected["streamed"])
+
+
+@pytest.mark.long
+def test_newton_s_optimum_is_that_of_one_device(tmp_path):
+    finish(start(tmp_path / "1", "--newton"), start(tmp_path / "4", "--newton", devices=4))
+    job(tmp_path / "processes", "--newton")
+    for placement in ("4", "processes"):
+        assert_alike(*(np.load(tmp_path / name / "results.npz") for name in ("1", placement)))
 
 
 def test_processes_hold_one_result(results):
@@ -100,11 +107,9 @@ def test_a_stop_of_one_process_is_one_of_all_and_both_go_on_to_the_same_bits(res
             assert not results[name][f"{ask}: went on"].any()
 
 
-def test_features_of_processes_without_a_common_disk_are_those_of_one(results, tmp_path):
-    job(tmp_path, "--own-cache", "--cached")
-    for name in ("results", "results-1"):
-        assert np.array_equal(np.load(tmp_path / f"{name}.npz")["features"], results["1"]["features"])
-    assert {path.name for path in tmp_path.glob("cache*")} == {"cache-0", "cache-1"}
+def test_features_of_processes_without_a_common_disk_are_those_of_one(results):
+    for name in ("processes", "other"):
+        assert np.array_equal(results[name]["features apart"], results["1"]["features"])
 
 
 def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
@@ -120,14 +125,14 @@ def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
     for _ in range(min(10, int(os.environ.get("TANGENT_JAX_KILLS", "1")))):
         port, before = free_port(), log.read_text()
         processes = [start(tmp_path, f"{process}", port, "--slowly") for process in range(2)]
-        while all(process.poll() is None for process in processes):
+        while all(process.is_alive() for process in processes):
             if log.read_text() != before:
                 time.sleep(rng.uniform(0, 0.5))
                 break
             time.sleep(0.01)
         for process in rng.permutation(processes):
             process.kill()
-            process.communicate()
+            process.join()
         steps = [int(step) for step in log.read_text().split()]
         assert steps == sorted(set(steps))  # none is taken twice
         assert json.loads(ledger.read_text())["spent"]["steps_paid"] >= steps[-1]
@@ -155,28 +160,19 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
 
 
 @pytest.mark.parametrize("process", [0, 1])
-def test_a_process_that_nobody_joins_ends_with_one_line(process):
-    code = "from tangent_jax.core import job as p; p.START_SECONDS = 2; p.start('127.0.0.1:{}', 2, {})"
-    command = [sys.executable, "-W", "ignore", "-c", code.format(free_port(), process)]
-    ended = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("start: expected 2 processes of the job within 2 s; got fewer.")
+def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
+    finish(start(tmp_path, f"{process}", free_port(), "--soon"), code=1)
+    last = (tmp_path / "stderr").read_text().splitlines()[-1]
+    assert "start: expected 2 processes of the job within 2 s; got fewer." in last
 
 
-def test_a_binary_of_two_processes_ends_with_the_line_of_one(tmp_path):
-    flags = ["--epochs=2", f"--cache_dir={tmp_path}/cache"]
-    join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two", "--process_id"]
-    command = [sys.executable, "-W", "ignore", "-m", "experiments.finetune", *flags, *join]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    processes = [
-        subprocess.Popen([*command, f"{p}"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for p in range(2)
-    ]
-    lines = [process.communicate(timeout=500)[0].splitlines() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    (one,) = output("finetune", *flags, f"--out={tmp_path}/one")[0].splitlines()
-    assert json.loads(lines[0][-1])["accuracy"] == pytest.approx(json.loads(one)["accuracy"], abs=1.5 / 899)
+def test_a_binary_of_two_processes_ends_with_the_line_of_one(tiny, tmp_path):
+    flags = [tiny, "--epochs=2", f"--cache_dir={tmp_path}/cache"]
+    join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two"]
+    command = ("experiments.finetune", *flags, *join)
+    finish(*[run_binary.start(*command, f"--process_id={p}", stdout=tmp_path / f"{p}") for p in range(2)])
+    lines = [(tmp_path / f"{p}").read_text().splitlines() for p in range(2)]
+    (alone,) = output("finetune", *flags, f"--out={tmp_path}/one")[0].splitlines()
+    assert json.loads(lines[0][-1])["accuracy"] == pytest.approx(json.loads(alone)["accuracy"], abs=1.5 / 899)
     assert not [line for line in lines[1] if line.startswith("{")]
     assert json.loads((tmp_path / "two/result.json").read_text())["accuracy"]

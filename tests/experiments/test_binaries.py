@@ -19,13 +19,9 @@ from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.core.files import file_fingerprint
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.train.evaluate import evaluate
 
 
@@ -50,15 +46,6 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
     assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
-    """The flag of a small random ViT, which compiles quickly."""
-    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=10))
-    save(path, Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
-    return f"--weights={path}"
 
 
 @pytest.mark.slow
