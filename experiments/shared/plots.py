@@ -77,7 +77,7 @@ def number(value: float, spread: float = 0.0) -> str:
     """A value with the decimals that its spread leaves, three at most; three digits or decimals without one."""
     if not spread:
         return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"
-    decimals = int(np.clip(np.ceil(-np.log10(spread)), 0, 3))
+    decimals = int(np.clip(np.ceil(-np.log10(spread)), 2 if abs(value) < 10 else 0, 3))
     return f"{value:.{decimals}f} ± {spread:.{decimals}f}"
 
 
@@ -236,7 +236,7 @@ def dots(
         low, high = axes.get_xlim()
         if 0 < low < high / 2 and not level:
             axes.set_xlim(left=0)
-    grid[-1, 0].set_xlabel(xlabel + (f" (dashed: {level[1]})" if level else ""))
+    grid[-1, 0].set_xlabel(textwrap.fill(xlabel + (f" (dashed: {level[1]})" if level else ""), 60))
     save(figure, path, title)
 
 
