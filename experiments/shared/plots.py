@@ -233,6 +233,7 @@ def dots(
         axes.spines["left"].set_visible(False)
         if level:
             axes.axvline(level[0], ls="--", lw=1, color=PALETTE["black"])
+    for axes in grid.flat:  # once all of a shared axis is drawn
         low, high = axes.get_xlim()
         if 0 < low < high / 2 and not level:
             axes.set_xlim(left=0)
