@@ -203,7 +203,7 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
 def draw(ratios: Mapping[str, list[float]]) -> None:
     """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
     groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
-    label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "single models")
+    label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "equal")
     plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)
 
 

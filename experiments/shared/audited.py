@@ -27,12 +27,12 @@ def draw(path: Path, audited: tj.Audited, claimed: tj.Mechanism, audit: dict[str
     """Plots mean and standard deviation of the scores of canaries in and out, beside those of the claimed mechanism."""
     mu, groups = claimed.steps**0.5 / float(claimed.noise_multiplier), {}
     for side, scores, at in (
-        ("in", audited.scores[audited.coins], mu / 2),
-        ("out", audited.scores[~audited.coins], -mu / 2),
+        ("in the run", audited.scores[audited.coins], mu / 2),
+        ("left out", audited.scores[~audited.coins], -mu / 2),
     ):
-        groups[f"canaries {side} the run"] = {"measured": (float(scores.mean()), float(scores.std()))}
+        groups[f"canaries {side}"] = {"measured": (float(scores.mean()), float(scores.std()))}
         if claimed.sampling_rate == 1:
-            groups[f"canaries {side} the run"]["as claimed"] = (at, 1.0)
+            groups[f"canaries {side}"]["as claimed"] = (at, 1.0)
     proofs = audit["epsilon_lower"], audit["gaussian_epsilon_lower"]
     title = titles.proved(f"One run with {audit['canaries']} canaries", *proofs, claimed.compute_epsilon())
     plots.dots(path, groups, title, "score: mean and standard deviation")

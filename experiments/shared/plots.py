@@ -17,6 +17,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from scipy.optimize import isotonic_regression
@@ -76,7 +77,7 @@ def number(value: float, spread: float = 0.0) -> str:
     """A value with the decimals that its spread leaves, three at most; three digits or decimals without one."""
     if not spread:
         return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"
-    decimals = int(np.clip(np.ceil(-np.log10(spread)), 0, 3))
+    decimals = int(np.clip(np.ceil(-np.log10(spread)), 2 if abs(value) < 10 else 0, 3))
     return f"{value:.{decimals}f} ± {spread:.{decimals}f}"
 
 
@@ -172,10 +173,18 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
         axes.locator_params(axis="y", nbins=6)
     for axis in panel.get("log", ""):
         axes.set(**{f"{axis}scale": "log"})
+        write_plainly(getattr(axes, f"{axis}axis"), *getattr(axes, f"get_{axis}lim")())
     if "ticks" in panel:
         axes.set_xticks(panel["ticks"], [f"{tick:g}" for tick in panel["ticks"]])
         axes.xaxis.set_minor_formatter(NullFormatter())
     return ends
+
+
+def write_plainly(axis: Axis, low: float, high: float) -> None:
+    """Labels a logarithmic axis by plain numbers; of few decades also 2 and 5 times its powers of ten."""
+    digits = "25" if high < 100 * low else ""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in digits else "")
 
 
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
@@ -192,8 +201,9 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None
         estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
         losses = {"lines": {"estimated": estimates, "at most": bounds}, "ylabel": "distance from\nthe optimum"}
     drawn = [value for line in losses["lines"].values() for value in line if value > 0]
-    losses["log"] = "y" * (max(drawn, default=1.0) > 10 * min(drawn, default=1.0))
-    curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": "accuracy"}], title)
+    losses["log"] = "y" if max(drawn, default=1.0) > 10 * min(drawn, default=1.0) else ""
+    label = " and ".join(accuracies) + " accuracy"
+    curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": label}], title)
 
 
 def dots(
@@ -223,10 +233,11 @@ def dots(
         axes.spines["left"].set_visible(False)
         if level:
             axes.axvline(level[0], ls="--", lw=1, color=PALETTE["black"])
+    for axes in grid.flat:  # once all of a shared axis is drawn
         low, high = axes.get_xlim()
         if 0 < low < high / 2 and not level:
             axes.set_xlim(left=0)
-    grid[-1, 0].set_xlabel(xlabel + (f" (dashed: {level[1]})" if level else ""))
+    grid[-1, 0].set_xlabel(textwrap.fill(xlabel + (f" (dashed: {level[1]})" if level else ""), 60))
     save(figure, path, title)
 
 
@@ -243,6 +254,8 @@ def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, f
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
     axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)
     axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte accessed", ylabel="GFLOP/s (line: the measured roof)")
+    write_plainly(axes.xaxis, *axes.get_xlim())
+    write_plainly(axes.yaxis, *axes.get_ylim())
     figure.draw_without_rendering()
     name_ends(axes, {name: own[-1] for name, own in points.items()}, colour)
     save(figure, path, title)

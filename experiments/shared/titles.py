@@ -78,7 +78,7 @@ def tangent_above(table: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Map
 
 
 def protected(dataset: str, table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """What protecting owners instead of images costs at the largest epsilon; `table`: {owners: {epsilon: cell}}."""
+    """The price of protecting owners instead of images at the largest epsilon; `table`: {owners: {epsilon: cell}}."""
     epsilon = max(table["example"], key=float)
     images = table["example"][epsilon]["mean"]
     costs = [

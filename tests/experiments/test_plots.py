@@ -119,6 +119,17 @@ def test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title(t
     assert (low, high) == pytest.approx((0.88, 0.92))
 
 
+def test_every_dot_lies_on_its_axis_which_starts_at_0_where_values_differ_by_half(tmp_path, figures):
+    groups = {"one": {"a": (0.4, 0.0), "b": (0.85, 0.0)}, "two": {"a": (0.74, 0.0), "b": (0.9, 0.02)}}
+    plots.dots(tmp_path / "d.png", groups, "title", "accuracy")
+    plots.dots(tmp_path / "e.png", {"one": {"a": (0.8, 0.0), "b": (0.85, 0.0)}}, "title", "accuracy")
+    for axes, rows in zip(figures[0].axes, groups.values(), strict=True):
+        low, high = axes.get_xlim()
+        assert low == 0
+        assert all(low < mean + spread < high for mean, spread in rows.values())
+    assert figures[1].axes[0].get_xlim()[0] > 0.7
+
+
 def cells(**means):
     return {name.replace("_", "-"): {"mean": mean, "spread": 0.0} for name, mean in means.items()}
 
