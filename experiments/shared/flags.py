@@ -14,6 +14,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import refusal, require
+from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
@@ -59,7 +60,6 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
 
 
 SEEDS = (1 << 32) - 1
-ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets|dtd:PATH"
 TABLE: dict[str, partial] = {
     "weights": flag(
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
@@ -76,7 +76,8 @@ TABLE: dict[str, partial] = {
     "dataset": flag(
         "string",
         "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
-        f"csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], {ARCHIVES}.",
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
+        f"{'|'.join(ARCHIVES)}:PATH.",
     ),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
