@@ -21,12 +21,19 @@ test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fu
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 	$(BIN)/python tests/mutations.py
 
-test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, in a folder of their own
+QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_features.py \
+  tests/privacy/test_clipping.py tests/solver/test_optimum.py
+NEWEST ?= python3.13
+
+test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, and with the highest on Python NEWEST
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint lowest.txt \
 	  --editable . scikit-learn pytest hypothesis chex
-	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider tests/core tests/rules tests/train \
-	  tests/test_linearization.py tests/models/test_features.py tests/privacy/test_clipping.py tests/solver/test_optimum.py
+	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider $(QUICK)
+	$(NEWEST) -m venv .venv-highest
+	.venv-highest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	  --editable . scikit-learn pytest hypothesis chex
+	JAX_PLATFORMS=cpu .venv-highest/bin/python -m pytest -p no:cacheprovider $(QUICK)
 
 mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
 	$(BIN)/python tests/mutations.py $(ARGS)

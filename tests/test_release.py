@@ -1,4 +1,4 @@
-"""What a release holds, and that it works where there is no checkout; `make release` does it in an empty environment."""
+"""What a release holds, and that it works without a checkout; `make release` does it in an empty environment."""
 
 import re
 import shutil
