@@ -8,7 +8,7 @@ LACKS ?= dp-accounting dm-tree
 TARGET ?= 3.12
 X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
 
-.PHONY: accelerator wheels demo test test-all test-versions mutate lint parity clean
+.PHONY: accelerator wheels demo test test-all test-versions mutate lint parity release clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -21,12 +21,19 @@ test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fu
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 	$(BIN)/python tests/mutations.py
 
-test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, in a folder of their own
+QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_features.py \
+  tests/privacy/test_clipping.py tests/solver/test_optimum.py
+NEWEST ?= python3.13
+
+test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, and with the highest on Python NEWEST
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint lowest.txt \
 	  --editable . scikit-learn pytest hypothesis chex
-	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider tests/core tests/rules tests/train \
-	  tests/test_linearization.py tests/models/test_features.py tests/privacy/test_clipping.py tests/solver/test_optimum.py
+	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider $(QUICK)
+	$(NEWEST) -m venv .venv-highest
+	.venv-highest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	  --editable . scikit-learn pytest hypothesis chex
+	JAX_PLATFORMS=cpu .venv-highest/bin/python -m pytest -p no:cacheprovider $(QUICK)
 
 mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
 	$(BIN)/python tests/mutations.py $(ARGS)
@@ -43,6 +50,15 @@ parity: .venv/dev  ## also against PyTorch, Hugging Face, jax_privacy and onnxru
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/models tests/components tests/privacy/test_clipping.py \
 	  -k 'hugging_face or jax_privacy or pytorch or onnx'
+
+release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in an empty environment, where README's first lines run
+	rm -rf build/dist build/empty
+	$(BIN)/python -m build --outdir build/dist .
+	$(BIN)/python -m twine check --strict build/dist/*
+	$(BIN)/check-wheel-contents build/dist/*.whl
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo build/dist/*.whl)[data]"
+	$(BIN)/python tests/first_steps.py build/empty/bin/python
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)
@@ -68,4 +84,4 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 	touch $@ .venv/demo
 
 clean:
-	rm -rf .venv .venv-lowest out build *.egg-info
+	rm -rf .venv .venv-lowest .venv-highest out build *.egg-info

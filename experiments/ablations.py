@@ -20,7 +20,7 @@ from experiments.shared import command, search, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, define, listed, numbers
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
-flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Of loss, pt, cls, radius.")
+flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Settings to vary, of loss, pt, cls, radius.")
 flags.DEFINE_list("radii", ["1", "10", "100"], "Radii R of projected descent, L2 over all trained numbers.")
 
 TITLES = {

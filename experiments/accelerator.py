@@ -42,10 +42,12 @@ from tangent_jax.models.features import run_trunk
 from tangent_jax.solver import passes
 
 define(batch_size=32, out="out/accelerator")
-flags.DEFINE_bool("small", False, "A small model in the place of every size: seconds on a CPU.")
+flags.DEFINE_bool("small", False, "Measure a small model in place of every size; takes seconds on a CPU.")
 flags.DEFINE_list("sizes", ["L", "B", "S"], "ViT sizes of the trunk, patches of 16 at 224 pixels; the first steps too.")
-flags.DEFINE_list("batch_sizes", ["256", "16", "1"], "Images of a call of the trunk.")
-flags.DEFINE_float("minutes", 8.0, "For everything; no section begins a measurement after its share.", 0.1)
+flags.DEFINE_list("batch_sizes", ["256", "16", "1"], "Images in one call of the trunk.")
+flags.DEFINE_float(
+    "minutes", 8.0, "Minutes for all sections; a section begins no measurement after its share of them.", 0.1
+)
 flags.DEFINE_list("only", None, "Sections to measure; unset: all.")
 flags.DEFINE_string("page", None, "Folder of the page DEVICE.md; unset: --out.")
 

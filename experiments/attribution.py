@@ -38,9 +38,11 @@ define(
 define(out="out/attribution")
 NETWORKS = ["pretrained", *networks.WIDTHS]
 flags.DEFINE_enum("network", "pretrained", NETWORKS, "The tangent of --weights, or a network on grey pixels.")
-flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out chooses.")
-flags.DEFINE_integer("subsets", 50, "Random halves of the training images that leave.", 3)
-flags.DEFINE_integer("resolved", 20, "Images solved again without, to check Newton's step.", 0)
+flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out chooses one.")
+flags.DEFINE_integer("subsets", 50, "Number of models, each without a random half of the training images.", 3)
+flags.DEFINE_integer(
+    "resolved", 20, "Number of images, each left out of a model that is solved again to check Newton's step.", 0
+)
 flags.DEFINE_integer("projection", 256, "Numbers to which TRAK's form projects a gradient.", 1)
 
 PASSES = 400  # rounding ends most solves before

@@ -29,14 +29,14 @@ from tangent_jax.privacy.canaries import FEWEST
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
-flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "Trained leaves.")
-flags.DEFINE_float("epsilon", 3.0, "Claimed, for all steps.")
+flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "Leaves that are trained, as private's --subset.")
+flags.DEFINE_float("epsilon", 3.0, "The privacy budget that the mechanism claims for all steps together.")
 flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)
 flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped.")
-flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without; of --canaries: runs.", 1)
+flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without it; with --canaries: runs.", 1)
 flags.DEFINE_integer("canaries", None, "Audit every run alone, by so many canaries; unset: by many runs.", FEWEST)
-flags.DEFINE_integer("others", 7, "Other images.", lower_bound=1)
-flags.DEFINE_float("confidence", 0.95, "Of the bounds.", lower_bound=0.5, upper_bound=0.999999)
+flags.DEFINE_integer("others", 7, "Number of images beside the canary.", lower_bound=1)
+flags.DEFINE_float("confidence", 0.95, "Confidence of the bounds.", lower_bound=0.5, upper_bound=0.999999)
 flags.DEFINE_enum("broken", "nothing", BREAKS, "The part of the mechanism that is broken.")
 
 RARE = 0.9999  # the confidence at which too little noise fails the audit

@@ -29,7 +29,7 @@ from tangent_jax.core.files import expanded
 define(out="out/bench_export", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
 flags.DEFINE_list("formats", ["stablehlo", "onnx"], "Formats of programs.")
-flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Images a call.")
+flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Images in one call.")
 flags.DEFINE_integer("repeats", 15, "Alternating rounds.", lower_bound=1)
 
 

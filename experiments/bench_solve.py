@@ -20,7 +20,7 @@ from experiments.shared.shards import steady
 from tangent_jax.core import Tree
 
 define(*SHARDED, "certificate", **SHARDED_DEFAULTS, penalty=1e-3, passes=12, out="out/bench_solve")
-flags.DEFINE_integer("images", 0, "How many training images, the first of a seeded shuffle; 0: all.", 0)
+flags.DEFINE_integer("images", 0, "Number of training images, drawn by a seeded shuffle; 0: all.", 0)
 
 
 def main() -> None:

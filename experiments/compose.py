@@ -28,13 +28,19 @@ from tangent_jax.solver.posterior import fitted_beta
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list(
-    "methods", ["taft", "soup", "fc"], "Of taft, soup (non-linear models averaged), fc, and [tangent_]lora, _adapter."
+    "methods",
+    ["taft", "soup", "fc"],
+    "Methods to compare: taft, soup (non-linear models averaged), fc, and [tangent_]lora, _adapter.",
 )
 flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
 flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
-flags.DEFINE_list("merge", ["mean"], "Of taft's components: mean, inputs (RegMean), fisher (diagonal), curvature.")
 flags.DEFINE_list(
-    "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"], "Ridges, of which held-out images choose."
+    "merge", ["mean"], "Ways to merge taft's components: mean, inputs (RegMean), fisher (diagonal), curvature."
+)
+flags.DEFINE_list(
+    "merge_penalties",
+    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"],
+    "Penalties of merges to try; held-out images choose one.",
 )
 flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
 define(*SHARDED, *OPTIMUM, *FARM, "rank", "head", **SHARDED_DEFAULTS, out="out/compose")

@@ -18,7 +18,9 @@ define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
 
 
-flags.DEFINE_bool("factors", False, "Also factors.safetensors, with which a store can merge it by curvature.")
+flags.DEFINE_bool(
+    "factors", False, "Write factors.safetensors too, with which a store can merge the component by curvature."
+)
 
 
 def main() -> None:

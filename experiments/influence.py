@@ -30,16 +30,33 @@ from tangent_jax.solver import influence
 from tangent_jax.solver.jacobian import gram, jacobian_rows
 
 define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
-flags.DEFINE_enum("by", "component", ["component", "example"], "The influence of each component, or each image.")
-flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1", "1"], "By example: ridges, of which leave-one-out chooses.")
-flags.DEFINE_float("flip", 0.0, "By example: the fraction of labels flipped, to be detected.", 0.0, 0.5)
-flags.DEFINE_integer("resolved", 20, "By example: images solved again without, to check leave-one-out.", 0)
 flags.DEFINE_enum(
-    "method", "kernel", ["kernel", "solver"], "By example: --penalties by the kernel, or --penalty by warm solves."
+    "by", "component", ["component", "example"], "Measure the influence of each component, or of each image."
 )
-flags.DEFINE_float("certificate", 0.01, "By solver: of each change, as a fraction of the largest.", 1e-6, 1.0)
-flags.DEFINE_enum("check", None, ["kernel"], "By solver: hold all against the kernel.")
-flags.DEFINE_integer("images", None, "By solver: random training images that leave; unset: every one.", 2)
+flags.DEFINE_list(
+    "penalties", ["1e-3", "1e-2", "0.1", "1"], "With --by=example: penalties to try; leave-one-out chooses one."
+)
+flags.DEFINE_float("flip", 0.0, "With --by=example: fraction of labels to flip and then detect.", 0.0, 0.5)
+flags.DEFINE_integer(
+    "resolved", 20, "With --by=example: number of images, each left out of a model that is solved again as a check.", 0
+)
+flags.DEFINE_enum(
+    "method",
+    "kernel",
+    ["kernel", "solver"],
+    "With --by=example: the kernel with --penalties, or warm solves with --penalty.",
+)
+flags.DEFINE_float(
+    "certificate",
+    0.01,
+    "With --method=solver: certificate of each change, as a fraction of the largest change.",
+    1e-6,
+    1.0,
+)
+flags.DEFINE_enum("check", None, ["kernel"], "With --method=solver: compare all changes with the kernel's.")
+flags.DEFINE_integer(
+    "images", None, "With --method=solver: number of random training images to leave out; unset: every one.", 2
+)
 
 
 def main() -> None:

@@ -30,13 +30,15 @@ from tangent_jax.core import check_stop, identity, require
 from tangent_jax.core.files import fingerprint, write_whole
 
 define(*MODEL, "cache_dir", "datasets", out="out/paper")
-flags.DEFINE_bool("quick", False, "Small budgets throughout.")
+flags.DEFINE_bool("quick", False, "Few epochs and few settings in every command.")
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards composed; the last is what shards are removed from.")
-flags.DEFINE_list("blocks", ["1"], "Numbers of last blocks for Table 1; many cost much from scratch.")
+flags.DEFINE_list("blocks", ["1"], "Numbers of trained last blocks for Table 1; many blocks cost much time.")
 flags.DEFINE_integer("seeds", 3, "Seeds of final runs.", lower_bound=1)
 flags.DEFINE_string("resnet", None, "A ResNet's weights, for Table 7 on --datasets; unset: embedded models on digits.")
 flags.DEFINE_list("schemes", [], "MAE, supervised and contrastive weights for Table 9; none: three trained here.")
-flags.DEFINE_list("finished", [], "JOB=FOLDER of a command that was run elsewhere, such as table3=out/table3: read.")
+flags.DEFINE_list(
+    "finished", [], "JOB=FOLDER of results to read that were computed elsewhere, such as table3=out/table3."
+)
 flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; none: all.")
 
 FULL = {

@@ -17,9 +17,11 @@ from tangent_jax.components.recipe import SOLVERS
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
 define(*SEARCH, "certificate", "passes")
 flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
-flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Of fc, nlft, taft.")
-flags.DEFINE_list("solvers", ["adam"], "Of the tangents: adam, optimum (column OPTIMUM-n, penalties searched).")
-flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1"], "Ridges searched for the optimum.")
+flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Methods to compare, of fc, nlft, taft.")
+flags.DEFINE_list(
+    "solvers", ["adam"], "Solvers of the tangent models: adam, optimum (column OPTIMUM-n, penalties searched)."
+)
+flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1"], "Penalties searched for the optimum.")
 flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
 
 

@@ -32,8 +32,10 @@ from tangent_jax.data.sources import Dataset
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("datasets", "delta", "public", out="out/table3")
 flags.DEFINE_list("epsilons", ["1", "3", "8"], "Privacy budgets.")
-flags.DEFINE_list("subsets", list(PRIVATE_KINDS), "Of full, bitfit, layernorm, fc.")
-flags.DEFINE_list("methods", ["nlft", "taft"], "Of nlft, taft, public: a tangent whitened by --public.")
+flags.DEFINE_list("subsets", list(PRIVATE_KINDS), "Subsets of leaves to train, of full, bitfit, layernorm, fc.")
+flags.DEFINE_list(
+    "methods", ["nlft", "taft"], "Methods to compare, of nlft, taft, public (a tangent whitened by --public)."
+)
 flags.DEFINE_list("steps", ["50"], "Numbers of steps searched.")
 flags.DEFINE_list("lrs", ["0.006", "0.02", "0.06", "0.2"], "Learning rates searched, in units of 1 / clip norm.")
 flags.DEFINE_list("clip_norms", ["1", "30"], "Clip norms searched.")

@@ -33,12 +33,18 @@ from tangent_jax.core.files import expanded
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "stores", blocks=1)
 define("datasets", out="out/tasks")
-flags.DEFINE_list("merge", ["mean", "inputs", "curvature"], "Of the bodies: mean, inputs (RegMean), fisher, curvature.")
 flags.DEFINE_list(
-    "merge_penalties", ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], "Ridges, of which held-out images choose."
+    "merge", ["mean", "inputs", "curvature"], "Ways to merge the bodies: mean, inputs (RegMean), fisher, curvature."
 )
 flags.DEFINE_list(
-    "coefficients", ["0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1"], "Of the sum of bodies; held-out images choose."
+    "merge_penalties",
+    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
+    "Penalties of merges to try; held-out images choose one.",
+)
+flags.DEFINE_list(
+    "coefficients",
+    ["0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1"],
+    "Coefficients of the sum of bodies to try; held-out images choose one.",
 )
 flags.DEFINE_list("heads", [], "Files of frozen heads, one for each data set; none: each has a new head of its own.")
 flags.DEFINE_string("negate", None, "The name of a task that is subtracted from the sum of the others.")

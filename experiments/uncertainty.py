@@ -16,9 +16,9 @@ from tangent_jax.core import Tree
 from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
 define(*SHARDED, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
-flags.DEFINE_string("other", None, "A data set of other things, as --dataset; unset: none.")
-flags.DEFINE_integer("other_images", 400, "Number of its test images, at most.", 1)
-flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Ridges, of which leave-one-out accuracy chooses.")
+flags.DEFINE_string("other", None, "A data set of images of other things, given as --dataset is; unset: none.")
+flags.DEFINE_integer("other_images", 400, "The most test images that are read from it.", 1)
+flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out accuracy chooses one.")
 flags.DEFINE_integer("members", 5, "Models of the ensemble: heads drawn by other seeds.", 2)
 flags.DEFINE_integer("samples", 200, "Draws of the sampled probabilities.", 1)
 

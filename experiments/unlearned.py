@@ -31,10 +31,12 @@ define(
 )
 define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent")
 flags.DEFINE_integer("attacked", 24, "Models that are attacked, of --shadows in all.", 5)
-flags.DEFINE_integer("requested", 100, "Images removed at random, of the most vulnerable, and of wrong labels.", 10)
+flags.DEFINE_integer(
+    "requested", 100, "Number of images in each request: random ones, the most vulnerable, wrongly labelled ones.", 10
+)
 flags.DEFINE_string("leaving", None, "The class that is removed whole; unset: the largest.")
-flags.DEFINE_list("certificates", ["1", "0.3", "0.1", "0.03"], "Of exact removals that are told from never, or not.")
-flags.DEFINE_integer("known", 8, "Models attacked by who knows all other images, for --certificates.", 2)
+flags.DEFINE_list("certificates", ["1", "0.3", "0.1", "0.03"], "Certificates of exact removals to attack.")
+flags.DEFINE_integer("known", 8, "Number of models attacked with knowledge of all other images, for --certificates.", 2)
 
 MAIN = "U-LiRA online"
 MOST = 0.1  # false positives that are drawn

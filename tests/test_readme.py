@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 from run_binary import ROOT, output
 
+import tangent_jax as tj
+
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+
+
+def blocks(text):
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def run_blocks(text, name, home, monkeypatch):
     """The names that a page's python blocks leave, run in order, as a new user would with an empty home."""
     monkeypatch.setenv("HOME", str(home))
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 4
-    for block in blocks:
+    assert len(blocks(text)) >= 4
+    for block in blocks(text):
         exec(compile(block, name, "exec"), names)
     return names
 
@@ -36,7 +41,7 @@ def test_the_python_blocks_run(tmp_path, monkeypatch, capsys):
         np.testing.assert_allclose(got, want, rtol=0.1, atol=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_regression_runs_and_gives_what_it_says(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/regression.md").read_text()
     run_blocks(page, "regression.md", tmp_path, monkeypatch)
@@ -45,16 +50,25 @@ def test_the_page_on_regression_runs_and_gives_what_it_says(tmp_path, monkeypatc
     assert abs(float(printed[3]) - float(re.findall(r"\*\* 0.5\)  # ([\d.]+) away", page)[0])) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_models_of_other_frameworks_runs_and_gives_what_it_says(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/your_model.md").read_text()
-    assert max(len(block.splitlines()) for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)) <= 40
+    assert max(len(block.splitlines()) for block in blocks(page)) <= 40
     run_blocks(page, "your_model.md", tmp_path, monkeypatch)
     printed = [[float(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()]
     said = [[float(word) for word in line.split()] for line in re.findall(r"  # ([\d. ]*\d)\b", page)]
     assert [len(line) for line in printed] == [len(line) for line in said] == [3, 3, 2, 3, 1]
     for got, want in zip(printed, said, strict=True):  # the last of three is private: its noise is fresh
         np.testing.assert_allclose(got[:2], want[:2], rtol=0.1, atol=0.05)
+
+
+def test_the_pages_name_what_exists():
+    """Each block compiles, and each name of the library in it is one: `make test-all` runs them."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for block in blocks(page.read_text()):
+            compile(block, page.name, "exec")
+            for name in re.findall(r"\btj\.(\w+)", block):
+                assert hasattr(tj, name), f"{page.name}: tj.{name}"
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import refusal, require
+from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS
@@ -59,7 +60,6 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
 
 
 SEEDS = (1 << 32) - 1
-ARCHIVES = "caltech256|mit67|aircraft|cub200|cars|dogs|pets|dtd:PATH"
 TABLE: dict[str, partial] = {
     "weights": flag(
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
@@ -76,7 +76,8 @@ TABLE: dict[str, partial] = {
     "dataset": flag(
         "string",
         "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
-        f"csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], {ARCHIVES}.",
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
+        f"{'|'.join(ARCHIVES)}:PATH.",
     ),
     "datasets": flag("list", "Data sets, as finetune's --dataset, with commas.", default=["digits"]),
     "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
@@ -93,23 +94,31 @@ TABLE: dict[str, partial] = {
     "method": flag("enum", "Tangent (taft), non-linear (nlft), or the head alone (fc).", ["taft", "nlft", "fc"]),
     "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
     "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
-    "rank": flag("integer", "Of --subset=lora the rank, of adapter the width.", low=1),
+    "rank": flag("integer", "Rank of --subset=lora, or width of --subset=adapter.", low=1),
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
     "head": flag(
         "string", "drawn: a new head; named: each class drawn by its name, so that heads join; or a frozen head's file."
     ),
     "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
-    "loss": flag("enum", "Rescaled square (alpha 1, kappa 15), cross entropy, mean squared error.", sorted(LOSSES)),
+    "loss": flag(
+        "enum",
+        "Loss: rescaled square (rsl; alpha 1, kappa 15), cross entropy (ce), mean squared error (mse).",
+        sorted(LOSSES),
+    ),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
-    "radius": flag("float", "Projected descent: |dw| stays below this; unset: free.", low=0.0),
+    "radius": flag("float", "Radius of projected descent: |dw| stays below it; unset: no bound.", low=0.0),
     "lr": flag("float", "Learning rate.", low=0.0, high=1e6),
-    "solver": flag("enum", "adam, or the optimum by conjugate gradients: no learning rate, no epochs.", SOLVERS),
-    "certificate": flag("float", "Of --solver=optimum: the largest L2 distance from it, for a penalty > 0.", low=0.0),
-    "passes": flag("integer", "Of --solver=optimum: the most passes over the training set.", low=2),
+    "solver": flag(
+        "enum", "Adam, or the optimum by conjugate gradients, which needs no learning rate and no epochs.", SOLVERS
+    ),
+    "certificate": flag(
+        "float", "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.", low=0.0
+    ),
+    "passes": flag("integer", "With --solver=optimum: the most passes over the training set.", low=2),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
     "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
-    "delta": flag("float", "Failure probability of the budget, below 1 / images.", low=0.0, default=1e-5),
+    "delta": flag("float", "Failure probability of the privacy budget, below 1 / images.", low=0.0, default=1e-5),
     "public": flag(
         "string", "Public images, as --dataset; only the inputs of its train split are read. Unset: none.", default=None
     ),
@@ -129,7 +138,7 @@ TABLE: dict[str, partial] = {
         default="uniform",
     ),
     "owners": flag("string", "CSV of file,owner, for --sharding=owner and --unit=owner.", default=None),
-    "concentration": flag("float", "Of --sharding=dirichlet: small is uneven.", low=0.0, default=0.5),
+    "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0, default=0.5),
     "stores": flag("string", "Folder of the stores that keep the trained components.", default="out/stores"),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
     "shadows": flag("integer", "Shadow models of the membership attack.", low=2, default=16),
@@ -155,7 +164,7 @@ TABLE: dict[str, partial] = {
         default=None,
     ),
     "farm": flag("enum", "Train the components by --workers through submitit.", ["slurm", "local"], default=None),
-    "workers": flag("integer", "Of --farm: how many.", low=1, default=None),
+    "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
     "farm_options": flag(
         "list",
         "Of --farm=slurm: submitit's parameters as KEY=VALUE, with commas: partition, time (minutes), gpus_per_node, "

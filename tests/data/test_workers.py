@@ -62,6 +62,7 @@ def test_examples_that_no_process_can_read_are_refused():
 
 SCRIPT = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.workers import Decoder, decode_chunks
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from farm_kills import content
-from run_binary import ROOT, output, run
+from run_binary import ROOT, output, run, start, wait_until
 
 from experiments.shared.farm import failure
 from experiments.shared.worker import Worker
@@ -51,18 +51,18 @@ def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits
     }  # fmt: skip
     assert not (tmp_path / "out/result.json").exists()
     assert states(tmp_path / "stores" / STORE) == {"shard 0": "waiting", "shard 1": "done", "shard 2": "waiting"}
-    child = started(*flags, "--epochs=100000", "--shards=4", "--worker=0/5")  # other shards: trained without an end
+    endless = (*flags, "--epochs=100000", "--shards=4", "--worker=0/5")
+    child = start("experiments.compose", *endless)  # other shards: trained without an end
     four = tmp_path / "stores" / STORE.replace("-3-", "-4-")
     try:
-        while child.poll() is None and not (four / "claims/0.lock").exists():
-            time.sleep(0.05)
+        wait_until(child, (four / "claims/0.lock").exists)
         time.sleep(0.5)
         stdout, _ = output("store", "status", f"--store={tmp_path / 'stores'}")
         assert f"running  process {child.pid} on " in stdout
         assert json.loads(stdout.strip().rpartition("\n")[2])["running"] == 1
     finally:
         child.kill()
-    child.communicate()
+    child.join()
     assert states(four)["shard 0"] == "lost"
     assert Store(four).verify() == []
     assert run("compose", *flags, "--epochs=1")[0] == line

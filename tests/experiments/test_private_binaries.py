@@ -1,16 +1,11 @@
 """private, table3, audit and bench_private as a user runs them; the store adds up what private components spent."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 from photos import photographs
 from PIL import Image
-from run_binary import ROOT, run
+from run_binary import run, start, wait_until
 
 from tangent_jax.components.exports import load_export
 from tangent_jax.components.files import read_component
@@ -28,7 +23,7 @@ def cache(tmp_path_factory):
 
 @pytest.mark.slow
 def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--epochs=30"]
+    flags = [cache, f"--out={tmp_path}", "--epochs=30", "--subset=fc"]
     line, err = run("private", *flags)
     result = json.loads(line)
     assert KEYS | {"private"} <= result.keys()
@@ -59,20 +54,15 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
-    command = [sys.executable, "-m", "experiments.private", cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"]
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"], tmp_path / "ledger.json"
+    child = start("experiments.private", *flags)
     try:
-        deadline = time.time() + 300
-        while time.time() < deadline and child.poll() is None:
-            ledger = Path(tmp_path / "ledger.json")
-            if ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20:
-                break
-            time.sleep(0.01)
+        wait_until(child, lambda: ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20)
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.kill()
+        child.join()
     paid = json.loads(ledger.read_text())["spent"]["steps_paid"]
-    result = json.loads(run("private", *command[3:])[0])
+    result = json.loads(run("private", *flags)[0])
     assert result["steps_paid"] == 400
     assert 400 - paid <= result["steps"] <= 400
     assert result["epsilon"] <= 3 + 1e-9
@@ -150,7 +140,7 @@ def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
 
 @pytest.mark.slow
 def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
-    flags = [cache, "--subset=fc", "--trials=120", "--steps=2", "--confidence=0.999"]
+    flags = [cache, "--subset=fc", "--trials=40", "--steps=2", "--confidence=0.999"]
     result = json.loads(run("audit", *flags, f"--out={tmp_path}/good")[0])
     assert result["kept"]
     assert result["gaussian_epsilon_lower"] < 3

@@ -1,40 +1,35 @@
 """SIGINT and SIGTERM end a run at its next step, with what is done saved and one line; the same command goes on."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from run_binary import ROOT, run
+from run_binary import ROOT, run, start, wait_until
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number):
     cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "out"
-    flags = [cache, "--subset=head", "--epochs=60", f"--out={out}"]
-    command = [sys.executable, "-W", "ignore", "-m", "experiments.finetune", *flags[:2], "--epochs=60000", flags[-1]]
-    said = tmp_path / "stderr"
-    with said.open("w") as stderr:
-        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=stderr)
-        try:
-            deadline = time.time() + 120
-            while time.time() < deadline and not re.search(r" [1-9]\d*/60000", said.read_text()):
-                time.sleep(0.1)
-            child.send_signal(number)
-            child.wait(60)
-        finally:
-            child.kill()
+    flags, said = [cache, "--subset=head", f"--out={out}"], tmp_path / "stderr"
+    child = start("talkative", "experiments.finetune", *flags, "--epochs=60000", stderr=said)
+    try:
+        wait_until(child, lambda: said.exists() and re.search(r" [1-9]\d*/60000", said.read_text()), 120)
+        os.kill(child.pid, number)
+        child.join(60)
+    finally:
+        child.kill()
     err = said.read_text()
-    assert child.returncode == 130, err[-2000:]
+    assert child.exitcode == 130, err[-2000:]
     assert "Traceback" not in err
     assert "the same command goes on from what is saved" in err
     (saved,) = out.glob("checkpoints/*/checkpoint.json")
     assert len(json.loads(saved.read_text())["history"]) >= 1
-    assert json.loads(run("finetune", *flags)[0])["accuracy"] > 0.5
+    assert json.loads(run("finetune", *flags, "--epochs=60")[0])["accuracy"] > 0.5
 
 
 def test_a_signal_while_the_libraries_are_imported_is_one_line():

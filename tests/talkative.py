@@ -1,0 +1,10 @@
+"""Runs a binary whose bars are a line every tenth of a second: `talkative experiments.NAME FLAGS`."""
+
+import runpy
+import sys
+
+from tangent_jax.core import progress
+
+progress.EVERY = 0.1
+sys.argv.pop(0)
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
