@@ -9,7 +9,9 @@ import pytest
 from run_binary import ROOT, output
 
 README = (ROOT / "README.md").read_text()
-PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+PAGES = README + "".join(
+    p.read_text() for where in ("", "guide/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
+)
 
 
 def run_blocks(text, name, home, monkeypatch):
