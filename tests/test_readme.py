@@ -11,7 +11,9 @@ from run_binary import ROOT, output
 import tangent_jax as tj
 
 README = (ROOT / "README.md").read_text()
-PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+PAGES = README + "".join(
+    p.read_text() for where in ("", "guide/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
+)
 
 
 def blocks(text):
