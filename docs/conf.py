@@ -23,7 +23,6 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!tangent_jax\.\w+$).*")]
 
 autodoc_typehints_format = "short"
-autodoc_default_options = {"show-inheritance": False}
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
@@ -39,10 +38,18 @@ nb_execution_cache_path = str(ROOT / "build/notebooks" / hashlib.sha256(LIBRARY)
 nb_ipywidgets_js = {}
 nb_merge_streams = True
 
+smartquotes = False
+highlight_language = "text"
+
 html_theme = "sphinx_book_theme"
 html_title = f"tangent_jax {version}"
 html_short_title = "Tangent Vision Transformers in JAX: fine-tune, compose, privatise and un-train."
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_sourcelink_suffix = ""
-html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "use_download_button": False}
+html_theme_options = {
+    "show_navbar_depth": 1,
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "navbar_persistent": [],  # the search is in the side bar
+}

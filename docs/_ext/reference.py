@@ -69,13 +69,13 @@ def entry(name: str, value: Any) -> str:
 
 def page(package: str, values: dict[str, Any]) -> str:
     """The page of one package: its docstring, a table of its names, then each name."""
-    rows = []
-    for name, value in sorted(values.items(), key=lambda item: item[0].lower()):
+    rows, values = [], dict(sorted(values.items(), key=lambda item: item[0].lower()))
+    for name, value in values.items():
         role = f":py:mod:`tj.shards <{value.__name__}>`" if inspect.ismodule(value) else f":py:obj:`~{name}`"
         rows.append(f"   * - {role}\n     - {docstrings.inline(first_line(docstring(name, value)))}\n")
     about = docstrings.converted((sys.modules[f"tangent_jax.{package}"].__doc__ or "").splitlines())
     table = ".. list-table::\n   :widths: 30 70\n\n" + "".join(rows)
-    parts = [heading(package), *about, "", table, *(entry(name, value) for name, value in sorted(values.items()))]
+    parts = [heading(package), *about, "", table, *(entry(name, value) for name, value in values.items())]
     return "\n".join(parts)
 
 
