@@ -1,4 +1,4 @@
-"""Bytes, seconds and money of each phase of a large job: TAFT-1 on --images images, a ViT-L/16 on --job_devices devices.
+"""Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, --job_devices devices.
 
 Measured here: decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping
 of --rows tiny rows. FLOPs are the traced programs'. What this machine cannot measure is a flag, and an assumption:

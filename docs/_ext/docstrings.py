@@ -1,8 +1,8 @@
 """Our docstrings (the template in STYLE: prose, equations indented, `Args:` and its like) as reStructuredText.
 
-    Args:       x: the input;        ->    :Args:
-                y: its label.              - **x** -- the input;
-                                           - **y** -- its label.
+Args:       x: the input;        ->    :Args:
+            y: its label.              - **x**: the input;
+                                       - **y**: its label.
 """
 
 import inspect
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 SECTION = re.compile(r"(Args|Source|Returns|Yields|Guarantees|Edge cases|Raises):\s+(.*)")
+FIELDS = re.compile(r"(?:^|(?<=[;.] ))(`\w+`(?:, `\w+`)*): ")
 SPECIAL = re.compile(r"([\\*|_<>`])")
 
 
@@ -32,7 +33,7 @@ def listed(text: str, names: Iterable[str]) -> list[str]:
     parts = re.split(rf"(?:^|(?<=[;.] ))((?:{known})(?:, (?:{known}))*): ", " ".join(text.split()))
     lines = [inline(parts[0])] if parts[0].strip() else []
     for name, what in zip(parts[1::2], parts[2::2], strict=True):
-        lines += ["", f"- **{escaped(name)}** -- {inline(what.strip().rstrip(';'))}"]
+        lines += ["", f"- **{escaped(name)}**: {inline(what.strip().rstrip(';'))}"]
     return lines
 
 
@@ -62,10 +63,9 @@ def converted(lines: Iterable[str], names: Iterable[str] = ()) -> list[str]:
             rest += ["", *block, ""]
         elif block[0].startswith(" "):
             rest += ["", ".. code-block:: text", "", *(f"    {line}" for line in block), ""]
-        elif re.match(r"`\w+`(, `\w+`)*: ", block[0]):
-            fields = re.split(r"(?:^|(?<=[;.] ))(`\w+`(?:, `\w+`)*): ", " ".join(" ".join(block).split()))
+        elif len(fields := re.split(FIELDS, " ".join(" ".join(block).split()))) > 3 and not fields[0]:
             items = zip(fields[1::2], fields[2::2], strict=True)
-            rest += ["", *(f"- {inline(name)} -- {inline(what.strip().rstrip(';'))}" for name, what in items), ""]
+            rest += ["", *(f"- {inline(name)}: {inline(what.strip().rstrip(';'))}" for name, what in items), ""]
         else:
             rest += ["", inline(" ".join(block)), ""]
     return rest

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from docutils import nodes
-from sphinx import addnodes
 
 import commands
 import reference
+from docutils import nodes
+from sphinx import addnodes
 
 
 def sections(env) -> Iterator[tuple[str, list[str]]]:

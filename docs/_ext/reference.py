@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import docstrings
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.errors import NoUri
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
-import docstrings
 import tangent_jax as tj
 from tangent_jax import rules
 

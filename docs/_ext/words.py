@@ -20,7 +20,12 @@ def text() -> str:
     parts = ["# Glossary\n", "One word has one meaning, in these pages, in every docstring and in every message.\n"]
     parts.append("```{glossary}")
     for word, (means, never) in sorted(words().items(), key=lambda item: item[0].lower()):
-        parts += [*word.split(", "), f"    {means[0].upper()}{means[1:]}.", *([f"\n    *Never for* {never}."] if never else []), ""]
+        parts += [
+            *word.split(", "),
+            f"    {means[0].upper()}{means[1:]}.",
+            *([f"\n    *Never for* {never}."] if never else []),
+            "",
+        ]
     return "\n".join(parts) + "```\n"
 
 
