@@ -96,19 +96,8 @@ def anchors_and_links(text):
     return names, links
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The built site, notebooks not executed; in a process of its own, as `make docs`."""
-    out = tmp_path_factory.mktemp("site")
-    options = ["-b", "html", "-E", "-W", "--keep-going", "-q", "-D", "nb_execution_mode=off"]
-    command = [sys.executable, "-m", "sphinx", *options, "-d", str(out / ".doctrees"), "docs", str(out)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-@pytest.mark.slow
-def test_no_link_of_the_site_is_dead_and_nothing_is_read_from_elsewhere(site):
+def check_links(site):
+    """No link leads nowhere, and a page reads nothing that is not in the site's folder."""
     pages = {path: anchors_and_links(path.read_text()) for path in pages_of(site)}
     assert len(pages) > 30
     for page, (_, links) in pages.items():
@@ -123,7 +112,14 @@ def test_no_link_of_the_site_is_dead_and_nothing_is_read_from_elsewhere(site):
 
 
 @pytest.mark.slow
-def test_the_site_shows_every_name_flag_and_page(site):
+def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path):
+    """In a process of its own, as `make docs`, but that notebooks are not executed. One test: a build takes 25 s."""
+    site = tmp_path / "site"
+    options = "-b html -E -W --keep-going -q -D nb_execution_mode=off -d".split()
+    command = [sys.executable, "-m", "sphinx", *options, str(tmp_path / "read"), "docs", str(site)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    check_links(site)
     flags = (site / "binaries.html").read_text()
     for binary in commands.binaries():
         assert f'id="{binary.replace("_", "-")}"' in flags
