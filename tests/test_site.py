@@ -115,7 +115,7 @@ def check_links(site):
 def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path):
     """In a process of its own, as `make docs`, but that notebooks are not executed. One test: a build takes 25 s."""
     site = tmp_path / "site"
-    options = "-b html -E -W --keep-going -q -D nb_execution_mode=off -d".split()
+    options = ["-b", "html", "-E", "-W", "--keep-going", "-q", "-D", "nb_execution_mode=off", "-d"]
     command = [sys.executable, "-m", "sphinx", *options, str(tmp_path / "read"), "docs", str(site)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
