@@ -8,10 +8,14 @@ LACKS ?= dp-accounting dm-tree
 TARGET ?= 3.12
 X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
 
-.PHONY: accelerator wheels demo test test-all test-versions mutate lint parity release clean
+.PHONY: accelerator wheels demo docs test test-all test-versions mutate lint parity release clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
+
+docs: .venv/docs  ## the site, build/docs/index.html; notebooks run where the library or they changed
+	$(BIN)/python -m sphinx -b html -E -W --keep-going -q docs build/docs
+	@echo build/docs/index.html
 
 test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
@@ -78,10 +82,15 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 	$(PIP) --editable '.[data]'
 	touch $@
 
+.venv/docs: .venv/python pyproject.toml constraints.txt
+	@echo "installing into .venv (a minute or two) ..."
+	$(PIP) --editable '.[docs]'
+	touch $@ .venv/demo
+
 .venv/dev: .venv/python pyproject.toml constraints.txt
 	@echo "installing into .venv (a minute or two) ..."
 	$(PIP) --editable '.[dev]'
-	touch $@ .venv/demo
+	touch $@ .venv/demo .venv/docs
 
 clean:
 	rm -rf .venv .venv-lowest .venv-highest out build *.egg-info

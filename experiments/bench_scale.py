@@ -1,4 +1,4 @@
-"""Bytes, seconds and money of each phase of a large job: TAFT-1 on --images images, a ViT-L/16 on --devices devices.
+"""Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, --job_devices devices.
 
 Measured here: decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping
 of --rows tiny rows. FLOPs are the traced programs'. What this machine cannot measure is a flag, and an assumption:
@@ -40,7 +40,7 @@ from tangent_jax.train.fit import State, Training, train_epoch
 
 define(out="out/bench_scale")
 flags.DEFINE_integer("images", 1_000_000, "Images of the job.", 1)
-flags.DEFINE_integer("devices", 8, "Devices of the job's one machine.", 1)
+flags.DEFINE_integer("job_devices", 8, "Devices of the job's one machine.", 1)
 flags.DEFINE_float("device_flops", 989e12, "FLOP/s of a device as its vendor publishes them (H100 SXM, dense bf16).", 1)
 flags.DEFINE_float("fraction", 0.4, "The fraction of --device_flops that the trunk reaches.", 0.0, 1.0)
 flags.DEFINE_float("disk", 5e9, "Bytes/s that the machine's disks read, and write.", 1)
@@ -201,7 +201,7 @@ def trace_costs() -> dict[str, Any]:
 
 def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
     """Bytes and seconds of each phase, by the rate that bounds it."""
-    n, flops = F.images, F.devices * F.device_flops * F.fraction
+    n, flops = F.images, F.job_devices * F.device_flops * F.fraction
     images, rows = n * F.image_bytes, n * int(np.prod(cost["shape"])) * 4
     decoded = n / measured["images_a_core"]  # seconds of cores
     streamed = max(rows / F.disk, n * cost["step_flops"] / flops)

@@ -37,6 +37,7 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
+SITE = "tests/test_site.py"
 SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
 SERVED = "tests/components/test_serving.py"
 CARD, CARDS, PLOTS = (
@@ -821,6 +822,12 @@ MUTATIONS = [
     M(CARD, ', output="tangent"\' if', "\' if", f"{CARDS}::test_its_lines_of_python_load_the_export"),
     M("experiments/store.py", '"receipts": store.state.receipts', '"receipts": {}',
       "tests/experiments/test_binaries.py::test_the_store_from_the_command_line"),
+    # The site
+    M("docs/_ext/reference.py", "for name in tj.__all__:", "for name in tj.__all__[1:]:", f"{SITE}::test_every_public_name_is_on_one_page"),
+    M("docs/_ext/docstrings.py", "SPECIAL.sub(", "str(text) or SPECIAL.sub(",
+      f"{SITE}::test_a_docstring_is_prose_equations_lists_and_examples"),
+    M("docs/_ext/words.py", "rows[2:]", "rows[3:]", f"{SITE}::test_the_glossary_has_every_word"),
+    M("docs/_ext/commands.py", "if name not in shared", "if True", f"{SITE}::test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link"),
 ]  # fmt: skip
 
 
@@ -845,7 +852,7 @@ def main() -> int:
     words = sys.argv[1:]
     chosen = [m for m in MUTATIONS if all(word in " ".join(m) for word in words)]
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax"))
-    skipped = shutil.ignore_patterns(".git", ".venv", ".pytest_cache", "out", "__pycache__", "*.egg-info")
+    skipped = shutil.ignore_patterns(".git", ".venv", ".pytest_cache", "build", "out", "__pycache__", "*.egg-info")
     survivors, copies = 0, Queue()
     with tempfile.TemporaryDirectory() as folder:
         for i in range(WORKERS):

@@ -73,8 +73,10 @@ class Features:
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
     def hold_out(self) -> tuple["Features", "Features"]:
-        """Returns (train, held out): every fifth example of each class, the same ones every time; of other targets
-        every fifth."""
+        """Returns (train, held out): every fifth example of each class, the same ones every time.
+
+        Of targets that are no classes, every fifth.
+        """
         is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
         groups = self.targets if is_class else rank
         for label in np.unique(groups):
@@ -86,9 +88,10 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, their dtype such as "float16", or "int8" with a scale for each token (int8.py;
-    None: the compute dtype), whether unreadable images are skipped, and the number of processes that decode (0: threads
-    of this one).
+    """The folder of cached features, and the way in which they are computed.
+
+    `dtype`: theirs, such as "float16", or "int8" with a scale for each token (int8.py; None: the compute dtype);
+    `skip_unreadable`: whether unreadable images are skipped; `processes`: how many decode (0: threads of this one).
 
     Large features are spread over several folders, on several disks, where several are given.
     """

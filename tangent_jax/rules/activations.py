@@ -104,3 +104,4 @@ ACTIVATIONS: dict[str, Callable[[Array, Tangent], tuple[Array, Tangent]]] = {
     "quick_gelu": quick_gelu,
     "silu": silu,
 }
+"""The activations by name: each a function (x, dx) -> (y, dy)."""

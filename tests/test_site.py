@@ -1,0 +1,136 @@
+"""The site: every public name on one page, every flag, every word; it builds without network, warnings as errors."""
+
+import html
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import tangent_jax as tj
+
+ROOT = Path(tj.__file__).parents[1]
+sys.path.append(str(ROOT / "docs/_ext"))
+
+import commands  # noqa: E402
+import docstrings  # noqa: E402
+import reference  # noqa: E402
+import words  # noqa: E402
+
+EXAMPLE = """The sum of *both* x_i.
+
+    y = x_1 + x_2
+
+Args:       a, b: what they are, |a| < 1;
+            c: another.
+Guarantees: exact, as `f(a)` is.
+
+>>> 1 + 1
+2
+"""
+
+
+def test_every_public_name_is_on_one_page():
+    listed = [name for values in reference.places().values() for name in values]
+    assert sorted(name for name in listed if ".rules." not in name) == sorted(f"tangent_jax.{n}" for n in tj.__all__)
+    assert len({*listed}) == len(listed)
+    for package, values in reference.places().items():
+        entries = re.findall(r"^\.\. (?:auto\w+|py:data):: ", reference.page(package, values), re.MULTILINE)
+        assert len(entries) == len(values)
+
+
+def test_every_public_name_has_a_docstring_whose_first_line_is_a_sentence():
+    for values in reference.places().values():
+        for name, value in values.items():
+            first = reference.first_line(reference.docstring(name, value))
+            assert re.fullmatch(r"\S+ \S+ .*\.", first), (name, first)
+            for method, member in vars(value).items() if inspect.isclass(value) else ():
+                if inspect.isfunction(member) and not method.startswith("_") and member.__doc__:
+                    assert reference.first_line(member.__doc__).endswith("."), (name, method)
+
+
+def test_a_docstring_is_prose_equations_lists_and_examples():
+    lines = [line for line in docstrings.converted(EXAMPLE.splitlines(), ["a", "b", "c"]) if line.strip()]
+    assert lines == [
+        r"The sum of \*both\* x\_i.",
+        ".. code-block:: text",
+        "        y = x_1 + x_2",
+        ":Args:",
+        r"    - **a, b**: what they are, \|a\| \< 1",
+        "    - **c**: another.",
+        ":Guarantees:",
+        r"    exact, as \ ``f(a)``\  is.",
+        ">>> 1 + 1",
+        "2",
+    ]
+
+
+def test_the_glossary_has_every_word():
+    section = (ROOT / "docs/design.md").read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w ,]+) \| .*$", section, re.MULTILINE)
+    assert len(rows) > 40
+    assert [*words.words()] == rows[1:-1]  # without the head, and the names that no word is
+    assert words.words()["pass"] == ("one product with J and one with J^T over all examples", "*epoch*")
+    assert all(f"\n{word}\n" in words.text() for row in words.words() for word in row.split(", "))
+
+
+SPHINXS = ("index", "genindex", "search", "py-modindex")
+
+
+def pages_of(site):
+    """The pages of the site, without the theme's own files."""
+    return [path for path in site.rglob("*.html") if "_static" not in path.parts]
+
+
+def anchors_and_links(text):
+    """The identifiers of a page, and the targets of its links, pictures, scripts and styles."""
+    tags = re.findall(r"<(?!!)[^>]+>", re.sub(r"<script(?![^>]*\bsrc=).*?</script>", "", text, flags=re.DOTALL))
+    names = {html.unescape(name) for tag in tags for name in re.findall(r'\bid="([^"]*)"', tag)}
+    links = [
+        (tag.split()[0], html.unescape(link)) for tag in tags for link in re.findall(r'\b(?:href|src)="([^"]*)"', tag)
+    ]
+    return names, links
+
+
+def check_links(site):
+    """No link leads nowhere, and a page reads nothing that is not in the site's folder."""
+    pages = {path: anchors_and_links(path.read_text()) for path in pages_of(site)}
+    assert len(pages) > 30
+    for page, (_, links) in pages.items():
+        for tag, link in links:
+            if re.match(r"\w+:|//", link):
+                assert tag == "<a" or link.startswith("data:"), f"{page}: {tag} {link} is not here"
+                continue
+            path, _, name = unquote(link).partition("#")
+            target = (page.parent / path.partition("?")[0]).resolve() if path else page
+            assert target.exists(), f"{page}: {link}"
+            assert not name or target not in pages or name in pages[target][0], f"{page}: {link}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path):
+    """In a process of its own, as `make docs`, but that notebooks are not executed. One test: a build takes 25 s."""
+    site = tmp_path / "site"
+    options = ["-b", "html", "-E", "-W", "--keep-going", "-q", "-D", "nb_execution_mode=off", "-d"]
+    command = [sys.executable, "-m", "sphinx", *options, str(tmp_path / "read"), "docs", str(site)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    check_links(site)
+    flags = (site / "binaries.html").read_text()
+    for binary in commands.binaries():
+        assert f'id="{binary.replace("_", "-")}"' in flags
+    assert flags.count("--seed<") > 10
+    assert flags.count("--devices<") == 1
+    for package, values in reference.places().items():
+        page = (site / f"api/{package}.html").read_text()
+        for name, value in values.items():
+            place = value.__name__ if inspect.ismodule(value) else name
+            assert page.count(f'id="{"module-" * inspect.ismodule(value)}{place}"') == 1, name
+    listing = (site / "llms.txt").read_text()
+    own = {path.relative_to(site).as_posix() for path in pages_of(site)} - {f"{name}.html" for name in SPHINXS}
+    assert {*re.findall(r"\]\(([\w/]+\.html)\)", listing)} == own
+    assert all(name in (site / "llms-full.txt").read_text() for name in ("tangent_jax.solve", "--penalty"))
