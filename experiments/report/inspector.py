@@ -122,11 +122,15 @@ class Inspection:
 
     @property
     def compositions(self) -> list[dict[str, Any]]:
-        """The lines of all compositions, newest first; "here": its file is in the store."""
-        lines = [line for line in self.entries if line["op"] == "compose"]
-        lines += [{**line, **line["composed"], "after": True} for line in self.entries if line.get("composed")]
-        lines.sort(key=lambda line: line["time"], reverse=True)
-        return [{**line, "here": line["id"] in self.store.state.composed} for line in lines]
+        """All compositions, newest first; "after": a removal made it; "here": its file is in the store."""
+        usual = {"weighted": None, "merge": "mean", "privacy": None, "after": False}
+        lines = []
+        for line in reversed(self.entries):
+            composed = line if line["op"] == "compose" else line.get("composed")
+            if composed:
+                after = line["op"] != "compose"
+                lines.append({**usual, **line, **composed, "after": after, "here": composed["id"] in self.store.state.composed})
+        return lines
 
     @property
     def exports(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,13 @@ def points(difference: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
+def cosine(value: float) -> str:
+    """A cosine in two places: .83, −.04, 1."""
+    text = f"{abs(value):.2f}"
+    sign = "\N{MINUS SIGN}" if value < 0 and float(text) else ""
+    return sign + ("1" if float(text) == 1 else text.removeprefix("0")) if value == value else "\N{EN DASH}"
+
+
 def short(text: str) -> str:
     """The beginning of a fingerprint or an identifier."""
     return text[:12]
@@ -58,18 +66,25 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value).replace("null", "none")
 
 
+def shell(words: Sequence[str]) -> str:
+    """A command as a shell takes it, a flag a line."""
+    quoted = [shlex.quote(word) for word in words]
+    flags = [i for i, word in enumerate(words) if word.startswith("--")]
+    first = flags[0] if flags else len(words)
+    return " \\\n  ".join([" ".join(quoted[:first]), *quoted[first:]])
+
+
 def environment() -> Environment:
     """The templates with their filters; a value that no one gave is an error."""
     pages = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (count, day, clock, span, percent, points, short, plain):
+    for function in (count, day, clock, span, percent, points, cosine, short, plain):
         pages.filters[function.__name__] = function
-    pages.filters["quoted"] = shlex.quote
+    pages.filters["shell"] = shell
     return pages
 
 

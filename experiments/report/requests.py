@@ -5,10 +5,9 @@ Nothing is changed. A way is rehearsed by training apart from the store what wou
 
 import dataclasses
 import functools
-import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tangent_jax as tj
@@ -69,7 +68,7 @@ class Way:
     seconds, `rehearsed` or from what the training took; the accuracy of each task after it, where it was measured."""
 
     how: str
-    command: str
+    command: Sequence[str]
     impossible: Mapping[str, str]
     lost: int
     seconds: float
@@ -168,7 +167,7 @@ class Pictures:
 
 
 def ways_of(
-    seen: Inspection, plan: tj.RemovalPlan, commands: Mapping[str, str],
+    seen: Inspection, plan: tj.RemovalPlan, commands: Mapping[str, Sequence[str]],
     measure: Callable[..., Sequence[float | None]] | None, rehearsal: Callable[..., Retrained] | None,
 ) -> list[Way]:  # fmt: skip
     """The ways of a removal, those that are not possible too.
@@ -204,21 +203,16 @@ def rehearsal_of(store: tj.Store, plan: tj.RemovalPlan, cache: tj.Cache, file: s
 
 def beyond_reach(seen: Inspection, plan: tj.RemovalPlan) -> list[str]:
     """A line for each place that a removal would leave alone: earlier exports, the data sets, other stores beside it."""
-    lines = [f"{path}: an export of a component that goes" for names, path in exports(seen) if names & {*plan.components}]
+    left = [path for names, path in seen.store.state.exports if names & {*plan.components}]
+    lines = [f"{path}: an export of a component that goes" for path in left]
     data = {origin.recipe.dataset for n in plan.components if (origin := seen.origins[n]).recipe is not None}
     lines += [f"{spec}: the data set itself, if the images are still there" for spec in sorted(data - {"digits"})]
     return lines + others(seen.store, {*plan.identifiers})
 
 
-def exports(seen: Inspection) -> Collection[tuple[set[str], str]]:
-    """(names, path) of each export."""
-    return seen.store.state.exports
-
-
-def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, str]:
-    """The command of each way, as a shell takes it; `file`: of the request; `given`: more flags, None to leave out."""
+def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """The words of each way's command; `file`: of the request; `given`: other flags, None to leave one out."""
     what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
-    more = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in WAYS}
-    begin = ["python", "-m", "experiments.store", "remove"]
-    return {how: shlex.join([*begin, more[0], what, *more[1:], *end]) for how, end in ends.items()}
+    return {how: ["python", "-m", "experiments.store", "remove", *flags, what, *end] for how, end in ends.items()}
