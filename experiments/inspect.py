@@ -1,17 +1,16 @@
-"""A store as a page to look at: python -m experiments.inspect --store=DIR, and with --request or --owner a removal's page.
+"""Pages of a store: python -m experiments.inspect --store=DIR, and with --request or --owner that of a removal.
 
-index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals and whether
-their receipts verify, and the events in order; with --datasets the accuracy with and without each component. Each removal
-has a page with its receipt in words, to be filed. request.html answers a removal request: who holds the images, what each
-way of removal costs, and the command. Pages need no network and run nothing. Nothing is changed in the store.
+index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals, whether
+their receipts verify, and the events in order; with --datasets the accuracy with and without each component. Each
+removal has a page with its receipt in words, to be filed. request.html answers a removal request: who holds the images,
+what each way of removal costs, and the command. Pages need no network and run nothing. The store stays as it is.
 
-The last line of stdout: {"components", "removals", "verified": every file and receipt is as the journal says, "wrong": a
-line for each that is not (then the exit code is 1), "seconds", "page", "request": its page}.
+The last line of stdout: {"components", "removals", "verified": every file and receipt is as the journal says, "wrong":
+a line for each that is not (then the exit code is 1), "seconds", "page", "request": its page}.
 """
 
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 

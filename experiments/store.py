@@ -22,7 +22,6 @@ last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from absl import flags

@@ -55,7 +55,7 @@ class Component:
 
 @dataclasses.dataclass(frozen=True)
 class Removal:
-    """A removal: its line of the journal; its receipt, None where that cannot be read; `wrong`: what does not verify."""
+    """A removal: its line of the journal; its receipt, None where it cannot be read; `wrong`: what does not verify."""
 
     line: dict[str, Any]
     receipt: Receipt | None
@@ -123,13 +123,13 @@ class Inspection:
     @property
     def compositions(self) -> list[dict[str, Any]]:
         """All compositions, newest first; "after": a removal made it; "here": its file is in the store."""
-        usual = {"weighted": None, "merge": "mean", "privacy": None, "after": False}
-        lines = []
+        lines, usual = [], {"weighted": None, "merge": "mean", "privacy": None}
         for line in reversed(self.entries):
-            composed = line if line["op"] == "compose" else line.get("composed")
+            after = line["op"] != "compose"
+            composed = line.get("composed") if after else line
             if composed:
-                after = line["op"] != "compose"
-                lines.append({**usual, **line, **composed, "after": after, "here": composed["id"] in self.store.state.composed})
+                here = composed["id"] in self.store.state.composed
+                lines.append({**usual, **line, **composed, "after": after, "here": here})
         return lines
 
     @property

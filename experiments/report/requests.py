@@ -55,10 +55,15 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A word of a request that no component saw: the removals that took it out before, and names that are like it."""
+    """A word of a request that no component saw.
+
+    `removals`: those that took it out; `requests`: others that answered a request with this word in it, of which a name
+    does not tell whether an image was there; `alike`: examples whose last name it is, with other content.
+    """
 
     word: str
     removals: list[Removal]
+    requests: list[Removal]
     alike: list[str]
 
 
@@ -93,9 +98,9 @@ def read_request(path: Path) -> Request:
 
 
 def check_known(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> None:
-    """Raises InputError for a request of nothing that the store holds or has removed."""
-    before = any(entry.removals for entry in unknown(seen, request, plan))
-    got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[:1]}"
+    """Raises InputError for a request of nothing that the store holds, or was asked for before."""
+    before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
+    got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
     do = "Name images as the components do, or pass the files: content decides"
     require(plan.components or before, "inspect", f"an image that {seen.store.root} holds or has removed", got, do)
 
@@ -106,16 +111,17 @@ def unknown(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> list[Un
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
         before = [removal for removal in seen.removals if answers(removal, word)]
+        asked = [r for r in seen.removals if r.receipt and word in r.receipt.asked and r not in before]
         last = Path(request.spelled(word)).name
         alike = sorted(name for name in names if Path(name).name == last)
-        entries.append(Unknown(request.spelled(word), before, [] if before else alike[:3]))
+        entries.append(Unknown(request.spelled(word), before, asked, alike[:3]))
     return entries
 
 
 def answers(removal: Removal, word: str) -> bool:
-    """True where a removal took out what a word asks for: an identifier, or a name or owner as it was asked for then."""
-    asked = (*removal.receipt.asked, removal.receipt.owner) if removal.receipt else ()
-    return word in asked or bool(hidden([word]) & {*removal.line["forgotten"]})
+    """True where a removal took out the image of an identifier, or all images of an owner."""
+    owner = removal.receipt.owner if removal.receipt else None
+    return word == owner or bool(hidden([word]) & {*removal.line["forgotten"]})
 
 
 def asked_images(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> tuple[list[Asked], list[str]]:
@@ -202,7 +208,7 @@ def rehearsal_of(store: tj.Store, plan: tj.RemovalPlan, cache: tj.Cache, file: s
 
 
 def beyond_reach(seen: Inspection, plan: tj.RemovalPlan) -> list[str]:
-    """A line for each place that a removal would leave alone: earlier exports, the data sets, other stores beside it."""
+    """A line for each place that a removal leaves alone: earlier exports, the data sets, other stores beside it."""
     left = [path for names, path in seen.store.state.exports if names & {*plan.components}]
     lines = [f"{path}: an export of a component that goes" for path in left]
     data = {origin.recipe.dataset for n in plan.components if (origin := seen.origins[n]).recipe is not None}

@@ -1,6 +1,6 @@
 """Accuracy of a store's model on test data: of all components, as some leave, and as others take their places.
 
-    body = (sum_s body_s) / k,   head = the mean of the heads of one task;   one component less: (sum - body_s) / (k - 1)
+    body = (sum_s body_s) / k,   head = the mean of the heads of one task;   without one: (sum - body_s) / (k - 1)
 
 So each component is read twice, however many there are. It differs from the sum of the survivors by rounding alone.
 """
@@ -43,25 +43,23 @@ class Accuracies:
 
         None where no component of a task is left, or one has lost classes.
         """
-        new, left = new or {}, [{name: self.store[name] for name in gone}]
+        new, old = new or {}, {name: self.store[name] for name in gone}
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)
-        minus, more = map(tj.body, left[0].values()), (tj.body(own.dw) for own in new.values())
+        minus, more = map(tj.body, old.values()), (tj.body(own.dw) for own in new.values())
         bodies = mean(self.bodies, minus, more, count)
-        return [self.of(i, bodies, left[0], new) for i in range(len(self.tasks))]
+        return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
 
-    def of(
-        self, i: int, bodies: Tree, gone: Mapping[str, Tree], new: Mapping[str, Retrained]
-    ) -> float | None:
+    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: Mapping[str, Retrained]) -> float | None:
         """The accuracy of a task with this body."""
         task = self.tasks[i]
-        own_gone, own_new = [n for n in gone if n in task.members], [n for n in new if n in task.members]
+        own_old, own_new = [n for n in old if n in task.members], [n for n in new if n in task.members]
         same = all(new[name].provenance.head == self.store.provenance(name).head for name in own_new)
-        count = len(task.members) - len(own_gone) + len(own_new)
+        count = len(task.members) - len(own_old) + len(own_new)
         if not count or not same:
             return None
-        minus, more = (head(gone[name]) for name in own_gone), (head(new[name].dw) for name in own_new)
+        minus, more = (head(old[name]) for name in own_old), (head(new[name].dw) for name in own_new)
         return tj.evaluate(task.predict, {**bodies, **mean(self.heads[i], minus, more, count)}, task.test)
 
 
