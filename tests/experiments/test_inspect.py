@@ -17,7 +17,9 @@ from run_binary import run
 
 from experiments.report import inspector
 from experiments.report.pages import thumbnail
-from tangent_jax.components.apart import fill, predictor_of
+from experiments.report.rendering import write_page
+from experiments.shared import accuracies
+from tangent_jax.components.apart import Retrained, fill, predictor_of
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
@@ -25,6 +27,7 @@ from tangent_jax.components.sums import compose
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
+from tangent_jax.models.heads import body
 from tangent_jax.models.load import load, save
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
@@ -33,6 +36,8 @@ from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.train.evaluate import evaluate
 
 EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"
+OTHER = "e" * 64
+"""The identifier of an image whose file was altered since a component saw it."""
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
 LOCAL = ("data:image/jpeg;base64,", "#", "receipt-", "index.html", "request.html")
 CHROMIUM = shutil.which("chromium")
@@ -76,6 +81,7 @@ def drawn(tmp_path_factory, photos):
     """A store of random components of two tasks, one of them private, of which one was removed; its pages."""
     root, train = tmp_path_factory.mktemp("drawn"), open_dataset(f"folder:{photos}").train
     examples = [*zip(train.identifiers(), train.names, strict=True)]
+    examples[8] = (OTHER, examples[8][1])
     store, coats, digits = Store(root / "store"), ("coat", EVIL, *"cdefg"), tuple("0123456")
     for s in range(5):
         seen = tuple(examples[3 * s : 3 * s + 3])
@@ -85,7 +91,7 @@ def drawn(tmp_path_factory, photos):
         store.add(f"shard {s}", part(s), made if s < 3 else dataclasses.replace(made, head="f" * 64))
     store.compose()
     remove(store, plan_removal(store, examples=[examples[0][0]]))
-    (root / "ids.txt").write_text(f"{examples[4][1]}\n{examples[7][0]}\n{examples[0][0]}\nnobody.jpg\n")
+    (root / "ids.txt").write_text(f"{examples[4][1]}\n{OTHER}\n{examples[0][0]}\nnobody.jpg\n")
     line, _ = run("inspect", f"--store={store.root}", f"--request={root}/ids.txt", f"--out={root}/out")
     return store, root / "out", json.loads(line), examples
 
@@ -141,7 +147,8 @@ def test_the_page_of_a_request_says_who_holds_the_images_and_what_each_way_costs
         assert said in page.text, said
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     train = open_dataset(store.provenance("shard 1").recipe.dataset).train
-    assert pictures == [thumbnail(train.read(row), train.names[row]) for row in (4, 7)]
+    assert pictures == [thumbnail(train.read(4), train.names[4])]
+    assert f"no picture {train.names[8]}" in page.text  # a file of this name has another content now
 
 
 def test_the_receipt_is_told_in_words(drawn):
@@ -284,6 +291,44 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch):
+    store = drawn[0]
+    monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
+    tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]
+    new = {"shard 1": Retrained(part(7), store.provenance("shard 1"), 0.0)}
+    for gone, more in (((), {}), (("shard 2",), {}), (("shard 3", "shard 4"), {}), (("shard 1", "shard 2"), new)):
+        left = {name: store[name] for name in store if name not in gone}
+        left |= {name: own.dw for name, own in more.items()}
+        for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone, more), strict=True):
+            heads = {name: {"head": left[name]["head"]} for name in task.members if name in left}
+            bodies = compose({name: body(dw) for name, dw in left.items()})
+            assert (mean is None) == (not heads)
+            if heads:
+                assert_rel_close(mean, {**bodies, **compose(heads)})
+    assert accuracies.Accuracies(store, tasks)([*store]) == [None, None]
+    other = dataclasses.replace(store.provenance("shard 1"), head="another")
+    lost = {"shard 1": Retrained(part(7), other, 0.0)}
+    assert accuracies.Accuracies(store, tasks[:1])(("shard 1",), lost) == [None]
+
+
+@pytest.mark.parametrize(
+    ("account", "said"),
+    [
+        (PRIVATE, "All components together cost one image at most ε = 3 at δ = 1e-05 (add-or-remove-one)."),
+        (dataclasses.replace(PRIVATE, private=False), "Not private: a fixed seed drew the noise"),
+    ],
+)
+def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, account, said):
+    store = Store(tmp_path / "store")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s, privacy=account))
+    seen = inspector.Inspection(store)
+    write_page(tmp_path / "index.html", "index.html", seen=seen, version="", asked=False, accuracy=None)
+    text = read(tmp_path / "index.html").text
+    assert said in text
+    assert text.count("not private") == (0 if account.private else 4)
+
+
 def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
     store = drawn[0]
     whole = inspector.cosines(store, [*store], True)
@@ -294,34 +339,29 @@ def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
 def test_a_browser_shows_the_pages_in_400_pixels_and_asks_for_nothing(drawn, tmp_path):
-    """Each page in a frame of 400 pixels; a script beside the frames writes down their widths, colours and texts."""
-    _, out, _, _ = drawn
-    pages = sorted(out.glob("*.html"))
-    frames = "".join(
-        f'<iframe width=400 height=900 sandbox="allow-same-origin" srcdoc="{html.escape(path.read_text())}"></iframe>'
-        for path in pages
-    )
+    """Each page in a frame of 400 pixels, light and dark; a script beside the frames writes down what is in them."""
+    pages = sorted(drawn[1].glob("*.html"))
+    frame = '<iframe width=400 height=900 style="color-scheme: {}" srcdoc="{}"></iframe>'
+    texts = [html.escape(path.read_text()) for path in pages]
+    frames = "".join(frame.format(scheme, text) for scheme in ("light", "dark") for text in texts)
     script = """<script>onload = () => { for (const frame of document.querySelectorAll("iframe")) {
       const inner = frame.contentDocument, root = inner.documentElement, pre = document.createElement("pre")
       pre.textContent = JSON.stringify({width: root.scrollWidth, room: root.clientWidth, title: inner.title,
-        page: getComputedStyle(inner.body).backgroundColor, h1: inner.querySelector("h1").innerText})
+        page: getComputedStyle(inner.body).backgroundColor, h1: inner.querySelector("h1").innerText,
+        foreign: inner.querySelectorAll("script, [src^=http]").length,
+        pictures: [...inner.images].map(picture => picture.naturalWidth)})
       document.body.append(pre) } }</script>"""
     (tmp_path / "frames.html").write_text(f"<!doctype html><body>{frames}{script}")
-    colours = []
-    for mode in (0, 1):  # dark, light
-        log = tmp_path / f"{mode}.json"
-        dom = subprocess.run(
-            [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path}/{mode}", f"--blink-settings=preferredColorScheme={mode}",
-             f"--log-net-log={log}", "--dump-dom", f"file://{tmp_path}/frames.html"],
-            capture_output=True, text=True, timeout=60, check=True,
-        ).stdout  # fmt: skip
-        shown = [json.loads(html.unescape(text)) for text in Reader(dom).texts if text.startswith('{"width"')]
-        assert len(shown) == 3
-        assert [page["width"] for page in shown] == [page["room"] for page in shown]  # 400, less a scroll bar
-        assert max(page["room"] for page in shown) <= 400
-        assert shown[0]["h1"] == "store"
-        assert shown[2]["h1"] == "4 images asked for"
-        assert "taken" not in [page["title"] for page in shown]
-        assert "remote.example" not in log.read_text()
-        colours.append({page["page"] for page in shown})
-    assert colours == [{"rgb(16, 20, 26)"}, {"rgb(246, 247, 249)"}]
+    command = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path}/profile", f"--log-net-log={tmp_path}/log.json"]
+    command += ["--dump-dom", f"file://{tmp_path}/frames.html"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = [json.loads(text) for text in Reader(dom).texts if text.startswith('{"width"')]
+    assert [page["h1"] for page in shown[::3]] == ["store", "store"]
+    assert [page["h1"] for page in shown[2::3]] == ["4 images asked for"] * 2
+    assert [page["width"] for page in shown] == [page["room"] for page in shown]  # 400, less a scroll bar
+    assert max(page["room"] for page in shown) <= 400
+    assert [page["pictures"] for page in shown] == [[], [], [96]] * 2
+    assert [page["foreign"] for page in shown] == [0] * 6
+    assert [page["page"] for page in shown] == ["rgb(246, 247, 249)"] * 3 + ["rgb(16, 20, 26)"] * 3
+    assert "taken" not in [page["title"] for page in shown]
+    assert "remote.example" not in (tmp_path / "log.json").read_text()
