@@ -39,7 +39,7 @@ class Request:
         return tj.plan_removal(store, examples=self.asked, owner=self.owner, owners=owners)
 
     def spelled(self, word: str) -> str:
-        """What was asked for, as a reader knows it: the file of an image, else the word."""
+        """The word as a reader knows it: of an image, the name of its file."""
         return self.files[word].name if word in self.files else word
 
 
