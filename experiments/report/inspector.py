@@ -142,7 +142,8 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     """The components of a store by name; `wrong`: what `verify` says."""
     added: dict[str, str] = {}
     for line in store.journal.entries:
-        added |= dict.fromkeys(names_in(line), line["time"]) if line["op"] != "compose" else {}
+        if line["op"] not in ("compose", "export"):
+            added |= dict.fromkeys(names_in(line), line["time"])
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
@@ -176,7 +177,8 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
-            yield Removal(line, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
+            whole = {"added": {}, "forgotten": [], **line}  # version 0.2 did not write both
+            yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
 
 
 def groups(origins: Mapping[str, tj.Provenance]) -> dict[str, list[str]]:

@@ -1,13 +1,17 @@
 """Pages from templates: every value is escaped by default, and a page may fetch nothing and run nothing."""
 
+import base64
 import datetime
+import io
 import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
 
 from tangent_jax.core.files import write_whole
 
@@ -74,6 +78,15 @@ def shell(words: Sequence[str]) -> str:
     return " \\\n  ".join([" ".join(quoted[:first]), *quoted[first:]])
 
 
+def raster(cosines: np.ndarray) -> str:
+    """A heat map of one pixel a pair as a data URL: blue above 0, orange below, fainter near 0, nothing for NaN."""
+    values = np.nan_to_num(cosines)[..., None]
+    pixels = np.where(values > 0, [0, 114, 178, 0], [213, 94, 0, 0]) + [0, 0, 0, 255] * np.abs(values)
+    content = io.BytesIO()
+    Image.fromarray(pixels.round().astype(np.uint8)).save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
 def environment() -> Environment:
     """The templates with their filters; a value that no one gave is an error."""
     pages = Environment(
@@ -82,9 +95,8 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         lstrip_blocks=True,
     )
-    for function in (count, day, clock, span, percent, points, cosine, short, plain):
+    for function in (count, day, clock, span, percent, points, cosine, short, plain, shell, raster):
         pages.filters[function.__name__] = function
-    pages.filters["shell"] = shell
     return pages
 
 

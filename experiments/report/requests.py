@@ -69,8 +69,12 @@ class Unknown:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A way of removal: by component the reason why it is `impossible`; images that go without being asked for;
-    seconds, `rehearsed` or from what the training took; the accuracy of each task after it, where it was measured."""
+    """A way of removal.
+
+    `impossible`: by component the reason why it is not possible; `lost`: rows that go without being asked for;
+    `seconds`: measured where it was `rehearsed`, else from what the training took; `accuracies`: of each task after it,
+    where they were measured; `bounds`: the distance of each rehearsed component from the optimum, at most.
+    """
 
     how: str
     command: Sequence[str]
@@ -87,7 +91,7 @@ def read_request(path: Path) -> Request:
     require(path.exists(), "inspect", "a file or a folder in --request", f"{path}, which does not exist")
     images = [path] if path.suffix.lower() in SUFFIXES else []
     if path.is_dir():
-        images = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        images = sorted(p for p in path.rglob("[!.]*") if p.suffix.lower() in SUFFIXES and p.is_file())
         require(images, "inspect", f"images in {path}", "none")
     if images:
         files = {content_identifier(image.read_bytes()): image for image in images}

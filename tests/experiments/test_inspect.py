@@ -1,7 +1,9 @@
 """Pages of a store say what it holds, escape what others wrote, fetch nothing, and fit a phone, in a real browser."""
 
+import base64
 import dataclasses
 import html
+import io
 import json
 import shlex
 import shutil
@@ -13,11 +15,12 @@ import numpy as np
 import pytest
 from helpers import TOLERANCE, assert_rel_close, origin, part
 from photos import photographs
+from PIL import Image
 from run_binary import run
 
 from experiments.report import inspector
 from experiments.report.pages import thumbnail
-from experiments.report.rendering import write_page
+from experiments.report.rendering import raster, write_page
 from experiments.shared import accuracies
 from tangent_jax.components.apart import Retrained, fill, predictor_of
 from tangent_jax.components.recipe import Recipe
@@ -335,6 +338,9 @@ def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
     monkeypatch.setattr(inspector, "MOST_BYTES", 1)
     assert_rel_close(inspector.cosines(store, [*store], True), whole, TOLERANCE["float32"])
     np.testing.assert_allclose(np.diag(whole), 1)
+    picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
+    pixels = np.asarray(Image.open(io.BytesIO(picture)))
+    assert pixels.tolist() == [[[0, 114, 178, 255], [213, 94, 0, 51]], [[213, 94, 0, 0]] * 2]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
