@@ -22,7 +22,6 @@ last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -31,6 +30,7 @@ import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
 from tangent_jax.components.claims import STATES, Claims
+from tangent_jax.components.disk import is_store
 from tangent_jax.components.exports import FORMATS, check_format
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, require, trees
@@ -77,11 +77,6 @@ def main(command: str) -> None:
     print(json.dumps(result))
     if result.get("wrong"):
         sys.exit(1)
-
-
-def is_store(path: Path) -> bool:
-    """True for the folder of a store, whole or damaged."""
-    return (path / "HEAD").exists() or (path / "store.json").exists()
 
 
 def merge(store: tj.Store) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Page:
         label, guess = names[int(source.labels[i])], names[int(self.predicted[split][i])]
         lines = [f"<b>{html.escape(label)}</b>", *[f"seen as {html.escape(guess)}"] * (guess != label)]
         name = html.escape(source.names[i], quote=True)
-        image = f'<img alt="{name}" src="{thumbnail(source, i)}">'
+        image = f'<img alt="{name}" src="{thumbnail(source.read(i), source.names[i])}">'
         return f'<figure title="{name}">{image}{"<br>".join([*lines, html.escape(note)])}</figure>'
 
     def gallery(self, title: str, text: str, order: Sequence[int], values: np.ndarray, unit: str) -> str:
@@ -100,9 +100,9 @@ def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:
     write_whole(path, head + "\n".join(body) + "</html>\n")
 
 
-def thumbnail(examples: Examples, i: int) -> str:
-    """The image as a data URL."""
-    pixels = decode(examples.read(i), examples.names[i], SIDE, Preprocessing())
+def thumbnail(image: bytes | np.ndarray, name: str) -> str:
+    """The image, encoded or a uint8 array, as a small data URL."""
+    pixels = decode(image, name, SIDE, Preprocessing())
     content = io.BytesIO()
     Image.fromarray(np.asarray(pixels)).save(content, "JPEG", quality=82)
     return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"

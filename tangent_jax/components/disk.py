@@ -216,6 +216,11 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
+def is_store(path: Path) -> bool:
+    """True for the folder of a store, whole or damaged."""
+    return (path / "HEAD").exists() or (path / "store.json").exists()
+
+
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
     """True for a file that has the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

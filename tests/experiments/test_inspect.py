@@ -1,0 +1,373 @@
+"""Pages of a store say what it holds, escape what others wrote, fetch nothing, and fit a phone, in a real browser."""
+
+import base64
+import dataclasses
+import html
+import io
+import json
+import shlex
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import jax
+import numpy as np
+import pytest
+from helpers import TOLERANCE, assert_rel_close, origin, part
+from photos import photographs
+from PIL import Image
+from run_binary import run
+
+from experiments.report import inspector
+from experiments.report.pages import thumbnail
+from experiments.report.rendering import raster, write_page
+from experiments.shared import accuracies
+from tangent_jax.components.apart import Retrained, fill, predictor_of
+from tangent_jax.components.recipe import Recipe
+from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.store import Store
+from tangent_jax.components.sums import compose
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache
+from tangent_jax.models.heads import body
+from tangent_jax.models.load import load, save
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.train.evaluate import evaluate
+
+EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"
+OTHER = "e" * 64
+"""The identifier of an image whose file was altered since a component saw it."""
+PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
+LOCAL = ("data:image/jpeg;base64,", "#", "receipt-", "index.html", "request.html")
+CHROMIUM = shutil.which("chromium")
+QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+QUIET += ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000")
+
+
+class Reader(HTMLParser):
+    """The tags of a page with their attributes, and its text as a reader sees it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts, self.open = [], [], ""
+        self.feed(page)
+        self.text = " ".join("".join(self.texts).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.open = tag
+        self.texts.append("" if tag in ("a", "b", "code", "small") else " ")
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.open != "style":
+            self.texts.append(data)
+
+    def handle_endtag(self, tag):
+        self.open = ""
+
+
+def read(path):
+    return Reader(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return photographs(tmp_path_factory.mktemp("photos") / "set", count=8)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory, photos):
+    """A store of random components of two tasks, one of them private, of which one was removed; its pages."""
+    root, train = tmp_path_factory.mktemp("drawn"), open_dataset(f"folder:{photos}").train
+    examples = [*zip(train.identifiers(), train.names, strict=True)]
+    examples[8] = (OTHER, examples[8][1])
+    store, coats, digits = Store(root / "store"), ("coat", EVIL, *"cdefg"), tuple("0123456")
+    for s in range(5):
+        seen = tuple(examples[3 * s : 3 * s + 3])
+        own = {"examples": seen, "owners": {seen[0][1]: f"ann {EVIL}"}, "privacy": PRIVATE if s == 1 else None}
+        own |= {"recipe": Recipe(dataset=f"folder:{photos}"), "classes": coats if s < 3 else digits}
+        made = origin(s, **own)
+        store.add(f"shard {s}", part(s), made if s < 3 else dataclasses.replace(made, head="f" * 64))
+    store.compose()
+    remove(store, plan_removal(store, examples=[examples[0][0]]))
+    (root / "ids.txt").write_text(f"{examples[4][1]}\n{OTHER}\n{examples[0][0]}\nnobody.jpg\n")
+    line, _ = run("inspect", f"--store={store.root}", f"--request={root}/ids.txt", f"--out={root}/out")
+    return store, root / "out", json.loads(line), examples
+
+
+def test_the_page_says_what_the_store_holds(drawn):
+    _, out, result, _ = drawn
+    assert (result["components"], result["removals"], result["verified"], result["wrong"]) == (4, 1, True, [])
+    assert result["page"] == f"{out}/index.html"
+    assert 0 < result["seconds"] < 60
+    text = read(out / "index.html").text
+    for said in (
+        "4 components, trained on 12 images; 1 removal, its receipt verifies",
+        "Every file is as the journal says",
+        "ann <script>document.title='taken'</script>",
+        "nobody says whose 8",
+        "No bound holds for all components together: 3 of 4 components have no account.",
+        "shard 1 3 1e-05 image 50 of 50 9.833 1 1",
+        "5 components mean \N{EN DASH} deleted",
+        "4 components mean, after a removal \N{EN DASH} yes",
+        "1 component removed",
+        "5 components added",
+    ):
+        assert said in text, said
+    assert "shard 0" in text  # in what happened
+    cosine = np.dot(*(np.concatenate([leaf.ravel() for leaf in flat(part(s))]) for s in (1, 2)))
+    cosine /= np.prod([np.linalg.norm(np.concatenate([leaf.ravel() for leaf in flat(part(s))])) for s in (1, 2)])
+    assert f"shard 1 and shard 2: {cosine:.3f}" in text
+    assert "without their heads, which are of different classes" in text
+
+
+def flat(dw):
+    """The leaves of a component without its head."""
+    return [leaf for path, leaf in sorted(inspector.trees.leaves(dw).items()) if not path.startswith("head")]
+
+
+def test_the_page_of_a_request_says_who_holds_the_images_and_what_each_way_costs(drawn):
+    store, out, result, _ = drawn
+    assert result["request"] == f"{out}/request.html"
+    page = read(out / "request.html")
+    for said in (
+        "4 images asked for",
+        "2 of 4 components hold 2 of them.",
+        "The components can only be dropped, with 4 other images.",
+        "1 image was removed before. Nothing has been changed yet.",
+        "other images lost 4 time at once",
+        "Not possible: shard 1: only components without privacy are trained again",
+        "nobody.jpg no component saw it, and it was not removed from here",
+        "removed before",
+        f"--store={store.root}",
+        f"--examples={out.parent}/ids.txt",
+        "the data set itself, if the images are still there",
+    ):
+        assert said in page.text, said
+    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    train = open_dataset(store.provenance("shard 1").recipe.dataset).train
+    assert pictures == [thumbnail(train.read(4), train.names[4])]
+    assert f"no picture {train.names[8]}" in page.text  # a file of this name has another content now
+
+
+def test_the_receipt_is_told_in_words(drawn):
+    store, out, _, _ = drawn
+    (path,) = out.glob("receipt-*.html")
+    text, receipt = read(path).text, next(iter(store.state.receipts))
+    assert "1 image was removed from the store store. 1 component that had seen it was deleted." in text
+    assert "4 components were in the store afterwards." in text
+    assert "This receipt verifies" in text
+    assert f"--receipt={store.root}/receipts/{receipt}.json" in text
+
+
+def test_what_others_wrote_is_text_and_nothing_is_fetched(drawn):
+    _, out, _, _ = drawn
+    pages = [*out.glob("*.html")]
+    assert len(pages) == 3
+    for path in pages:
+        page = path.read_text()
+        reader = Reader(page)
+        assert {tag for tag, _ in reader.tags} & {"script", "link", "iframe", "object"} == set()
+        assert "url(" not in page
+        assert "@import" not in page
+        for tag, attributes in reader.tags:
+            assert not [name for name in attributes if name.startswith("on")], tag
+            for name in {"src", "href"} & {*attributes}:
+                local = attributes[name].startswith(
+                    ("data:image/jpeg;base64,", "#", "receipt-", "index.html", "request")
+                )
+                assert local, attributes
+        policy = [a["content"] for tag, a in reader.tags if a.get("http-equiv") == "Content-Security-Policy"]
+        assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert "&lt;script&gt;" in (out / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory, photos):
+    """A store of two heads that were solved, and where it was trained."""
+    root = tmp_path_factory.mktemp("solved")
+    model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
+    save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
+    settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
+    recipe = Recipe(str(root / "tiny.safetensors"), f"folder:{photos}", **settings)
+    dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
+    predict = recipe.predictor(dataset.classes, load(recipe.weights))
+    features, rows = predict.features(dataset.train, cache), np.arange(16)
+    shards = {"even": rows[::2], "odd": rows[1::2]}
+    fill(Store(root / "store"), predict, features, recipe, shards, classes=dataset.classes)
+    return root, recipe, cache
+
+
+def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_does(solved, photos, tmp_path):
+    root, recipe, cache = solved
+    shutil.copytree(root / "store", tmp_path / "store")
+    store, sent = Store(tmp_path / "store"), tmp_path / "sent"
+    sent.mkdir()
+    for name in ("cat/1.png", "dog/2.png"):
+        shutil.copy(photos / "train" / name, sent / name.replace("/", "-"))
+    (sent / "cat-0.png").write_bytes((photos / "test/cat/0.png").read_bytes())  # another of that name
+    flags = [f"--store={store.root}", f"--datasets={recipe.dataset}", f"--cache_dir={root}/cache"]
+    out, before = tmp_path / "out", (store.root / "journal.jsonl").read_bytes()
+    line, _ = run("inspect", *flags, f"--request={sent}", "--rehearse", f"--out={out}")
+    assert json.loads(line)["verified"]
+    assert (store.root / "journal.jsonl").read_bytes() == before
+    predict = predictor_of(store.provenance("even"), "even")
+    test = predict.features(open_dataset(recipe.dataset).test, cache)
+    index, page = read(out / "index.html").text, read(out / "request.html")
+    for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
+        accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
+        assert f"{words} {100 * accuracy:.1f} %" in index
+    assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
+    assert "cat-0.png no component saw it" in page.text
+    assert page.text.count("Measured: it was trained apart from the store.") == 2
+    commands = [text for text in page.texts if text.startswith("python -m experiments.store")]
+    assert len(commands) == 3
+    assert "--exact" in commands[2]
+    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[3:])
+    assert json.loads(said)["retrained"] == ["even", "odd"]
+    store.reload()
+    accuracy = evaluate(predict, compose(store), test)
+    exact = page.text.partition("Move them to the optimum of the rest")[2]
+    assert f"set {100 * accuracy:.1f} %" in exact.partition("python")[0]
+    line, _ = run("inspect", *flags, f"--request={sent}", f"--out={out}")
+    assert json.loads(line)["removals"] == 1
+    again = read(out / "request.html").text
+    assert "cat-0.png asked for before" in again
+    assert "No component holds any of them. 2 images were removed before." in again
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):
+    shutil.copytree(drawn[0].root, tmp_path / "store")
+    store = Store(tmp_path / "store")
+    path = store.path("shard 2")
+    path.write_bytes(path.read_bytes().replace(b"photo", b"phOto").replace(b'"taft', b'"tAft'))
+    flags = (f"--store={store.root}", f"--out={tmp_path}/out")
+    line, err = run("inspect", *flags, code=1)
+    result = json.loads(line)
+    assert (result["verified"], result["components"]) == (False, 4)
+    assert f"components/{path.name}: altered" in err
+    text = read(tmp_path / "out/index.html").text
+    assert "Not as the journal says." in text
+    assert f"shard 2 ✗ components/{path.name}: altered" in text
+    assert "shard 1 and shard 3:" in text
+    assert "shard 1 and shard 2:" not in text
+    (store.root / "journal.jsonl").write_bytes(b"{}\n")
+    line, err = run("inspect", *flags, code=1)
+    assert "altered at line 1" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_store_that_is_empty_has_a_page(tmp_path):
+    Store(tmp_path / "store")
+    line, _ = run("inspect", f"--store={tmp_path}/store", f"--out={tmp_path}/out", "--datasets=digits")
+    assert json.loads(line)["components"] == 0
+    assert "No component is in the store." in read(tmp_path / "out/index.html").text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--store=/nowhere"], "inspect: expected a store; got /nowhere, which is none."),
+        (["--request=/nowhere"], "inspect: expected a file or a folder in --request; got /nowhere"),
+        (["--request={tmp}"], "inspect: expected images in {tmp}; got none"),
+        (["--request={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
+        (["--request={tmp}/ids", "--owner=ann"], "inspect: expected --request or --owner; got both"),
+        (["--rehearse"], "inspect: expected --request or --owner with --rehearse; got neither"),
+        (["--owner=nobody"], "plan_removal: expected an owner of"),
+        (["--datasets=folder:{photos}"], "inspect: expected the classes of a component in folder:"),
+    ],
+)
+def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
+    (tmp_path / "ids").write_text("x.jpg\ny.jpg\n")
+    flags = [
+        f"--store={drawn[0].root}",
+        f"--out={tmp_path}/out",
+        *(f.format(tmp=tmp_path, photos=photos) for f in flags),
+    ]
+    _, err = run("inspect", *flags, code=1)
+    assert message.format(tmp=tmp_path) in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch):
+    store = drawn[0]
+    monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
+    tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]
+    new = {"shard 1": Retrained(part(7), store.provenance("shard 1"), 0.0)}
+    for gone, more in (((), {}), (("shard 2",), {}), (("shard 3", "shard 4"), {}), (("shard 1", "shard 2"), new)):
+        left = {name: store[name] for name in store if name not in gone}
+        left |= {name: own.dw for name, own in more.items()}
+        for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone, more), strict=True):
+            heads = {name: {"head": left[name]["head"]} for name in task.members if name in left}
+            bodies = compose({name: body(dw) for name, dw in left.items()})
+            assert (mean is None) == (not heads)
+            if heads:
+                assert_rel_close(mean, {**bodies, **compose(heads)})
+    assert accuracies.Accuracies(store, tasks)([*store]) == [None, None]
+    other = dataclasses.replace(store.provenance("shard 1"), head="another")
+    lost = {"shard 1": Retrained(part(7), other, 0.0)}
+    assert accuracies.Accuracies(store, tasks[:1])(("shard 1",), lost) == [None]
+
+
+@pytest.mark.parametrize(
+    ("account", "said"),
+    [
+        (PRIVATE, "All components together cost one image at most ε = 3 at δ = 1e-05 (add-or-remove-one)."),
+        (dataclasses.replace(PRIVATE, private=False), "Not private: a fixed seed drew the noise"),
+    ],
+)
+def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, account, said):
+    store = Store(tmp_path / "store")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s, privacy=account))
+    seen = inspector.Inspection(store)
+    write_page(tmp_path / "index.html", "index.html", seen=seen, version="", asked=False, accuracy=None)
+    text = read(tmp_path / "index.html").text
+    assert said in text
+    assert text.count("not private") == (0 if account.private else 4)
+
+
+def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
+    store = drawn[0]
+    whole = inspector.cosines(store, [*store], True)
+    monkeypatch.setattr(inspector, "MOST_BYTES", 1)
+    assert_rel_close(inspector.cosines(store, [*store], True), whole, TOLERANCE["float32"])
+    np.testing.assert_allclose(np.diag(whole), 1)
+    picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
+    pixels = np.asarray(Image.open(io.BytesIO(picture)))
+    assert pixels.tolist() == [[[0, 114, 178, 255], [213, 94, 0, 51]], [[213, 94, 0, 0]] * 2]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+def test_a_browser_shows_the_pages_in_400_pixels_and_asks_for_nothing(drawn, tmp_path):
+    """Each page in a frame of 400 pixels, light and dark; a script beside the frames writes down what is in them."""
+    pages = sorted(drawn[1].glob("*.html"))
+    frame = '<iframe width=400 height=900 style="color-scheme: {}" srcdoc="{}"></iframe>'
+    texts = [html.escape(path.read_text()) for path in pages]
+    frames = "".join(frame.format(scheme, text) for scheme in ("light", "dark") for text in texts)
+    script = """<script>onload = () => { for (const frame of document.querySelectorAll("iframe")) {
+      const inner = frame.contentDocument, root = inner.documentElement, pre = document.createElement("pre")
+      pre.textContent = JSON.stringify({width: root.scrollWidth, room: root.clientWidth, title: inner.title,
+        page: getComputedStyle(inner.body).backgroundColor, h1: inner.querySelector("h1").innerText,
+        foreign: inner.querySelectorAll("script, [src^=http]").length,
+        pictures: [...inner.images].map(picture => picture.naturalWidth)})
+      document.body.append(pre) } }</script>"""
+    (tmp_path / "frames.html").write_text(f"<!doctype html><body>{frames}{script}")
+    command = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path}/profile", f"--log-net-log={tmp_path}/log.json"]
+    command += ["--dump-dom", f"file://{tmp_path}/frames.html"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = [json.loads(text) for text in Reader(dom).texts if text.startswith('{"width"')]
+    assert [page["h1"] for page in shown[::3]] == ["store", "store"]
+    assert [page["h1"] for page in shown[2::3]] == ["4 images asked for"] * 2
+    assert [page["width"] for page in shown] == [page["room"] for page in shown]  # 400, less a scroll bar
+    assert max(page["room"] for page in shown) <= 400
+    assert [page["pictures"] for page in shown] == [[], [], [96]] * 2
+    assert [page["foreign"] for page in shown] == [0] * 6
+    assert [page["page"] for page in shown] == ["rgb(246, 247, 249)"] * 3 + ["rgb(16, 20, 26)"] * 3
+    assert "taken" not in [page["title"] for page in shown]
+    assert "remote.example" not in (tmp_path / "log.json").read_text()
