@@ -37,11 +37,8 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
-<<<<<<< HEAD
 SITE = "tests/test_site.py"
-=======
 REQUESTS, INSPECT = "experiments/report/requests.py", "tests/experiments/test_inspect.py"
->>>>>>> inspect
 SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
 SERVED = "tests/components/test_serving.py"
 CARD, CARDS, PLOTS = (
@@ -805,7 +802,6 @@ MUTATIONS = [
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
     M("experiments/shared/setup.py", '    check_public("flags", public.identifiers(), private.identifiers())\n', "",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
-<<<<<<< HEAD
     # pictures and cards
     M("experiments/shared/plots.py", "steps = gap * np", "steps = 0 * np", f"{PLOTS}::test_names_are_beside_their_lines_in_order_and_never_overlap"),
     M("experiments/shared/plots.py", '"green": "#009E73"', '"green": "#5A9E00"', f"{PLOTS}::test_any_two_colours_are_told_apart_and_from_white"),
@@ -833,7 +829,6 @@ MUTATIONS = [
       f"{SITE}::test_a_docstring_is_prose_equations_lists_and_examples"),
     M("docs/_ext/words.py", "rows[2:]", "rows[3:]", f"{SITE}::test_the_glossary_has_every_word"),
     M("docs/_ext/commands.py", "if name not in shared", "if True", f"{SITE}::test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link"),
-=======
     # The inspector: text that runs, another image's picture, a claim that is none, what is damaged, the wrong mean
     M("experiments/report/rendering.py", "autoescape=True", "autoescape=False",
       f"{INSPECT}::test_what_others_wrote_is_text_and_nothing_is_fetched"),
@@ -857,7 +852,6 @@ MUTATIONS = [
       f"{INSPECT}::test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task"),
     M("experiments/shared/accuracies.py", "jax.tree.map(np.subtract, total, tree)", "total",
       f"{INSPECT}::test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task"),
->>>>>>> inspect
 ]  # fmt: skip
 
 
