@@ -143,7 +143,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     added: dict[str, str] = {}
     for line in store.journal.entries:
         if line["op"] not in ("compose", "export"):
-            added |= dict.fromkeys(names_in(line), line["time"])
+            added |= {name: line["time"] for name in names_in(line)}
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")

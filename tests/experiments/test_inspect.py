@@ -140,7 +140,7 @@ def test_the_page_of_a_request_says_who_holds_the_images_and_what_each_way_costs
         "The components can only be dropped, with 4 other images.",
         "1 image was removed before. Nothing has been changed yet.",
         "other images lost 4 time at once",
-        "Not possible: shard 1: only components without privacy are trained again",
+        "Not possible: shard 1 only components without privacy are trained again",
         "nobody.jpg no component saw it, and it was not removed from here",
         "removed before",
         f"--store={store.root}",
