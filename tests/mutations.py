@@ -795,6 +795,9 @@ MUTATIONS = [
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
     M("experiments/shared/setup.py", '    check_public("flags", public.identifiers(), private.identifiers())\n', "",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
+    M("pyproject.toml", 'tangent_jax = ["py.typed", "assets/*"]', 'tangent_jax = ["py.typed"]',
+      "tests/test_release.py::test_the_wheel_holds_the_library_and_no_more"),
+    M("MANIFEST.in", "graft tests\n", "", "tests/test_release.py::test_the_sdist_holds_what_a_packager_tests"),
 ]  # fmt: skip
 
 
