@@ -852,6 +852,9 @@ MUTATIONS = [
       f"{INSPECT}::test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task"),
     M("experiments/shared/accuracies.py", "jax.tree.map(np.subtract, total, tree)", "total",
       f"{INSPECT}::test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task"),
+    M("pyproject.toml", 'tangent_jax = ["py.typed", "assets/*"]', 'tangent_jax = ["py.typed"]',
+      "tests/test_release.py::test_the_wheel_holds_the_library_and_no_more"),
+    M("MANIFEST.in", "graft tests\n", "", "tests/test_release.py::test_the_sdist_holds_what_a_packager_tests"),
 ]  # fmt: skip
 
 
