@@ -15,9 +15,11 @@ def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
-    """The share of one model's accuracy that the sum of models trained apart has, by method."""
-    shares = [f"{percent(added[name] / full[name])} ({short(name)})" for name in full]
-    return f"{dataset}: {count} models added keep, of one model's accuracy, {', '.join(shares)}"
+    """The share of one model's accuracy that the sum of models trained apart has, by method; of many the ends."""
+    ranked = sorted(full, key=lambda name: -added[name] / full[name])
+    shares = [f"{percent(added[name] / full[name])} ({short(name)})" for name in ranked]
+    text = ", ".join(shares) if len(shares) < 4 else f"{shares[0]} to {shares[-1]}"
+    return f"{dataset}: {count} models added keep, of one model's accuracy, {text}"
 
 
 def percent(share: float) -> str:
