@@ -139,7 +139,7 @@ def draw(attacks: dict, curves: dict, name: str) -> None:
         both = [request for request in curves if all(request in row for row in points.values())]
         groups = {r: {w: (row[r][0], (row[r][2] - row[r][1]) / 2) for w, row in points.items()} for r in both}
         label = f"AUC of {MAIN}, with its 95 % interval"
-        plots.dots(folder / f"auc_{file}.png", groups, titles.found(name, groups), label, (0.5, "chance"))
+        plots.dots(folder / f"auc_{file}.png", groups, titles.seen(name, groups), label, (0.5, "chance"))
 
 
 if __name__ == "__main__":

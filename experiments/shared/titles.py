@@ -52,7 +52,7 @@ def penalised(dataset: str, tried: Sequence[Mapping[str, float]]) -> str:
     return f"{dataset}: penalty {best['penalty']:g} has the highest leave-one-out accuracy, {best['score']:.3f}"
 
 
-def found(dataset: str, groups: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+def seen(dataset: str, groups: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
     """The request that the attack finds best where nothing is removed, and its AUC after each way of removal."""
     first = next(iter(next(iter(groups.values()))))
     request = max(groups, key=lambda name: groups[name][first][0])
@@ -124,7 +124,7 @@ def shared_body(ratios: Mapping[str, Sequence[float]]) -> str:
 
 
 def slower(seconds: Mapping[str, Mapping[str, float]]) -> str:
-    """How many times a non-linear step's time a tangent step takes, by its inputs."""
+    """The time of a tangent step over that of a non-linear one, by its inputs."""
     ratios = [
         f"{row['taft_train'] / row['nlft_train']:.2f} {source.replace('_', ' ')}" for source, row in seconds.items()
     ]

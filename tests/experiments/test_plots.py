@@ -159,8 +159,8 @@ TITLES = {  # (title, what it says)
         titles.penalised("digits", [{"penalty": p, "score": s} for p, s in ((0.1, 0.9), (1, 0.9), (10, 0.8))]),
         "digits: penalty 1 has the highest leave-one-out accuracy, 0.900",
     ),
-    "found": (
-        titles.found("digits", {r: {"nothing": (a, 0.1), "exact": (0.5, 0.1)} for r, a in (("x", 0.6), ("y", 0.8))}),
+    "seen": (
+        titles.seen("digits", {r: {"nothing": (a, 0.1), "exact": (0.5, 0.1)} for r, a in (("x", 0.6), ("y", 0.8))}),
         "digits: the attack finds y best, with AUC 0.80 nothing, 0.50 exact",
     ),
     "highest": (
