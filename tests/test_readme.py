@@ -97,7 +97,8 @@ def test_every_binary_is_listed():
 
 
 def test_every_link_and_picture_of_the_pages_is_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for page in (p for p in pages if p != ROOT / "docs/index.md"):  # the site's; its build follows its links
         for target in re.findall(r"\]\(([^)#:]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
             assert (page.parent / target).exists(), f"{page}: {target}"
     for name in re.findall(r"`(tests/[\w/.]+)`", PAGES):

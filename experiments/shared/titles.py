@@ -9,9 +9,9 @@ from experiments.shared.plots import short
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:
     """The accuracy of a model after its last epoch, pass or step."""
     last = rows[-1]
-    split = next(split for split in ("test", "train") if f"{split}_accuracy" in last)
+    images = next(name for name in ("test", "train") if f"{name}_accuracy" in last)
     count, unit = last.get("step", last.get("epoch")), "passes" if "passes" in last else unit
-    return f"{name}: {split} accuracy {last[f'{split}_accuracy']:.3f} after {count} {unit}"
+    return f"{name}: {images} accuracy {last[f'{images}_accuracy']:.3f} after {count} {unit}"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:

@@ -120,14 +120,14 @@ def front(
 ) -> list[str]:
     """The lines of the YAML between the marks, each a key and a value that JSON and YAML read alike."""
     fields: dict[str, Any] = {"license": licence or "unknown", "library_name": LIBRARIES.get(format, "tangent-jax")}
-    task = "image-classification" if input_dtype(predict.model) == "uint8" else "other"
-    if task != "other":
-        fields["pipeline_tag"] = task
+    pipeline = "image-classification" if input_dtype(predict.model) == "uint8" else "other"
+    if pipeline != "other":
+        fields["pipeline_tag"] = pipeline
     fields["tags"] = ["tangent-jax", "tangent-transformer", predict.method, format]
     fields["datasets"] = data_sets(parts) or [*accuracy]
     results = [
         {
-            "task": {"type": task},
+            "task": {"type": pipeline},
             "dataset": {"type": name, "name": name, "split": "test"},
             "metrics": [{"type": "accuracy", "value": value}],
         }
@@ -180,8 +180,8 @@ def data_sets(parts: list[Provenance]) -> list[str]:
 def anchor(predict: Predictor, parts: list[Provenance], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
-    weights = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
-    lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(weights))}"]
+    files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
+    lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(files))}"]
     body, head = fingerprints(predict.w)
     return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]
 
