@@ -30,7 +30,7 @@ toc_object_entries_show_parents = "hide"
 myst_heading_anchors = 4
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
-nb_execution_timeout = 900
+nb_execution_timeout = 900  # seconds a cell, on a busy machine
 # What a notebook printed stands for as long as the library that printed it.
 LIBRARY = b"".join(path.read_bytes() for path in sorted((ROOT / "tangent_jax").rglob("*.py")))
 nb_execution_mode = "cache"

@@ -113,7 +113,7 @@ class Inspection:
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
-        self.cosines = cosines(store, self.whole, self.has_own_heads)
+        self.cosines = similarity(store, self.whole, self.has_own_heads)
 
     @property
     def images(self) -> int:
@@ -242,7 +242,7 @@ def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.PrivacyCost | None, s
         return None, str(error)
 
 
-def cosines(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarray:
+def similarity(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarray:
     """The cosine of each pair of components, or of their bodies, "s s"; NaN where one is zero or has no leaves.
 
     Few are held at once: each block of components is read, and beside it those before it.
@@ -267,4 +267,6 @@ def cosines(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarray:
             bar.update()
     norms = np.sqrt(np.diag(gram))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.clip(gram / np.outer(norms, norms), -1, 1)
+        cosines = np.clip(gram / np.outer(norms, norms), -1, 1)
+    np.fill_diagonal(cosines, np.where(norms > 0, 1.0, np.nan))
+    return cosines
