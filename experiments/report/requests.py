@@ -17,7 +17,7 @@ from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import others
 from tangent_jax.components.removal import WAYS
 from tangent_jax.components.state import hidden
-from tangent_jax.core import InputError, require, trees
+from tangent_jax.core import InputError, require
 from tangent_jax.core.records import read_lines
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.sources import SUFFIXES, Dataset
@@ -73,8 +73,7 @@ class Way:
 
     `impossible`: by component the reason why it is not possible; `lost`: rows that go without being asked for;
     `seconds`: measured where it was `rehearsed`, else from what the training took; `accuracies`: of each task after it,
-    where they were measured; `bounds`: the distance of each rehearsed component from the optimum, at most; `unmoved`:
-    those that were within their certificate without the images already, so that nothing would change.
+    where they were measured; `bounds`: the distance of each rehearsed component from the optimum, at most.
     """
 
     how: str
@@ -85,7 +84,6 @@ class Way:
     rehearsed: bool = False
     accuracies: Sequence[float | None] = ()
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    unmoved: Sequence[str] = ()
 
 
 def read_request(path: Path) -> Request:
@@ -200,9 +198,7 @@ def ways_of(
                 new[name] = rehearsal(name, how == "exact")
             bounds = {name: own.distance_bound for name, own in new.items()}
             seconds = time.perf_counter() - began
-            entries = seen.store.state.components
-            unmoved = [name for name, own in new.items() if trees.fingerprint(own.dw) == entries[name]["weights"]]
-            way = dataclasses.replace(way, seconds=seconds, rehearsed=True, bounds=bounds, unmoved=unmoved)
+            way = dataclasses.replace(way, seconds=seconds, rehearsed=True, bounds=bounds)
         if measure is not None and (how == "drop" or way.rehearsed):
             way = dataclasses.replace(way, accuracies=measure([*held], new))
         ways.append(way)

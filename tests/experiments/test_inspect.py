@@ -18,11 +18,10 @@ from photos import photographs
 from PIL import Image
 from run_binary import run
 
-from experiments.report import inspector, requests
+from experiments.report import inspector
 from experiments.report.pages import thumbnail
 from experiments.report.rendering import raster, write_page
 from experiments.shared import accuracies
-from tangent_jax.components import removal
 from tangent_jax.components.apart import Retrained, fill, predictor_of
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
@@ -331,21 +330,6 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
     text = read(tmp_path / "index.html").text
     assert said in text
     assert text.count("not private") == (0 if account.private else 4)
-
-
-def test_a_way_that_would_leave_a_component_as_it_is_says_so(tmp_path):
-    """An optimum within its certificate without the images too does not move: its receipt would not verify."""
-    store = Store(tmp_path / "store")
-    for s in range(2):
-        solved = Recipe(solver="optimum", penalty=0.1)
-        store.add(f"shard {s}", part(s), origin(s, recipe=solved, total_penalty=0.3))
-    plan, seen = plan_removal(store, examples=["photo 4.jpg"]), inspector.Inspection(store)
-
-    def rehearsal(name, warm):
-        return Retrained(store[name] if warm else part(9), store.provenance(name), 0.1)
-
-    ways = requests.ways_of(seen, plan, dict.fromkeys(removal.WAYS, ()), None, rehearsal)
-    assert [(way.how, [*way.unmoved]) for way in ways] == [("drop", []), ("retrain", []), ("exact", ["shard 1"])]
 
 
 def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
