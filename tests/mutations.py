@@ -635,6 +635,8 @@ MUTATIONS = [
     M("tangent_jax/components/state.py", "return with_factors([*self.components.values(), *self.composed.values()])", "return [*self.components.values(), *self.composed.values()]", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M("tangent_jax/components/erasure.py", "if factors.exists():", "if not factors.exists():", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
+    M("tangent_jax/components/apart.py", "min(recipe.certificate, near)", "recipe.certificate",
+      "tests/components/test_removal.py::test_an_exact_removal_moves_a_component_that_lies_within_its_certificate"),
     M("tangent_jax/components/apart.py", "penalty=total / len(left)", "penalty=recipe.penalty", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
     # Convolutions, low rank, projected descent, the report
     M("tangent_jax/rules/convolution.py", "jnp.where(value > y, dxs[i], dy)", "jnp.where(value >= y, dxs[i], dy)", "tests/rules/test_rules.py::test_of_equal_values_the_first_passes_its_tangent_on"),

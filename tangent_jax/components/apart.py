@@ -305,11 +305,17 @@ def retrain(
 
 
 def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
-    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there."""
+    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
+
+    From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
+    """
     recipe, total = origin.recipe, origin.total_penalty
     assert recipe is not None
     assert total is not None
     same_total = dataclasses.replace(recipe, penalty=total / len(left))
+    if start is not None:
+        near = distance_bound(predict, start, left, same_total.objective()) / 10
+        same_total = dataclasses.replace(same_total, certificate=min(recipe.certificate, near))
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None

@@ -13,7 +13,7 @@ from helpers import origin, part
 from photos import write
 from run_binary import run
 
-from tangent_jax.components.apart import fill
+from tangent_jax.components.apart import fill, solved_again
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
@@ -22,9 +22,10 @@ from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import locked
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.features import Cache
+from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
+from tangent_jax.solver.optimum import solve
 
 PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
 
@@ -427,3 +428,20 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     assert "carl: no component saw it" in err
     _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
     assert "--names, --examples or --owner, one of them" in err
+
+
+def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
+    def linear(dw, x):
+        return x @ dw["kernel"]
+
+    rng, identifiers = np.random.default_rng(0), tuple((f"{i}", f"{i}") for i in range(30))
+    data = Features(rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30), identifiers)
+    recipe, zero = Recipe(solver="optimum", penalty=0.1, certificate=10.0), {"kernel": np.zeros((6, 3), np.float32)}
+    whole = solve(linear, data, recipe.objective(), start=zero, certificate=1e-4).dw
+    left, said = data.take(np.arange(29)), origin(0, recipe=recipe, total_penalty=3.0)
+    new = solved_again(said, linear, left, whole, "a")
+    assert new.optimum.certificate <= new.optimum.certificate_before / 10 < recipe.certificate / 10
+    objective = dataclasses.replace(recipe, penalty=3.0 / 29).objective()
+    never = solve(linear, left, objective, start=zero, certificate=1e-4).dw
+    moved, gap = (np.linalg.norm(dw["kernel"] - never["kernel"]) for dw in (whole, new.dw))
+    assert gap <= new.optimum.certificate + 1e-4 < moved
