@@ -809,7 +809,7 @@ MUTATIONS = [
     M("experiments/shared/plots.py", '"green": "#009E73"', '"green": "#5A9E00"', f"{PLOTS}::test_any_two_colours_are_told_apart_and_from_white"),
     M("experiments/shared/plots.py", "if own and own not in chosen.values()", "if own", f"{PLOTS}::test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour"),
     M("experiments/shared/plots.py", "xerr=spread or None", "xerr=None", f"{PLOTS}::test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title"),
-    M("experiments/shared/titles.py", "percent(added[name] / full[name])", "percent(added[name])", f"{PLOTS}::test_a_title_says_what_its_values_are"),
+    M("experiments/shared/titles.py", "added[name] / full[name] if full[name] else 0.0", "added[name]", f"{PLOTS}::test_a_title_says_what_its_values_are"),
     M("experiments/shared/titles.py", "max(table[\"example\"], key=float)", "min(table[\"example\"], key=float)", f"{PLOTS}::test_a_title_says_what_its_values_are"),
     M(CARD, 'c if c.isprintable() else f"', 'c if c else f"', f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),
     M(CARD, 'c if c.isprintable() else " "', "c", f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),

@@ -5,6 +5,7 @@ import sys
 
 from tangent_jax.core import progress
 
-progress.EVERY = 0.1
-sys.argv.pop(0)
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+if __name__ == "__main__":
+    progress.EVERY = 0.1
+    sys.argv.pop(0)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

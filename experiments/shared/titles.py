@@ -9,15 +9,18 @@ from experiments.shared.plots import short
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:
     """The accuracy of a model after its last epoch, pass or step."""
     last = rows[-1]
-    images = next(name for name in ("test", "train") if f"{name}_accuracy" in last)
+    known = [
+        f"{images} accuracy {last[key]:.3f} " for images in ("test", "train") if (key := f"{images}_accuracy") in last
+    ]
     count, unit = last.get("step", last.get("epoch")), "passes" if "passes" in last else unit
-    return f"{name}: {images} accuracy {last[f'{images}_accuracy']:.3f} after {count} {unit}"
+    return f"{name}: {''.join(known[:1])}after {count} {unit}"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
     """The share of one model's accuracy that the sum of models trained apart has, by method; of many the ends."""
-    ranked = sorted(full, key=lambda name: -added[name] / full[name])
-    shares = [f"{percent(added[name] / full[name])} ({short(name)})" for name in ranked]
+    of_one = {name: added[name] / full[name] if full[name] else 0.0 for name in full}
+    ranked = sorted(full, key=lambda name: -of_one[name])
+    shares = [f"{percent(of_one[name])} ({short(name)})" for name in ranked]
     text = ", ".join(shares) if len(shares) < 4 else f"{shares[0]} to {shares[-1]}"
     return f"{dataset}: {count} models added keep, of one model's accuracy, {text}"
 

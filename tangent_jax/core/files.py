@@ -163,7 +163,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 continue  # deleted while this process waited: the next one is another file
             if not shared:
                 file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()} ({Path(sys.argv[0]).name})")
+                file.write(f"process {os.getpid()} on {socket.gethostname()} ({Path(*sys.argv[:1]).name})")
                 file.flush()
             try:
                 yield lock

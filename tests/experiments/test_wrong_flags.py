@@ -99,7 +99,7 @@ CASES = [
     # a flag that a binary does not read does not exist for it
     ("table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
     ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
-    ("store", ["list", "--dataset=digits"], "Unknown command line flag 'dataset'"),
+    ("store", ["list", "--epochs=3"], "Unknown command line flag 'epochs'"),
 ]
 
 
