@@ -53,6 +53,7 @@ class Setting:
     """Predictors of --network, and their features of the training and test images."""
 
     def __init__(self) -> None:
+        self.penalties = sorted(numbers("penalties", float), reverse=True)
         dataset, recipe = setup.open_dataset(F.dataset), setup.recipe()
         if F.network == "pretrained":
             self.predict = setup.predictor(recipe, dataset.classes)
@@ -128,8 +129,8 @@ def choose(
 ) -> tuple[tj.Solved, expansions.Expansion, list[dict[str, float]]]:
     """The optimum and its expansion for the penalty of the best leave-one-out accuracy, the larger of equals."""
     best, tried, labels = None, [], setting.train.targets
-    with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(F.penalties), "penalty") as bar:
-        for penalty in sorted(numbers("penalties", float), reverse=True):
+    with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
+        for penalty in setting.penalties:
             solved = setting.solve(penalty)
             outputs = tj.outputs(setting.predict, solved.dw, setting.train.inputs)
             expansion = expansions.expand(rows, k, outputs, labels, setting.objective(penalty))
