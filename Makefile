@@ -32,11 +32,11 @@ NEWEST ?= python3.13
 test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, and with the highest on Python NEWEST
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint lowest.txt \
-	  --editable . scikit-learn pytest hypothesis chex
+	  --editable . scikit-learn tensorboardX pytest hypothesis chex
 	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider $(QUICK)
 	$(NEWEST) -m venv .venv-highest
 	.venv-highest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-	  --editable . scikit-learn pytest hypothesis chex
+	  --editable . scikit-learn tensorboardX pytest hypothesis chex
 	JAX_PLATFORMS=cpu .venv-highest/bin/python -m pytest -p no:cacheprovider $(QUICK)
 
 mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
