@@ -94,7 +94,7 @@ def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[st
         for component in seen.components:
             without[component.name] = accuracies([component.name])
             bar.update()
-    return {"tasks": [task.name for task in accuracies.tasks], "whole": accuracies(), "without": without}
+    return {"tasks": [task.name for task in accuracies.tasks], "whole": accuracies.whole, "without": without}
 
 
 def answered(
@@ -113,7 +113,7 @@ def answered(
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
     answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan)}
     tasks = [task.name for task in accuracies.tasks] if accuracies else []
-    return answer | {"tasks": tasks, "whole": accuracies() if accuracies else [], "shown": requests.SHOWN}
+    return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Compiling is most of the time: XLA optimises in `make test-all` alone.
 if not os.environ.get("TANGENT_JAX_OPTIMISED"):
     fast = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-    # These save two fifths of a first run, and maps: one object for a program, no emitters. XLA aborts on a flag that
+    # No emitters save a third of a first run, one object for a program some more. XLA aborts on a flag that
     # it does not know: set only where they were tried.
     tried = ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
     fast += tried * version("jaxlib").startswith("0.10.")

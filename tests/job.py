@@ -166,9 +166,6 @@ def cached(folder):
     model, w = small()
     images = np.random.default_rng(1).integers(0, 256, (150, 8, 8, 3)).astype(np.uint8)
     examples = Examples(tuple(f"{i}" for i in range(150)), np.zeros(150, np.int32), lambda i: images[i])
-    own = folder / f"cache-{jax.process_index()}"
-    for name, cache in {"features": folder / "cache", "features apart": own}.items():
-        yield name, np.asarray(tj.features(model, w, examples, 1, tj.Cache(cache)).inputs)
 
     def unreadable(i):
         if i >= 100:
@@ -176,9 +173,12 @@ def cached(folder):
         return images[i]
 
     bad = Examples(tuple(f"bad {i}" for i in range(150)), np.zeros(150, np.int32), unreadable)
-    with suppress(tj.InputError):
-        tj.features(model, w, bad, 0, tj.Cache(own))
-        raise AssertionError("unreadable images were taken")
+    for name, own in {"features": "cache", "features apart": f"cache-{jax.process_index()}"}.items():
+        yield name, np.asarray(tj.features(model, w, examples, 1, tj.Cache(folder / own)).inputs)
+        assert (folder / own).is_dir()
+        with suppress(tj.InputError):
+            tj.features(model, w, bad, 0, tj.Cache(folder / own))
+            raise AssertionError("unreadable images were taken")
 
 
 def divided():

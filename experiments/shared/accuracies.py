@@ -8,7 +8,7 @@ So each component is read twice, however many there are. It differs from the sum
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 
 import jax
 import numpy as np
@@ -50,6 +50,11 @@ class Accuracies:
         minus, more = map(tj.body, old.values()), (tj.body(own.dw) for own in new.values())
         bodies = mean(self.bodies, minus, more, count)
         return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
+
+    @cached_property
+    def whole(self) -> list[float | None]:
+        """The accuracy of each task with all components."""
+        return self()
 
     def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: Mapping[str, Retrained]) -> float | None:
         """The accuracy of a task with this body."""
