@@ -23,6 +23,7 @@ from experiments.report import pages
 from experiments.shared import command, plots, titles
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
 from experiments.shared.left_out import Leaving
+from experiments.shared.memory import reuse_freed
 from experiments.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
@@ -142,6 +143,7 @@ def of_kernel(
 
 def by_solver() -> None:
     """Measures the influence of every training image, or of --images, by solving again without it, from the optimum."""
+    reuse_freed()
     began, method = time.perf_counter(), Method("taft")
     objective, classes = method.recipe.objective(), len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)

@@ -16,7 +16,9 @@ from experiments.shared.shards import Method
 from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.solver.formed import changes_of, formed
 from tangent_jax.solver.passes import along, norm_of
+from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import as_batches
 from tangent_jax.train.checkpoints import run_identity
 
@@ -24,8 +26,8 @@ Measure = Callable[[np.ndarray], dict[str, np.ndarray]]
 """Outputs of the test images, "m c", -> what is measured of them, by name."""
 
 CHUNK = 32  # images that one file holds
-PROBED, PROBE_PASSES = 15, 40  # images that tell how large a change is, before all are solved
-OF_BASE = 0.1  # of what a certificate may take: that of the optimum on all
+PROBED, PROBE_PASSES = 63, 15  # images that tell how large a change is, before all are solved
+OF_BASE = 0.05  # of what a certificate may take: that of the optimum on all
 
 
 class Without:
@@ -62,6 +64,8 @@ class Leaving:
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
         self.objective, self.at_once = method.recipe.objective(), at_once
+        tested = make_problem("influence", self.predict, self.test, self.objective, None, self.predict.zeros())
+        self.of_test = formed(tested)
 
     def solve(self, gone: Sequence[Any], start: tj.Solved, **settings: Any) -> Iterator[tj.Solved]:
         """The optimum without each of `gone`."""
@@ -101,7 +105,7 @@ class Leaving:
         |dw_i - dw| as `change`; `certificate` and `passes`.
         """
         steps = [along(each.dw, -1.0, base.dw) for each in solved]
-        changes = self.changes(steps, self.test.inputs)
+        changes = self.test_changes(steps)
         logits = tj.outputs(self.predict, base.dw, self.test.inputs).astype(np.float64)
         before, after = self.measure(logits), [self.measure(logits + change) for change in changes]
         images = self.train.inputs[rows]
@@ -114,11 +118,16 @@ class Leaving:
             "passes": np.array([float(each.passes) for each in solved]),
         }
 
+    def test_changes(self, steps: list[Tree]) -> np.ndarray:
+        """J step of the test images, "k m c"."""
+        if self.of_test is None:
+            return self.changes(steps, self.test.inputs)
+        return np.asarray(changes_of(self.of_test, stacked(steps)))[: len(self.test)].transpose(2, 0, 1)
+
     def changes(self, steps: list[Tree], inputs: Any) -> np.ndarray:
         """J step of inputs "m ...", "k m c"."""
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
         f = tj.outputs(self.predict, self.predict.zeros(), inputs)
-        return (tj.outputs(Partial(_outputs, self.predict), stacked, inputs) - f[:, None]).transpose(1, 0, 2)
+        return (tj.outputs(Partial(_outputs, self.predict), stacked(steps), inputs) - f[:, None]).transpose(1, 0, 2)
 
     def again(self, left_out: LeftOut, count: int) -> float | None:
         """The largest difference of the own outputs of the first `count` images from those of a cold `solve` without
@@ -134,6 +143,11 @@ class Leaving:
                 errors.append(np.abs(alone - outputs).max())
                 bar.update()
         return float(max(errors) / np.abs(changed).max()) if errors else None
+
+
+def stacked(steps: list[Tree]) -> Tree:
+    """The steps as one tree with k as the first axis of each leaf."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
 
 
 def _outputs(predict: tj.Predictor, steps: Tree, x: Any) -> Array:

@@ -10,6 +10,7 @@ The transpose of each is a sum over examples and tokens. In a network that compu
 its parameters stay in f32, and so do these sums: only what flows from layer to layer is rounded to half.
 """
 
+import math
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
@@ -66,6 +67,23 @@ def widened(a: Array) -> Array:
 def product(spec: str, a: Array, b: Array) -> Array:
     """The einsum of a and b, multiplied in the dtype of a and summed in f32 or wider; so is its transpose.
 
-    Operands in f32 under an algorithm that multiplies halves: one form for every platform.
+    Operands in f32 under an algorithm that multiplies halves: one form for every platform. Vectors times a number and
+    inner products, which XLA's CPU compiler refuses to multiply by it, and their transposes, are multiplied in f32.
     """
-    return jnp.einsum(spec, widened(a), widened(b), precision=ALGORITHMS.get(str(a.dtype)))
+    algorithm = None if is_thin(spec, a, b) else ALGORITHMS.get(str(a.dtype))
+    return jnp.einsum(spec, widened(a), widened(b), precision=algorithm)
+
+
+def is_thin(spec: str, a: Array, b: Array) -> bool:
+    """True for one matrix product of which two of the three sizes are 1: rows of a, columns of b, what is summed.
+
+    They are the same three, in another order, in its transposes.
+    """
+    operands, out = spec.split("->")
+    left, right = operands.split(",")
+    sizes = dict(zip(right, b.shape, strict=True))
+    shared = [axis for axis in right if axis in left]
+    columns = b.size // math.prod(sizes[axis] for axis in shared)
+    rows = a.size * columns // b.size
+    summed, batch = (math.prod(sizes[axis] for axis in shared if (axis in out) == kept) for kept in (False, True))
+    return batch == 1 and (rows, columns, summed).count(1) >= 2

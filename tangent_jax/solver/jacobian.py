@@ -89,7 +89,7 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
             for start in range(0, n, BATCH):
                 x = np.asarray(inputs[start : start + BATCH])
                 padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])
-                rows = _rows(exact, jnp.asarray(padded))
+                rows = rows_of(exact, jnp.asarray(padded))
                 parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
     outputs, leaves = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
@@ -97,7 +97,8 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Jacobian:
 
 
 @jax.jit
-def _rows(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
+def rows_of(predict: Predictor, x: Array) -> tuple[Array, dict[str, Part]]:
+    """(outputs at dw = 0 "b c", the rows of J leaf by leaf) of a batch, in the dtype of w."""
     zeros = predict.zeros()
     if predict.model.dual is None:
         return formed_rows(predict, zeros, x)

@@ -10,8 +10,8 @@ Each is base + delta_k, where the loss is a square and e_i its slope at the base
 so the base's gradient, with v = 1, is computed once, and what a problem adds is as small as its change: rounding is
 relative to delta_k, not to dw. All problems are preconditioned by the base's Kronecker factors, and a pass reads the
 examples once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to
-the next. What bounds the distance is the residual's norm, which conjugate gradients let rise and fall: so the step that
-is returned is that of the smallest residual between the last two (minimal residual smoothing, Zhou and Walker 1994).
+the next. What bounds the distance is the residual's norm, which the largest eigenvalues of A weigh most: a problem ends
+where it would be small enough with these corrected (leading.py), is corrected, and its gradient computed.
 """
 
 import dataclasses
@@ -30,6 +30,8 @@ from jax import Array
 from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, trees, whole_number
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
+from tangent_jax.solver.formed import add_products, formed
+from tangent_jax.solver.leading import Leading, leading
 from tangent_jax.solver.optimum import Solved
 from tangent_jax.solver.passes import Part
 from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
@@ -38,21 +40,20 @@ from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
 from tangent_jax.train.targets import Predict
 
-DAMPING = 5.0  # of the factors, in Lambda: residuals fall in fewer passes than with 1 or 30 (docs/optimum.md)
+NEAR = 0.97  # of the target: an estimate that ends a problem
+SHARE = 0.2  # of the steps of gains and biases, which do what kernels do as well: factors leaf by leaf count it twice
 
 
 class State(NamedTuple):
     """Conjugate gradients of k problems: every leaf has them as its first axis, `rz` is "k".
 
-    `delta`, `r`, `p`: the iterate, its residual, the direction; `smooth`, `s`: what is returned and its residual.
+    `delta`, `r`, `p`: the iterate, its residual, the direction.
     """
 
     delta: Tree
     r: Tree
     p: Tree
     rz: Array
-    smooth: Tree
-    s: Tree
 
 
 class Asked(NamedTuple):
@@ -93,7 +94,7 @@ def solve_many(
                 as they are needed, each >= 0 with one above; start: what `solve` returned, where all begin, or a list
                 of such or of steps, one for each row: the first one's factors serve all; certificate: how far, in L2,
                 each result may be from its optimum, None: until `passes`, the most for each, are used;
-                at_once: problems that work side by side, whose state is about nine steps dw each.
+                at_once: problems that work side by side, whose state is about eight steps dw each.
     Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
     Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, up to the rounding of the base's
                 gradient and, relative to themselves, of the change dw_k - base and of dw_k. Lambda = n penalty in all.
@@ -140,25 +141,36 @@ class Many:
         self.target, self.curvature = (certificate or 0.0) * problem.total_penalty, curvature  # of |grad F_k|
         self.inverse: Inverse | None = None
         self.gradient, self.outputs = self.base, []
+        self.formed: Part | None = None
 
-    def prepare(self) -> None:
-        """The base's factors, gradient and outputs."""
+    def prepare(self, count: int) -> None:
+        """The base's factors, gradient and outputs, and as many leading eigenvectors as problems work at once."""
         problem = self.problem
         if self.curvature is None and problem.has_factors:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
             check_factors("solve_many", self.base, self.curvature)
-            self.inverse = placement.placed(invert(self.curvature, DAMPING * problem.total_penalty))
+            inverse = invert(self.curvature, problem.total_penalty)
+            blocks = {path: SHARE * block for path, block in inverse.inverses.blocks.items()}
+            inverses = dataclasses.replace(inverse.inverses, blocks=blocks)
+            self.inverse = placement.placed(dataclasses.replace(inverse, inverses=inverses))
+        self.formed = formed(problem)
+        if self.formed is not None:  # nothing else is read from pass to pass
+            self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
         norm = float(passes_of.norm_of(self.gradient))
         require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
+        v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
+        self.leading = leading(
+            lambda q: self.add_products(_scaled(q, penalty), q, v, nowhere), penalty, _empty(self.base, count).delta
+        )
 
     def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Solved]:
         """The solutions in the order of the problems, each as soon as those before it have ended."""
         first = list(islice(asked, at_once))
         if not first:
             return
-        self.prepare()
+        self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = _empty(self.base, len(first)), {}, 0
         with progress_bar(count, "problem") as bar:
@@ -169,7 +181,7 @@ class Many:
                 state, norms = self.advance(state, places)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k])):
-                        ended[place.asked.turn] = self.solved(place, state.smooth, k)
+                        ended[place.asked.turn] = self.solved(place, state.delta, k)
                         places[k] = Place()
                         bar.update()
                 while turn in ended:
@@ -187,14 +199,24 @@ class Many:
 
     def advance(self, state: State, places: list[Place]) -> tuple[State, np.ndarray]:
         """One pass for all: a gradient where a problem is at a point, else a product; also |r|, "k"."""
-        zero, n = self.problem.zero, len(self.problem.batches)
+        n = len(self.problem.batches)
         at_point = jnp.array([place.at_point for place in places])
         v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
-        q, total = _operands(state, self.gradient, at_point, self.problem.total_penalty)
-        for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
-            total = _add_products(total, part, zero, f, q, rows, at_point, self.problem.objective)
-        state, norms = _advance(state, total, at_point, self.inverse)
+        state, q, total = _operands(state, self.gradient, at_point, self.problem.total_penalty, self.leading)
+        total = self.add_products(total, q, v, at_point)
+        changed = np.minimum(np.abs(v - 1), 1).mean(1)
+        state, norms = _advance(state, total, at_point, self.inverse, self.leading, changed)
         return state, placement.on_host(norms)
+
+    def add_products(self, total: Tree, q: Tree, v: np.ndarray, at_point: Array) -> Tree:
+        """`total` and the products of one pass, as `_add_products` has them."""
+        objective = self.problem.objective
+        if self.formed is not None:
+            f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
+            return add_products(total, self.formed, f, q, rows, at_point, objective)
+        for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
+            total = _add_products(total, part, self.problem.zero, f, q, rows, at_point, objective)
+        return total
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:
         """The example weights "k n" of each batch, "k b"; those of padding count for nothing."""
@@ -211,7 +233,7 @@ class Many:
         if place.at_point:  # ends at its target, at the last pass, or where rounding allows no more
             place.at_point = False
             return norm <= self.target or left < 2 or not norm <= 0.5 * before
-        place.at_point = norm <= 0.9 * self.target or left == 1 or not np.isfinite(norm)
+        place.at_point = norm <= NEAR * self.target or left == 1 or not np.isfinite(norm)
         return False
 
     def solved(self, place: Place, delta: Tree, k: int) -> Solved:
@@ -232,17 +254,16 @@ class Many:
 
 def _empty(base: Tree, count: int) -> State:
     """The state of `count` problems without any."""
-    delta, r, p, smooth, s = (
-        jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), base) for _ in range(5)
-    )
-    return State(delta, r, p, jnp.zeros(count), smooth, s)
+    delta, r, p = (jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), base) for _ in range(3))
+    return State(delta, r, p, jnp.zeros(count))
 
 
 @partial(jax.jit, donate_argnames="state")
 def _begin(state: State, k: Any, base: Tree, start: Tree) -> State:
     """The state with a new problem in the k-th place."""
-    smooth = jax.tree.map(lambda a, b, s: a.at[k].set(s - b), state.smooth, base, start)
-    return state._replace(smooth=smooth, p=jax.tree.map(lambda a: a.at[k].set(0), state.p))
+    delta = jax.tree.map(lambda a, b, s: a.at[k].set(s - b), state.delta, base, start)
+    r, p = (jax.tree.map(lambda a: a.at[k].set(0), tree) for tree in (state.r, state.p))
+    return state._replace(delta=delta, r=r, p=p)
 
 
 @jax.jit
@@ -252,14 +273,29 @@ def _result(base: Tree, delta: Tree, k: Any) -> Tree:
 
 
 @jax.jit
-def _operands(state: State, gradient: Tree, at_point: Array, total_penalty: Any) -> tuple[Tree, Tree]:
-    """(q, with which A is multiplied: delta at a point, else the direction; what the pass's sum begins with)."""
+def _scaled(q: Tree, t: Any) -> Tree:
+    """t q."""
+    return jax.tree.map(lambda leaf: t * leaf, q)
+
+
+@partial(jax.jit, donate_argnames="state")
+def _operands(
+    state: State, gradient: Tree, at_point: Array, total_penalty: Any, leading: Leading
+) -> tuple[State, Tree, Tree]:
+    """(the state, corrected at a point; q, with which A is multiplied: delta there, else the direction; what the pass's
+    sum begins with)."""
+
+    def corrected(delta: Tree, r: Tree, at: Array) -> Tree:
+        return passes_of.along(delta, jnp.where(at, 1, 0), leading.correction(r)[0])
 
     def own(delta: Tree, p: Tree, at: Array) -> tuple[Tree, Tree]:
         q = jax.tree.map(partial(jnp.where, at), delta, p)
         return q, jax.tree.map(lambda q, g: total_penalty * q + jnp.where(at, g, 0), q, gradient)
 
-    return jax.vmap(own)(state.smooth, state.p, at_point)
+    given = state.delta, state.r, at_point
+    delta = jax.lax.cond(at_point.any(), jax.vmap(corrected), lambda delta, *_: delta, *given)
+    q, total = jax.vmap(own)(delta, state.p, at_point)
+    return state._replace(delta=delta), q, total
 
 
 @partial(jax.jit, donate_argnames="total")
@@ -279,23 +315,23 @@ def _add_products(
 
 
 @partial(jax.jit, donate_argnames="state")
-def _advance(state: State, total: Tree, at_point: Array, inverse: Inverse | None) -> tuple[State, Array]:
-    """The state after a pass: at a point r = -total, and a first direction; else a step of conjugate gradients."""
+def _advance(
+    state: State, total: Tree, at_point: Array, inverse: Inverse | None, leading: Leading, changed: Any
+) -> tuple[State, Array]:
+    """The state after a pass, and |r|, "k": at a point r = -total, and a first direction; else a step of conjugate
+    gradients, and |r| as it will be once it is corrected: by A where A_k should be, of which a part is left that is as
+    large as the mean change of an example's weight, `changed`, "k".
+    """
 
-    def own(state: State, total: Tree, at: Array) -> tuple[State, Array]:
-        chosen = partial(jax.tree.map, partial(jnp.where, at))
+    def own(state: State, total: Tree, at: Array, changed: Array) -> tuple[State, Array]:
         bent = trees.vdot(state.p, total)
         t = jnp.where(at | (bent == 0), 0, state.rz / bent)  # 0 where a place is empty, or r is 0
-        delta = passes_of.along(chosen(state.smooth, state.delta), t, state.p)
-        r = chosen(jax.tree.map(jnp.negative, total), passes_of.along(state.r, -t, total))
+        delta, before = passes_of.along(state.delta, t, state.p), passes_of.along(state.r, -t, total)
+        r = jax.tree.map(partial(jnp.where, at), jax.tree.map(jnp.negative, total), before)
         z = r if inverse is None else inverse.times(r)
         rz = trees.vdot(r, z)
         p = passes_of.along(z, jnp.where(at | (state.rz == 0), 0, rz / state.rz), state.p)
-        change = passes_of.along(r, -1.0, state.s)
-        size = trees.squared_norm(change)
-        eta = jnp.where(at | (size == 0), 1, -trees.vdot(state.s, change) / size)
-        smooth = passes_of.along(state.smooth, eta, passes_of.along(delta, -1.0, state.smooth))
-        s = chosen(r, passes_of.along(state.s, eta, change))
-        return State(delta, r, p, rz, smooth, s), passes_of.norm_of(s)
+        left = passes_of.along(r, jnp.where(at, 0, changed - 1), leading.correction(r)[1])
+        return State(delta, r, p, rz), passes_of.norm_of(left)
 
-    return jax.vmap(own)(state, total, at_point)
+    return jax.vmap(own)(state, total, at_point, jnp.asarray(changed, state.rz.dtype))

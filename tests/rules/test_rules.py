@@ -1,12 +1,17 @@
 """Every closed form against jax.jvp, a central difference, jit, vmap, and a property of its own."""
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from helpers import DIFFERENCE, TOLERANCE, assert_rel_close, normal
 
 from tangent_jax import rules
 from tangent_jax.core import Dual, InputError
+from tangent_jax.rules import probe
 
 B, N, H, E, D, F = 2, 5, 3, 4, 12, 20
 
@@ -308,3 +313,16 @@ def test_of_equal_values_the_first_passes_its_tangent_on(x64):
     y, dy = rules.max_pool(jnp.zeros((1, 3, 3, 1)), jnp.arange(9.0).reshape(1, 3, 3, 1))
     assert (y == 0).all()
     assert dy[0, :, :, 0].tolist() == [[0.0, 1.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("spec", ["...td,df->...tf", "btd,btf->bdf"])
+def test_products_of_halves_run_at_every_size_and_so_do_their_transposes(spec):
+    """XLA's CPU compiler has no inner product, and no vector times a number, by the algorithm of halves."""
+    operands = spec.replace("...", "").split("->")[0].split(",")
+    axes = sorted(set("".join(operands)))
+    for sizes in itertools.product((1, 3), repeat=len(axes)):
+        size = dict(zip(axes, sizes, strict=True))
+        a, b = (jnp.ones([size[axis] for axis in operand], jnp.bfloat16) for operand in operands)
+        product, back = jax.vjp(jax.jit(functools.partial(probe.product, spec)), a, b)
+        np.testing.assert_array_equal(product, jnp.einsum(spec, *(x.astype(jnp.float32) for x in (a, b))))
+        jax.block_until_ready(jax.jit(back)(product))

@@ -18,13 +18,16 @@ WEIGHTS = np.array(
 
 
 @pytest.fixture
-def case(x64):
-    predict, dw, x, y, j, f = private_case("blocks", 1)
+def case(x64, request):
+    classes = getattr(request, "param", 7)
+    predict, dw, x, y, j, f = private_case("blocks", 1, classes=classes)
+    y = y % classes
     data = Batches(x, y, batch_size=4)
     optima = np.stack([ridge(j, f, y, total=6 * 0.5, weights=v) for v in WEIGHTS])
     return predict, dw, data, solve(predict, data, RSL, certificate=1e-2), optima
 
 
+@pytest.mark.parametrize("case", [7, 3], indirect=True)  # of three classes J is formed (test_formed.py)
 def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance(case):
     predict, _, data, start, optima = case
     for certificate in (1e-1, 1e-3, 1e-9):
@@ -111,3 +114,12 @@ def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
     refused("at_once", at_once=0)
     refused("certificate", certificate=-1.0)
     assert list(solve_many(predict, data, RSL, example_weights=[], start=start)) == []
+
+
+def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
+    predict, _, data, start, _ = case
+    exact = solve(predict, data, RSL, start=start, certificate=1e-12)
+    for solved in solve_many(predict, data, RSL, example_weights=1 - 0.1 * np.eye(6), start=exact, certificate=1e-3):
+        assert [row["exact"] for row in solved.history] == [True, *[False] * (solved.passes - 2), True]
+        # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
+        assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)

@@ -1,0 +1,55 @@
+"""J of a batch as inputs and signals, for many steps side by side, against the network's own products."""
+
+import jax
+import numpy as np
+import pytest
+from dense import private_case
+from helpers import assert_rel_close
+
+from tangent_jax.core import trees
+from tangent_jax.solver import formed as formed_of
+from tangent_jax.solver.formed import formed
+from tangent_jax.solver.problem import make_problem
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import make_objective
+
+
+def make(blocks, classes=3):
+    predict, dw, x, y, *_ = private_case("blocks", blocks, classes=classes)
+    data = Batches(x, y % classes, batch_size=4)
+    return make_problem("test", predict, data, make_objective("rsl", 0.5), None, dw), dw
+
+
+@pytest.fixture
+def case(x64):
+    problem, dw = make(1)
+    steps = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), (3, *leaf.shape)), dw)
+    return problem, steps
+
+
+def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were(case):
+    problem, steps = case
+    parts = formed(problem)
+    assert parts is not None
+    for i, fresh in enumerate(problem.fresh()):
+        part = jax.tree.map(lambda leaf, i=i: leaf[i], parts)
+        linear = part.linear
+        np.testing.assert_array_equal(part.targets, fresh.targets)
+        q = linear.side_by_side(steps)
+        forward = fresh.linear.at(problem.zero)[1]
+        expected = jax.vmap(forward, out_axes=2)(steps)
+        assert_rel_close(linear.times(q), expected)
+        u = jax.random.normal(jax.random.key(1), expected.shape)
+        back = linear.apart(jax.linear_transpose(linear.times, q)(u)[0], steps)
+        assert_rel_close(back, jax.vmap(jax.linear_transpose(forward, problem.zero), 2)(u)[0])
+        for path, leaf in trees.leaves(linear.apart(q, steps)).items():
+            reached = path in {*linear.kernels, *linear.paths}
+            np.testing.assert_array_equal(leaf, trees.leaves(steps)[path] if reached else 0 * leaf)
+
+
+def test_it_is_formed_where_that_is_less_work_and_there_is_room(case, monkeypatch):
+    problem, _ = case
+    assert formed(make(2)[0]) is None  # its first block's kernels read every token
+    assert formed(make(1, classes=7)[0]) is None  # seven outputs have more signals than dw has numbers
+    monkeypatch.setattr(formed_of, "room", lambda: 1)
+    assert formed(problem) is None
