@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed."""
+"""Memory that is freed, as the C library keeps it."""
 
 import ctypes
 

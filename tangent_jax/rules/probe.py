@@ -85,5 +85,5 @@ def is_thin(spec: str, a: Array, b: Array) -> bool:
     shared = [axis for axis in right if axis in left]
     columns = b.size // math.prod(sizes[axis] for axis in shared)
     rows = a.size * columns // b.size
-    summed, batch = (math.prod(sizes[axis] for axis in shared if (axis in out) == kept) for kept in (False, True))
+    batch, summed = (math.prod(sizes[axis] for axis in shared if (axis in out) == stays) for stays in (True, False))
     return batch == 1 and (rows, columns, summed).count(1) >= 2

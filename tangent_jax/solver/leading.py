@@ -60,7 +60,7 @@ def _leading(w: Tree, a: Tree) -> Leading:
 
 def _products(a: Tree, b: Tree) -> Array:
     """<a_j, b_k>, "j k"."""
-    return jax.vmap(lambda one: jax.vmap(trees.vdot, (None, 0))(one, b))(a)
+    return jax.vmap(lambda q: jax.vmap(trees.vdot, (None, 0))(q, b))(a)
 
 
 def combined(c: Array, steps: Tree) -> Tree:

@@ -150,10 +150,7 @@ class Many:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
             check_factors("solve_many", self.base, self.curvature)
-            inverse = invert(self.curvature, problem.total_penalty)
-            blocks = {path: SHARE * block for path, block in inverse.inverses.blocks.items()}
-            inverses = dataclasses.replace(inverse.inverses, blocks=blocks)
-            self.inverse = placement.placed(dataclasses.replace(inverse, inverses=inverses))
+            self.inverse = placement.placed(invert(self.curvature, problem.total_penalty, SHARE))
         self.formed = formed(problem)
         if self.formed is not None:  # nothing else is read from pass to pass
             self.problem = problem = dataclasses.replace(problem, keeps=False)
@@ -162,7 +159,9 @@ class Many:
         require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
         self.leading = leading(
-            lambda q: self.add_products(_scaled(q, penalty), q, v, nowhere), penalty, _empty(self.base, count).delta
+            lambda q: self.add_products(jax.tree.map(lambda leaf: penalty * leaf, q), q, v, nowhere),
+            penalty,
+            _empty(self.base, count).delta,
         )
 
     def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Solved]:
@@ -270,12 +269,6 @@ def _begin(state: State, k: Any, base: Tree, start: Tree) -> State:
 def _result(base: Tree, delta: Tree, k: Any) -> Tree:
     """base + delta_k."""
     return jax.tree.map(lambda leaf, d: leaf + d[k], base, delta)
-
-
-@jax.jit
-def _scaled(q: Tree, t: Any) -> Tree:
-    """t q."""
-    return jax.tree.map(lambda leaf: t * leaf, q)
 
 
 @partial(jax.jit, donate_argnames="state")
