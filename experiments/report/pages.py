@@ -19,15 +19,17 @@ SIDE, SHOWN = 96, 16  # pixels of a thumbnail; images of a gallery
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } p { max-width: 46rem }
-.gallery { display: flex; flex-wrap: wrap; gap: 10px } figure { margin: 0; width: 116px; font-size: 12px }
+.gallery { display: flex; flex-wrap: wrap; gap: 10px }
+figure { margin: 0; width: 116px; font-size: 12px; overflow-wrap: anywhere }
 figure img { width: 116px; height: 116px; object-fit: cover; border-radius: 4px; display: block }
 .pair { display: flex; gap: 18px; align-items: flex-start; margin: 14px 0; padding-top: 12px }
 .pair { border-top: 1px solid #ddd }
 table { border-collapse: collapse } td { padding: 2px 14px 2px 0 } b { font-weight: 600 }
 """
 ABOUT = (
-    "Every number is exact for the linearised model: the prediction of the model that was never trained on the image, "
-    "in closed form. A margin is the logit of the label less the largest of the others; below 0 the model is wrong."
+    "Every number is of the linearised model at its optimum without the image: in closed form by the kernel, to within "
+    "the certificate by the solver. A margin is the logit of the label less the largest of the others; below 0 the "
+    "model is wrong."
 )
 ERRORS = "Training images that the model without them contradicts most."
 HARMFUL = "The test loss falls most when one of these leaves."

@@ -21,7 +21,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Layout
 from tangent_jax.solver.jacobian import Part as Leaf
 from tangent_jax.solver.jacobian import rows_of
-from tangent_jax.solver.passes import Fresh, Part, room
+from tangent_jax.solver.passes import Fresh, Part, bent_of, room
 from tangent_jax.solver.problem import Problem
 from tangent_jax.train.objective import Objective
 
@@ -46,8 +46,9 @@ class Formed:
         """Steps with k as the first axis of each leaf; a leaf that reaches no output is left out."""
         leaves = trees.leaves(steps)
         kernels = {path: jax.vmap(axes.blocks, out_axes=2)(leaves[path]) for path, axes in self.layouts}
-        others = [leaves[path].reshape(len(leaves[path]), -1) for path in self.paths]
-        return kernels, jnp.concatenate(others, 1)
+        others = [jnp.reshape(leaves[path], (len(leaves[path]), -1)) for path in self.paths]
+        count = len(jax.tree.leaves(steps)[0])
+        return kernels, jnp.concatenate([jnp.zeros((count, 0), self.others.dtype), *others], 1)
 
     def apart(self, steps: Steps, like: Tree) -> Tree:
         """`side_by_side` undone; like: steps of these shapes. A leaf that reaches no output is 0."""
@@ -93,12 +94,12 @@ def formed(problem: Problem) -> Part | None:
 @jax.jit
 def _formed(linear: Fresh) -> Formed:
     assert isinstance(linear.predict, Predictor)
-    _, leaves = rows_of(linear.predict, linear.x)
+    outputs, leaves = rows_of(linear.predict, linear.x)
     kernels: dict[str, Leaf] = {path: leaf for path, leaf in leaves.items() if leaf.layout is not None}
     paths = tuple(path for path in leaves if path not in kernels)
     return Formed(
         {path: (leaf.x[:, 0], leaf.s[:, :, 0]) for path, leaf in kernels.items()},
-        jnp.concatenate([leaves[path].s for path in paths], 2),
+        jnp.concatenate([jnp.zeros((*outputs.shape, 0), outputs.dtype), *[leaves[path].s for path in paths]], 2),
         tuple((path, leaf.layout) for path, leaf in kernels.items() if leaf.layout is not None),
         paths,
     )
@@ -115,10 +116,7 @@ def add_products(
 
     def add(sums: Steps, batch: tuple[Part, Array, Array]) -> tuple[Steps, None]:
         part, outputs, v = batch
-        slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)
-        v = v.T[:, None]
-        bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(part.linear.times(beside)), 0)
-        bent += jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
+        bent = bent_of(part, outputs, part.linear.times(beside), v, at_point, objective)
         return trees.plus(sums, jax.linear_transpose(part.linear.times, beside)(bent)[0]), None
 
     beside = parts.linear.side_by_side(q)

@@ -297,14 +297,9 @@ def _add_products(
 ) -> Tree:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
     forward = part.linear.at(zero)[1]
-    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # of weights 1, 0 where padded
-
-    def own(q: Tree, v: Array, at: Array) -> Tree:
-        v = v[:, None]
-        bent = jnp.where(v > 0, v * bend(forward(q)), 0) + jnp.where(at, (v - 1) * slope, 0)
-        return jax.linear_transpose(forward, q)(bent)[0]
-
-    return trees.plus(total, jax.vmap(own)(q, v, at_point))
+    changes = jax.vmap(forward, out_axes=2)(q)
+    bent = passes_of.bent_of(part, outputs, changes, v, at_point, objective)
+    return trees.plus(total, jax.vmap(jax.linear_transpose(forward, zero), 2)(bent)[0])
 
 
 @partial(jax.jit, donate_argnames="state")

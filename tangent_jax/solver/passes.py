@@ -101,6 +101,14 @@ def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Obj
     return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0])
 
 
+def bent_of(part: Part, outputs: Array, changes: Array, v: Array, at_point: Array, objective: Objective) -> Array:
+    """v_ki P_i (J_i q_k) + (v_ki - 1) e_i, the last term at a point alone, "b c k"; changes: J q; v: "k b"."""
+    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # of weights 1, 0 where padded
+    v = v.T[:, None]
+    bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(changes), 0)
+    return bent + jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
+
+
 @jax.jit
 def outputs_of(linear: Fresh | Kept, dw: Tree) -> Array:
     """f(dw), "b c"."""

@@ -14,8 +14,8 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
 
-def make(blocks, classes=3):
-    predict, dw, x, y, *_ = private_case("blocks", blocks, classes=classes)
+def make(blocks, classes=3, kind="blocks"):
+    predict, dw, x, y, *_ = private_case(kind, blocks, classes=classes)
     data = Batches(x, y % classes, batch_size=4)
     return make_problem("test", predict, data, make_objective("rsl", 0.5), None, dw), dw
 
@@ -53,3 +53,17 @@ def test_it_is_formed_where_that_is_less_work_and_there_is_room(case, monkeypatc
     assert formed(make(1, classes=7)[0]) is None  # seven outputs have more signals than dw has numbers
     monkeypatch.setattr(formed_of, "room", lambda: 1)
     assert formed(problem) is None
+
+
+def kernels_of_the_last_block(path):
+    return path.startswith("block_1/mlp") and path.endswith("kernel")
+
+
+def test_a_subset_of_kernels_alone_has_a_formed_j(x64):
+    problem, dw = make(1, kind=kernels_of_the_last_block)
+    parts, steps = formed(problem), jax.tree.map(lambda leaf: leaf[None], dw)
+    assert parts is not None
+    linear = jax.tree.map(lambda leaf: leaf[0], parts.linear)
+    assert linear.paths == ()
+    fresh = next(iter(problem.fresh())).linear
+    assert_rel_close(linear.times(linear.side_by_side(steps))[..., 0], fresh.at(problem.zero)[1](dw))
