@@ -17,7 +17,6 @@ where it would be small enough with these corrected (leading.py), is corrected, 
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, islice
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -27,11 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, whole_number
 from tangent_jax.solver import passes as passes_of
+from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, formed
-from tangent_jax.solver.leading import Leading, leading
+from tangent_jax.solver.leading import leading
 from tangent_jax.solver.optimum import Solved
 from tangent_jax.solver.passes import Part
 from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
@@ -42,18 +42,6 @@ from tangent_jax.train.targets import Predict
 
 NEAR = 0.97  # of the target: an estimate that ends a problem
 SHARE = 0.2  # of the steps of gains and biases, which do what kernels do as well: factors leaf by leaf count it twice
-
-
-class State(NamedTuple):
-    """Conjugate gradients of k problems: every leaf has them as its first axis, `rz` is "k".
-
-    `delta`, `r`, `p`: the iterate, its residual, the direction.
-    """
-
-    delta: Tree
-    r: Tree
-    p: Tree
-    rz: Array
 
 
 class Asked(NamedTuple):
@@ -161,7 +149,7 @@ class Many:
         self.leading = leading(
             lambda q: self.add_products(jax.tree.map(lambda leaf: penalty * leaf, q), q, v, nowhere),
             penalty,
-            _empty(self.base, count).delta,
+            states.empty(self.base, count).delta,
         )
 
     def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Solved]:
@@ -171,7 +159,7 @@ class Many:
             return
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
-        state, ended, turn = _empty(self.base, len(first)), {}, 0
+        state, ended, turn = states.empty(self.base, len(first)), {}, 0
         with progress_bar(count, "problem") as bar:
             while True:
                 state = self.fill(state, places, asked)
@@ -188,33 +176,50 @@ class Many:
                     turn += 1
                 check_stop()
 
-    def fill(self, state: State, places: list[Place], asked: Iterator[Asked]) -> State:
+    def fill(self, state: states.State, places: list[Place], asked: Iterator[Asked]) -> states.State:
         """The state with the next problems in the places that are empty."""
         for k, place in enumerate(places):
-            if place.asked is None and (new := next(asked, None)) is not None:
-                places[k] = Place(new, began=time.perf_counter())
-                state = _begin(state, k, self.base, self.base if new.start is None else new.start)
+            if place.asked is not None or (new := next(asked, None)) is None:
+                continue
+            places[k] = Place(new, began=time.perf_counter())
+            changed = np.flatnonzero(new.example_weights != 1)
+            if new.start is None and len(changed) <= self.problem.batches.width:  # its gradient needs no pass
+                gradient = self.gradient_at_base(changed, new.example_weights)
+                state, norm = states.begin_at_base(state, k, gradient, self.inverse)
+                places[k].at_point = not NEAR * self.target < float(norm) < np.inf
+            else:
+                state = states.begin(state, k, self.base, self.base if new.start is None else new.start)
         return state
 
-    def advance(self, state: State, places: list[Place]) -> tuple[State, np.ndarray]:
+    def gradient_at_base(self, changed: np.ndarray, v: np.ndarray) -> Tree:
+        """grad F_k(base), "1 ...", of weights that are 1 but for the examples `changed`, which are read alone."""
+        count, problem = 1 << max(len(changed) - 1, 0).bit_length(), self.problem  # powers of two: few programs
+        rows = np.resize(changed, count)
+        x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
+        part = Part(passes_of.Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
+        total, zero = (jax.tree.map(lambda leaf: jnp.array(leaf[None]), tree) for tree in (self.gradient, problem.zero))
+        f, at_base = passes_of.outputs_of(part.linear, self.base), jnp.ones(1, bool)
+        return states.add_products(total, part, problem.zero, f, zero, v[None, rows], at_base, problem.objective)
+
+    def advance(self, state: states.State, places: list[Place]) -> tuple[states.State, np.ndarray]:
         """One pass for all: a gradient where a problem is at a point, else a product; also |r|, "k"."""
         n = len(self.problem.batches)
         at_point = jnp.array([place.at_point for place in places])
         v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
-        state, q, total = _operands(state, self.gradient, at_point, self.problem.total_penalty, self.leading)
+        state, q, total = states.operands(state, self.gradient, at_point, self.problem.total_penalty, self.leading)
         total = self.add_products(total, q, v, at_point)
         changed = np.minimum(np.abs(v - 1), 1).mean(1)
-        state, norms = _advance(state, total, at_point, self.inverse, self.leading, changed)
+        state, norms = states.advance(state, total, at_point, self.inverse, self.leading, changed)
         return state, placement.on_host(norms)
 
     def add_products(self, total: Tree, q: Tree, v: np.ndarray, at_point: Array) -> Tree:
-        """`total` and the products of one pass, as `_add_products` has them."""
+        """`total` and the products of one pass, as `states.add_products` has them."""
         objective = self.problem.objective
         if self.formed is not None:
             f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
             return add_products(total, self.formed, f, q, rows, at_point, objective)
         for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
-            total = _add_products(total, part, self.problem.zero, f, q, rows, at_point, objective)
+            total = states.add_products(total, part, self.problem.zero, f, q, rows, at_point, objective)
         return total
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:
@@ -239,7 +244,7 @@ class Many:
         """The result of a problem that has ended, the k-th of those at work."""
         last = place.history[-1]
         return Solved(
-            dw=placement.replicated(_result(self.base, delta, k)),
+            dw=placement.replicated(states.result(self.base, delta, k)),
             certificate=last["certificate"],
             gradient_norm=last["gradient_norm"],
             total_penalty=self.problem.total_penalty,
@@ -249,77 +254,3 @@ class Many:
             seconds=time.perf_counter() - place.began,
             curvature=self.curvature,
         )
-
-
-def _empty(base: Tree, count: int) -> State:
-    """The state of `count` problems without any."""
-    delta, r, p = (jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), base) for _ in range(3))
-    return State(delta, r, p, jnp.zeros(count))
-
-
-@partial(jax.jit, donate_argnames="state")
-def _begin(state: State, k: Any, base: Tree, start: Tree) -> State:
-    """The state with a new problem in the k-th place."""
-    delta = jax.tree.map(lambda a, b, s: a.at[k].set(s - b), state.delta, base, start)
-    r, p = (jax.tree.map(lambda a: a.at[k].set(0), tree) for tree in (state.r, state.p))
-    return state._replace(delta=delta, r=r, p=p)
-
-
-@jax.jit
-def _result(base: Tree, delta: Tree, k: Any) -> Tree:
-    """base + delta_k."""
-    return jax.tree.map(lambda leaf, d: leaf + d[k], base, delta)
-
-
-@partial(jax.jit, donate_argnames="state")
-def _operands(
-    state: State, gradient: Tree, at_point: Array, total_penalty: Any, leading: Leading
-) -> tuple[State, Tree, Tree]:
-    """(the state, corrected at a point; q, with which A is multiplied: delta there, else the direction; what the pass's
-    sum begins with)."""
-
-    def corrected(delta: Tree, r: Tree, at: Array) -> Tree:
-        return passes_of.along(delta, jnp.where(at, 1, 0), leading.correction(r)[0])
-
-    def own(delta: Tree, p: Tree, at: Array) -> tuple[Tree, Tree]:
-        q = jax.tree.map(partial(jnp.where, at), delta, p)
-        return q, jax.tree.map(lambda q, g: total_penalty * q + jnp.where(at, g, 0), q, gradient)
-
-    given = state.delta, state.r, at_point
-    delta = jax.lax.cond(at_point.any(), jax.vmap(corrected), lambda delta, *_: delta, *given)
-    q, total = jax.vmap(own)(delta, state.p, at_point)
-    return state._replace(delta=delta), q, total
-
-
-@partial(jax.jit, donate_argnames="total")
-def _add_products(
-    total: Tree, part: Part, zero: Tree, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
-) -> Tree:
-    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
-    forward = part.linear.at(zero)[1]
-    changes = jax.vmap(forward, out_axes=2)(q)
-    bent = passes_of.bent_of(part, outputs, changes, v, at_point, objective)
-    return trees.plus(total, jax.vmap(jax.linear_transpose(forward, zero), 2)(bent)[0])
-
-
-@partial(jax.jit, donate_argnames="state")
-def _advance(
-    state: State, total: Tree, at_point: Array, inverse: Inverse | None, leading: Leading, changed: Any
-) -> tuple[State, Array]:
-    """The state after a pass, and |r|, "k": at a point r = -total, and a first direction; else a step of conjugate
-    gradients, and |r| as it will be once it is corrected: by A where A_k should be, of which a part is left that is as
-    large as the mean change of an example's weight, `changed`, "k".
-    """
-
-    def own(state: State, total: Tree, at: Array, changed: Array) -> tuple[State, Array]:
-        bent = trees.vdot(state.p, total)
-        t = jnp.where(at | (bent == 0), 0, state.rz / bent)  # 0 where a place is empty, or r is 0
-        delta, before = passes_of.along(state.delta, t, state.p), passes_of.along(state.r, -t, total)
-        r = jax.tree.map(partial(jnp.where, at), jax.tree.map(jnp.negative, total), before)
-        z = r if inverse is None else inverse.times(r)
-        rz = trees.vdot(r, z)
-        p = passes_of.along(z, jnp.where(at | (state.rz == 0), 0, rz / state.rz), state.p)
-        left = passes_of.along(r, jnp.where(at, 0, changed - 1), leading.correction(r)[1])
-        return State(delta, r, p, rz), passes_of.norm_of(left)
-
-    return jax.vmap(own)(state, total, at_point, jnp.asarray(changed, state.rz.dtype))

@@ -13,7 +13,13 @@ from tangent_jax.train.objective import make_objective
 
 RSL = make_objective("rsl", 0.5)
 WEIGHTS = np.array(
-    [[0, 1, 1, 1, 1, 1], [1, 1, 0.25, 1, 1, 1], [0, 0, 1, 0, 2, 1], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]]
+    [
+        [0, 1, 1, 1, 1, 1],
+        [1, 0.5, 0.25, 3, 1, 1],
+        [0, 0.5, 1, 0, 2, 1.5],
+        [1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1, 0],
+    ]
 )
 
 
@@ -35,12 +41,13 @@ def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_boun
             solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=certificate, at_once=2)
         )
         assert len(solved) == len(WEIGHTS)
-        for one, expected in zip(solved, optima, strict=True):
+        for one, expected, v in zip(solved, optima, WEIGHTS, strict=True):
             assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate * (1 + 1e-9) <= certificate
             assert one.converged
             assert one.passes == len(one.history) == one.history[-1]["passes"]
             exact = [row["exact"] for row in one.history]
-            assert exact == ([True, *[False] * (one.passes - 2), True] if one.passes > 1 else [True])
+            first = one.passes == 1 or np.sum(v != 1) > 4  # of no more than a batch the first gradient takes no pass
+            assert exact == ([first, *[False] * (one.passes - 2), True] if one.passes > 1 else [True])
 
 
 def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed(case):
@@ -91,9 +98,12 @@ def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
 def test_a_problem_that_overflows_spoils_no_other(case):
     predict, _, data, start, optima = case
     weights = [np.full(6, 1e308), WEIGHTS[0]]
-    first, second = solve_many(predict, data, RSL, example_weights=weights, start=start, certificate=1e-6, at_once=1)
-    assert not first.converged
-    assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.certificate <= 1e-6
+    for begun in (start, [start, start]):
+        first, second = solve_many(
+            predict, data, RSL, example_weights=weights, start=begun, certificate=1e-6, at_once=1
+        )
+        assert not first.converged
+        assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.certificate <= 1e-6
 
 
 def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
@@ -118,8 +128,10 @@ def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
 
 def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
     predict, _, data, start, _ = case
-    exact = solve(predict, data, RSL, start=start, certificate=1e-12)
-    for solved in solve_many(predict, data, RSL, example_weights=1 - 0.1 * np.eye(6), start=exact, certificate=1e-3):
-        assert [row["exact"] for row in solved.history] == [True, *[False] * (solved.passes - 2), True]
-        # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
-        assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
+    start = solve(predict, data, RSL, start=start, certificate=1e-12)
+    for certificate in (0.1, 1e-3):  # the first after few passes, when most of the residual is of large eigenvalues
+        rows = 1 - 0.1 * np.eye(6)
+        for solved in solve_many(predict, data, RSL, example_weights=rows, start=start, certificate=certificate):
+            assert [row["exact"] for row in solved.history] == [*[False] * (solved.passes - 1), True]
+            # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
+            assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
