@@ -29,6 +29,7 @@ from absl import flags
 import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
+from tangent_jax.components.card import unnamed
 from tangent_jax.components.claims import STATES, Claims
 from tangent_jax.components.disk import is_store
 from tangent_jax.components.exports import FORMATS, check_format
@@ -234,7 +235,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
     check_format("store export", F.format)
-    parts = {name: dataclasses.asdict(store.provenance(name)) for name in names}
+    known = unnamed({name: store.provenance(name) for name in names})
+    parts = {name: dataclasses.asdict(part) for name, part in known.items()}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
     store.release(to.absolute(), dw)

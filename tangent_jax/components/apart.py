@@ -189,6 +189,8 @@ def discard_stale(filling: Filling, claims: Claims) -> None:
         with claims.claimed("stale"):
             old = filling.stale()
             if old:
+                of = f"of other shards or settings, {', '.join(old[:3])}"
+                print(f"{len(old)} components {of}, are taken out of {filling.store.root}", file=sys.stderr)
                 filling.store.discard(old)
 
 

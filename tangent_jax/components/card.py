@@ -9,6 +9,7 @@ It says what the export knows, and of the rest that it is not known. Strings of 
 in the text every mark of Markdown in a name is escaped. It holds no identifier of an image and no path of this machine.
 """
 
+import dataclasses
 import json
 import re
 import string
@@ -158,6 +159,26 @@ def without_folders(spec: str) -> str:
     if spec.startswith(("hf-hub:", "random:")):
         return spec
     return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
+
+
+def unnamed(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    """The provenances as an export says them: images by their identifiers, owners by number, no folders."""
+    owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
+    number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
+    said = {}
+    for name, part in parts.items():
+        recipe, owned = part.recipe, part.owners
+        if recipe is not None:
+            places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset")}
+            recipe = dataclasses.replace(recipe, **places)
+        said[name] = dataclasses.replace(
+            part,
+            recipe=recipe,
+            folders=(),
+            examples=tuple((identifier, identifier) for identifier, _ in part.examples),
+            owners={identifier: number[owned[image]] for identifier, image in part.examples if image in owned},
+        )
+    return said
 
 
 def origins(parts: Any) -> list[Provenance]:

@@ -8,9 +8,10 @@ Each is base + delta_k, where the loss is a square and e_i its slope at the base
     A_k = sum_i v_ki J_i^T P_i J_i + Lambda
 
 so the base's gradient, with v = 1, is computed once, and what a problem adds is as small as its change: rounding is
-relative to delta_k, not to dw. All problems are preconditioned by the base's Kronecker factors, and a pass reads the
-examples once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to
-the next. What bounds the distance is the residual's norm, which the largest eigenvalues of A weigh most: a problem ends
+relative to delta_k, not to dw. Of a problem that begins at the base the first gradient is that of the few examples
+whose weight is not 1. All problems are preconditioned by the base's Kronecker factors, and a pass reads the examples
+once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to the
+next. What bounds the distance is the residual's norm, which the largest eigenvalues of A weigh most: a problem ends
 where it would be small enough with these corrected (leading.py), is corrected, and its gradient computed.
 """
 

@@ -10,7 +10,9 @@ import pytest
 from helpers import assert_rel_close, origin, predictor
 
 import tangent_jax as tj
+from tangent_jax.components.card import unnamed
 from tangent_jax.components.exports import FORMATS, export
+from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import InputError
 from tangent_jax.core.files import file_fingerprint
@@ -104,6 +106,20 @@ def test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no
         "shard 0",
     ]
     assert not [word for word in hidden if word in text]
+
+
+def test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card(tmp_path):
+    parts = {name: Provenance.from_json(json.dumps(part)) for name, part in SAID["of"].items()}
+    parts = {name: dataclasses.replace(part, folders=("/home/me/cache",)) for name, part in parts.items()}
+    said = {name: dataclasses.asdict(part) for name, part in unnamed(parts).items()}
+    text = json.dumps(said)
+    names = [name for part in parts.values() for _, name in part.examples]
+    assert not [word for word in (*names, "/home", "example.org") if word in text]
+    for name, part in unnamed(parts).items():
+        assert part.identifiers == parts[name].identifiers
+        assert len(part.owners) == 1
+    assert {owner for part in said.values() for owner in part["owners"].values()} == {"owner 1", "owner 2"}
+    assert card(tmp_path / "out", {**SAID, "of": said}) == card(tmp_path / "named")
 
 
 def test_what_is_not_known_is_said_and_not_invented(tmp_path):

@@ -329,6 +329,12 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert "Removals from the store before this export: 1, of 5 examples" in card
     assert file_fingerprint(receipt) in card
     assert not [name for identifier, name in gone if identifier in card or name in card]
+    said = (tmp_path / "export/provenance.json").read_text()
+    seen = Store(where[8:]).provenance("shard 2")
+    assert seen.examples[0][0] in said
+    assert not [
+        place for place in (seen.examples[0][1], str(tmp_path), *seen.folders) if json.dumps(place)[1:-1] in said
+    ]
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
