@@ -203,7 +203,7 @@ def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, 
         after = {
             "drop": "dropped",
             "retrain": f"trained again on the {left} left, about {seconds:.1f} s",
-            "exact": f"moved to the optimum of the {left} left, at most {seconds:.1f} s",
+            "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s",
         }
         of = "" if F.names else f"{gone} of its {gone + left} examples asked for; "
         print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)

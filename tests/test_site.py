@@ -133,4 +133,7 @@ def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path
     listing = (site / "llms.txt").read_text()
     own = {path.relative_to(site).as_posix() for path in pages_of(site)} - {f"{name}.html" for name in SPHINXS}
     assert {*re.findall(r"\]\(([\w/]+\.html)\)", listing)} == own
-    assert all(name in (site / "llms-full.txt").read_text() for name in ("tangent_jax.solve", "--penalty"))
+    assert all(
+        name in (site / "llms-full.txt").read_text()
+        for name in ("tangent_jax.solve", "--penalty", "## Upgrading from 0.2")
+    )

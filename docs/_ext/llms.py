@@ -1,5 +1,6 @@
 """llms.txt, a map of the pages with a line each, and llms-full.txt, all of their text (https://llmstxt.org)."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import commands
 import reference
 from docutils import nodes
 from sphinx import addnodes
+
+INCLUDED = re.compile(r"^```{include} (\S+)\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
 
 def sections(env) -> Iterator[tuple[str, list[str]]]:
@@ -31,7 +34,9 @@ def full(env, page: str) -> str:
     if page.startswith("api/"):
         values = reference.places().get(page.removeprefix("api/"), {})
         return "\n".join(f"## {name}\n\n{reference.docstring(name, value)}\n" for name, value in values.items())
-    return Path(env.doc2path(page)).read_text() + (commands.text() if page == "binaries" else "")
+    path = Path(env.doc2path(page))
+    text = INCLUDED.sub(lambda of: (path.parent / of[1]).read_text(), path.read_text())
+    return text + (commands.text() if page == "binaries" else "")
 
 
 def write(app, exception: Exception | None) -> None:

@@ -196,7 +196,7 @@ def ways_of(
             for name in (name for name, h in held.items() if h.left):
                 print(f"{name}: rehearsing {how}; the store stays as it is", file=sys.stderr)
                 new[name] = rehearsal(name, how == "exact")
-            bounds = {name: own.distance_bound for name, own in new.items()}
+            bounds = {name: own.distance_bound for name, own in new.items() if own.distance_bound is not None}
             seconds = time.perf_counter() - began
             way = dataclasses.replace(way, seconds=seconds, rehearsed=True, bounds=bounds)
         if measure is not None and (how == "drop" or way.rehearsed):

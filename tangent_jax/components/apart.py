@@ -252,12 +252,13 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
 class Retrained(NamedTuple):
     """The component that takes a removed one's place.
 
-    `distance_bound`: |grad L_retain| / lambda; `optimum`: where it is one; `factors`: where the removed one had some.
+    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: where it is
+    one; `factors`: where the removed one had some.
     """
 
     dw: Tree
     provenance: Provenance
-    distance_bound: float
+    distance_bound: float | None
     optimum: Optimum | None = None
     factors: Curvature | None = None
 
@@ -301,7 +302,8 @@ def retrain(
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
-        bound = distance_bound(predict, fitted.dw, left, recipe.objective())
+        bounded = recipe.method != "nlft" and recipe.penalty > 0
+        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
         new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 

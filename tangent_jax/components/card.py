@@ -162,16 +162,16 @@ def without_folders(spec: str) -> str:
 
 
 def unnamed(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
-    """The provenances as an export says them: images by their identifiers, owners by number, no folders."""
+    """The provenances as an export says them: images by identifiers, components and owners by number."""
     owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
     number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
     said = {}
-    for name, part in parts.items():
+    for i, part in enumerate(parts.values(), 1):
         recipe, owned = part.recipe, part.owners
         if recipe is not None:
-            places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset")}
+            places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset", "head")}
             recipe = dataclasses.replace(recipe, **places)
-        said[name] = dataclasses.replace(
+        said[f"component {i}"] = dataclasses.replace(
             part,
             recipe=recipe,
             folders=(),
@@ -252,7 +252,8 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
     cost = typed(PrivacyCost, spent, "export", "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
-    return [f"{'Spent by all components together: ' if cost.private else seeded}{stated}."]
+    beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
+    return [f"{'Spent by all components together: ' if cost.private else seeded}{stated}. {beside}"]
 
 
 def removals(known: Any) -> list[str]:

@@ -64,10 +64,13 @@ def erase_run(folder: Path, origin: Provenance, fingerprint: str, traces: Traces
         if path.exists() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
             path.unlink()
             traces.deleted.append(f"{path}: the removed component")
-            factors = folder / "factors.safetensors"  # second moments of the removed images
+            factors, steps = folder / "factors.safetensors", folder / "steps"  # second moments of the removed images
             if factors.exists():
                 factors.unlink()
                 traces.deleted.append(f"{factors}: the removed component's factors")
+            if steps.is_dir():  # of a run that was audited, the last of which is the component
+                shutil.rmtree(steps)
+                traces.deleted.append(f"{steps}: the steps that its run released")
         for checkpoints in (folder / "checkpoints", folder):
             if origin.run and (checkpoints / origin.run).is_dir():
                 shutil.rmtree(checkpoints / origin.run)

@@ -15,12 +15,14 @@ from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
-    "Exact for the components named: they and every composition that held them are deleted from this store, and "
-    "what is composed now is bitwise that of a store that never held them. What else this library had written "
-    "of the removed images is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
+    "The components named, and every composition that held them, are deleted from this store, and what is composed now "
+    "is bitwise the composition of the survivors and the retrained alone. A retrained component saw only the examples "
+    "it retains; but one under optima was moved to their optimum from the removed component, and only its certificate "
+    "bounds how far it is from there. What else this library had written of the removed images, where the components' "
+    "provenance names it, is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
     "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
-    "distance bound is |grad L_retain(dw)| / lambda: a retrained component is at most that far, in L2, from the "
-    "optimum on the data it retains; for one under optima Lambda is what it was before the examples left."
+    "distance bound is |grad L_retain(dw)| / lambda: a retrained component of a tangent is at most that far, in L2, "
+    "from the optimum on the data it retains; for one under optima Lambda is what it was before the examples left."
 )
 
 

@@ -175,8 +175,9 @@ def remove(
                 cache: where features are read and kept for that (None: `Cache()`), and searched for traces, as are all
                 folders that the provenance names; weights: the file of the network's weights, where it is now.
     Returns:    the Receipt, which lies in the store.
-    Guarantees: the recomposed sum is bitwise that of a store that never held what went; content that went cannot come
-                back into the store; a kill leaves the store as before or as after.
+    Guarantees: the recomposed sum is bitwise that of a store of the survivors and the retrained alone, into which
+                nothing of the removed entered, but by "exact" as the point from which a solve began; content that went
+                cannot come back into the store; a kill leaves the store as before or as after.
     Raises:     InputError for a way that is not possible, a plan of nothing, and a store that changed since the plan.
     """
     plan.check_possible(how)
@@ -240,7 +241,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             exported_before=tuple(path for held, path in store.state.exports if held & {*removed}),
             asked=plan.asked,
             owner=plan.owner,
-            distance_bounds={name: float(new.distance_bound) for name, new in retrained.items()},
+            distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},
             deleted=tuple(traces.deleted),
             not_reached=tuple(traces.not_reached),
             optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},

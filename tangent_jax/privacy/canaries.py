@@ -3,8 +3,9 @@
     coins.json     a 0 or a 1 for each canary, drawn of entropy before the first step: a run that was killed reads them
     steps/T.dw     dw_T, as the attacker sees it
 
-The coins are as secret as the images beside them: the trainer reads both. Once the run is over they are published with
-its scores, and tell nothing of an image.
+The coins are as secret as the images beside them: the trainer reads both. Once the run is over they may be published,
+and tell nothing of an image. Scores may not: with the released steps they tell, without noise, what the images add
+along each canary.
 """
 
 import dataclasses

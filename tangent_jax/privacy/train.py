@@ -127,9 +127,9 @@ class PrivatelyFitted(NamedTuple):
     """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
 
     `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
-    `non_finite`: units, summed over the steps, whose gradient was not finite. It alone is not private: no other
-    number here depends on a training example but through dw.
-    `run`: the identity of all that decided it, where a folder was given.
+    `non_finite`: units, summed over the steps, whose gradient was not finite; `run`: the identity of all that decided
+    it, where a folder was given. Neither is private, nor are the seconds: what else is here depends on a training
+    example through dw alone.
     """
 
     dw: Tree

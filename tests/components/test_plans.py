@@ -201,6 +201,9 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     assert receipt.composed_after == trees.fingerprint(want)
     assert receipt.distance_bounds == {"shard 1": 0.5}
     assert store.provenance("shard 1").examples == left.examples
+    unbounded = Retrained(part(8), origin(1, examples=left.examples[1:]), None)
+    monkeypatch.setattr(removal, "retrain", lambda *_: unbounded)
+    assert remove(store, plan_removal(store, examples=left.examples[0][:1]), "retrain").distance_bounds == {}
     assert store.verify() == []
 
 
