@@ -104,13 +104,14 @@ def skip(app, what: str, name: str, value: Any, skipped: bool, options) -> bool 
 
 
 class Links(SphinxTransform):
-    """`tj.NAME` or `tj.NAME(...)` in a text becomes a link to that name; one that does not exist is a warning."""
+    """`tj.NAME` or `tj.NAME(...)` in a text becomes a link to that name; one that does not exist is a warning. Names of
+    the changelog may be gone, and are left as they are."""
 
     default_priority = 400
 
     def apply(self, **_: Any) -> None:
         """Replaces the literals of one page."""
-        for literal in [*self.document.findall(nodes.literal)]:
+        for literal in [*self.document.findall(nodes.literal)] if self.env.docname != "changelog" else []:
             name = re.match(r"tj\.(\w+)", literal.astext())
             if name and not isinstance(literal.parent, (addnodes.pending_xref, nodes.reference)):
                 target = "tangent_jax.data.shards" if name[1] == "shards" else f"tangent_jax.{name[1]}"
