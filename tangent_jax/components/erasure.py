@@ -64,8 +64,8 @@ def erase_run(folder: Path, origin: Provenance, fingerprint: str, traces: Traces
         if path.exists() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
             path.unlink()
             traces.deleted.append(f"{path}: the removed component")
-            factors, steps = folder / "factors.safetensors", folder / "steps"  # second moments of the removed images
-            if factors.exists():
+            factors, steps = folder / "factors.safetensors", folder / "steps"
+            if factors.exists():  # second moments of the removed images
                 factors.unlink()
                 traces.deleted.append(f"{factors}: the removed component's factors")
             if steps.is_dir():  # of a run that was audited, the last of which is the component

@@ -163,9 +163,10 @@ def fit_private(
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
     Returns:    PrivatelyFitted.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                unit, given secret noise; sums are divided by q n, never by their sample's size; a run never takes a
-                step that `spent` does not count, killed or not. Losses and a function's gradients are evaluated one
-                example at a time; a model's closed form is held against single examples before the first step.
+                unit, given secret noise, and a start and a predictor that do not come of the data; sums are divided by
+                q n, never by their sample's size; a run never takes a step that `spent` does not count, killed or not.
+                Losses and a function's gradients are evaluated one example at a time; a model's closed form is held
+                against single examples before the first step.
     Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
     Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, owners that are not known
                 or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
