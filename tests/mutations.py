@@ -607,6 +607,8 @@ MUTATIONS = [
     M("tangent_jax/solver/states.py", "total_penalty * q + jnp.where(at, g, 0)", "total_penalty * q", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M("tangent_jax/components/card.py", "            folders=(),\n", "", "tests/components/test_card.py::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
     M("tangent_jax/privacy/noise.py", "(u.astype(jnp.float32) + more)", "(u.astype(jnp.float32) + 1)", "tests/privacy/test_train.py::test_normals_reach_as_far_as_forty_bits"),
+    M("tangent_jax/components/erasure.py", "                shutil.rmtree(steps)\n", "", "tests/components/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
+    M("tangent_jax/components/apart.py", "recipe.method != \"nlft\" and recipe.penalty > 0", "recipe.penalty > 0", "tests/components/test_removal.py::test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound"),
     M(MANY, "name: norm / self.problem.total_penalty", "name: 0.01 * norm / self.problem.total_penalty", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "or not np.isfinite(norm)\n        return False", "or not np.isfinite(norm)\n        return norm <= self.target", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "states.begin(state, k, self.base, self.base if new.start is None else new.start)", "states.begin(state, k, self.base, self.base)", f"{TOGETHER}::test_each_begins_at_a_start_of_its_own"),

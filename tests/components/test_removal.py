@@ -95,6 +95,18 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     assert (np.asarray(predict.features(data.train, cache).inputs[3]) == rows[0]).all()
 
 
+@pytest.mark.parametrize("settings", [{"penalty": 0.0}, {"method": "nlft"}])
+def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound(task, tmp_path, settings):
+    _, _, data, cache = task
+    recipe = dataclasses.replace(task[0], **settings)
+    predict = recipe.predictor(2, load("builtin"))
+    train = predict.features(data.train, cache)
+    store = Store(tmp_path / "store")
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained(train, 1.0))
+    receipt = remove(store, plan_removal(store, examples=[train.examples[3][0]]), "retrain", cache=cache)
+    assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["all"])
+
+
 def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     recipe, predict, data, cache = task
     train = predict.features(data.train, cache)
