@@ -23,7 +23,6 @@ from experiments.shared import audited as audits
 from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
-from tangent_jax.core.files import fingerprint
 from tangent_jax.data.sources import Dataset
 from tangent_jax.privacy.canaries import FEWEST
 from tangent_jax.privacy.mechanism import NEIGHBOURING
@@ -162,7 +161,7 @@ def main() -> None:
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
     spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.unwhitened(trained, fitted.dw)
-    known = fingerprint("".join(public.identifiers()).encode()) if public else ""
+    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
@@ -183,7 +182,7 @@ def main() -> None:
         "learning_rate": F.lr,
         "examples": len(train),
         "owners": len({*train.owners}) if train.owners else None,
-        "public": {"dataset": F.public, "examples": len(public), "fingerprint": known} if public else None,
+        "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
         "copies": copies_in(train),

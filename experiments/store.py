@@ -165,6 +165,10 @@ def remove(store: tj.Store) -> dict[str, Any]:
         print(f"deleted {line}", file=sys.stderr)
     for line in (*receipt.not_reached, *receipt.exported_before):
         print(f"NOT reached: {line}", file=sys.stderr)
+    for name, optimum in receipt.optima.items():
+        if not optimum.converged:
+            asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
+            print(f"NOT converged: {name}, {asked}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
     result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
     result |= {"retrained": sorted(receipt.retrained)}

@@ -75,6 +75,13 @@ ATTACKS = "tangent_jax/privacy/attacks.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
 PEFT = "tests/components/test_peft.py"
+FOUND_PUBLIC, ONE_ACCOUNT = (
+    f"tests/components/test_removal.py::test_{name}"
+    for name in (
+        "public_images_are_found_by_a_request_and_do_not_come_back",
+        "an_image_that_one_account_protects_is_public_in_no_other",
+    )
+)
 PUBLIC, WHITEN, WHITENING = (
     "tangent_jax/privacy/public.py",
     "tangent_jax/models/whitened.py",
@@ -794,6 +801,7 @@ MUTATIONS = [
     M("tangent_jax/components/provenance.py", 'fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())', 'fields["targets"] = ""', "tests/components/test_heads.py::test_other_labels_or_other_class_names_make_a_component_stale"),
     M("tangent_jax/components/apart.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/components/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/models/vit/weights.py", "known = rotary or not re.search", "known = True or not re.search", "tests/models/test_modern.py::test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says"),
+    M("experiments/store.py", "if not optimum.converged:", "if False:", "tests/experiments/test_optimum.py::test_a_run_that_has_not_converged_says_so_in_one_line"),
     # Public images: the root once, on the wrong side, none in the norms; private images, no damping, no check
     M(PUBLIC, "rooted(w[path + ROOT], leaves.pop(path + WHITENED), axes)", "leaves.pop(path + WHITENED)",
       f"{WHITENING}::test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it"),
@@ -813,6 +821,22 @@ MUTATIONS = [
       f"{WHITENING}::test_private_inputs_are_never_read_and_few_public_images_are_enough"),
     M(PUBLIC, "require(not shared", "require(True",
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
+    M("tangent_jax/components/removal.py", "for pair in origin.seen):", "for pair in origin.examples):", FOUND_PUBLIC),
+    M("tangent_jax/components/removal.py", "gone & {i for i, _ in origin.seen}", "origin.identifiers & gone", FOUND_PUBLIC),
+    M("tangent_jax/components/removal.py", "if whose == owner}\n", "if False}\n", FOUND_PUBLIC),
+    M("tangent_jax/components/removal.py", "name not in whole for i, _ in origin.seen}", "name not in whole for i in origin.identifiers}", FOUND_PUBLIC),
+    M("tangent_jax/components/removal.py", "gone = {i for name in whole for i in origins[name].identifiers}", "gone = {i for name in whole for i, _ in origins[name].seen}", FOUND_PUBLIC),
+    M("tangent_jax/components/erasure.py", "other.provenance(name).seen}", "other.provenance(name).examples}", FOUND_PUBLIC),
+    M("tangent_jax/components/store.py", "for i, name in provenance.seen if", "for i, name in provenance.examples if", FOUND_PUBLIC),
+    M("tangent_jax/components/store.py", ", private | provenance.identifiers)", ", private)", ONE_ACCOUNT),
+    M("tangent_jax/components/store.py", ", private | provenance.identifiers)", ", provenance.identifiers)", ONE_ACCOUNT),
+    M("tangent_jax/components/store.py", 'check_public("Store.add", hidden(i for i, _ in provenance.public), released)', "pass", ONE_ACCOUNT),
+    M("tangent_jax/components/store.py", 'check_public("Store.add", public, provenance.identifiers)', "pass", ONE_ACCOUNT),
+    M("tangent_jax/components/store.py", 'check_public("Store.add", self.state.public, hidden(provenance.identifiers))', "pass", ONE_ACCOUNT),
+    M("tangent_jax/components/card.py", "            public=tuple((identifier, identifier) for identifier, _ in part.public),\n", "",
+      f"{CARDS}::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
+    M("tangent_jax/components/card.py", "for identifier, _ in part.public})", "for identifier, _ in part.examples})",
+      f"{CARDS}::test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values"),
     M("experiments/shared/setup.py", '    check_public("flags", public.identifiers(), private.identifiers())\n', "",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
     # pictures and cards

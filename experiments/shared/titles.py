@@ -112,7 +112,8 @@ def warmed(dataset: str, counts: Mapping[str, Mapping[str, Any]]) -> str:
 def likeliest(dataset: str, table: Mapping[str, Mapping[str, float]]) -> str:
     """The probabilities with the lowest negative log-likelihood, against plain softmax."""
     best = min(table, key=lambda name: table[name]["nll"])
-    return f"{dataset}: {best} has the lowest nll, {table[best]['nll']:.3f}; softmax has {table['softmax']['nll']:.3f}"
+    own, plain = table[best]["nll"], table["softmax"]["nll"]
+    return f"{dataset}: {best} has the lowest mean -log p, {own:.3f}; softmax has {plain:.3f}"
 
 
 def shared_body(ratios: Mapping[str, Sequence[float]]) -> str:

@@ -176,6 +176,7 @@ def unnamed(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
             recipe=recipe,
             folders=(),
             examples=tuple((identifier, identifier) for identifier, _ in part.examples),
+            public=tuple((identifier, identifier) for identifier, _ in part.public),
             owners={identifier: number[owned[image]] for identifier, image in part.examples if image in owned},
         )
     return said
@@ -216,10 +217,12 @@ def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[st
     """The numbers of examples, components and owners, and the classes."""
     seen = {identifier for part in parts for identifier in part.identifiers}
     owners = {owner for part in parts for owner in part.owners.values()}
+    public = len({identifier for part in parts for identifier, _ in part.public})
     names = ", ".join(map(plain, classes[:NAMED])) + f" and {len(classes) - NAMED} more" * (len(classes) > NAMED)
     of = f", of {plain(', '.join(data_sets(parts)))}" if data_sets(parts) else ""
     return [
         f"Examples: {len(seen)}, in {counted(parts)}{of}" if parts else "Examples: not known",
+        *[f"Public images, which whitened the training and nothing protects: {public}"] * (public > 0),
         f"Owners: {len(owners) or 'not known'}",
         f"Classes ({count}): {names or 'without names'}",
     ]

@@ -87,7 +87,7 @@ def others(store: Store, identifiers: set[str]) -> list[str]:
             continue
         try:
             other = Store(marker.parent)
-            holding = [name for name in other if other.provenance(name).identifiers & identifiers]
+            holding = [name for name in other if identifiers & {i for i, _ in other.provenance(name).seen}]
         except (InputError, OSError) as error:
             lines.append(f"{marker.parent}: another store, which cannot be read ({error})")
             continue

@@ -38,8 +38,8 @@ class Provenance:
     `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
-    fingerprint of what its examples were trained towards; `public`: that of the content identifiers of public images
-    whose second moments whitened its training, "" for none.
+    fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
+    whose inputs whitened its training.
     """
 
     method: str
@@ -62,7 +62,7 @@ class Provenance:
     classes: tuple[str, ...] = ()
     preprocessing: str = ""
     targets: str = ""
-    public: str = ""
+    public: tuple[tuple[str, str], ...] = ()
 
     def trained(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
@@ -80,6 +80,11 @@ class Provenance:
     def identifiers(self) -> set[str]:
         """The content identifiers of the examples it saw."""
         return {identifier for identifier, _ in self.examples}
+
+    @property
+    def seen(self) -> tuple[tuple[str, str], ...]:
+        """(content identifier, name) of each image that its numbers depend on: of its examples, and public ones."""
+        return *self.examples, *self.public
 
     def protected(self) -> set[str]:
         """The names of the units that its account protects: owners where these are the unit, else identifiers.

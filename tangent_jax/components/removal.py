@@ -34,8 +34,9 @@ WAYS = ("drop", "retrain", "exact")
 class Holding:
     """The effect of a removal on one component.
 
-    `rows`: (content identifier, name) of each of its rows that go; `left`: how many rows stay; `seconds`: of each way
-    that is possible, about what the training costs; `impossible`: of each other way, why.
+    `rows`: (content identifier, name) of each of its rows that go, and of public images that whitened its training and
+    must; `left`: how many rows stay; `seconds`: of each way that is possible, about what the training costs;
+    `impossible`: of each other way, why.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -98,14 +99,15 @@ def plan_removal(
         state = store.identity, contents(store)
     unknown: tuple[str, ...] = ()
     if whole:
-        left = {i for name, origin in origins.items() if name not in whole for i in origin.identifiers}
+        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.seen}
         gone = {i for name in whole for i in origins[name].identifiers} - left
     elif owner is not None:
         gone = owned(origins, owner, owners or {})
         asked, unknown = tuple(sorted(gone)), () if gone else (owner,)
     else:
         gone, unknown = identifiers_of(origins, asked)
-    held = {name: origins[name] for name in whole} or {n: o for n, o in origins.items() if o.identifiers & gone}
+    held = {name: origins[name] for name in whole}
+    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.seen}}
     components = {name: holding_of(origin, gone, bool(whole)) for name, origin in sorted(held.items())}
     copies = {} if whole else copies_in(components)
     return RemovalPlan(components, tuple(sorted(gone)), copies, unknown, asked, owner, *state)
@@ -114,7 +116,7 @@ def plan_removal(
 def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
     """(the identifiers of what was asked for, by identifier or name; what of it no component saw)."""
     known: dict[str, set[str]] = {}
-    for identifier, name in (pair for origin in origins.values() for pair in origin.examples):
+    for identifier, name in (pair for origin in origins.values() for pair in origin.seen):
         known.setdefault(name, set()).add(identifier)
         known.setdefault(identifier, set()).add(identifier)
     return set().union(*(known.get(word, ()) for word in asked)), tuple(word for word in asked if word not in known)
@@ -138,13 +140,15 @@ def owned(origins: Mapping[str, Provenance], owner: str, owners: Mapping[str, st
             whose, do = other or origin.owners.get(name), "Pass owners=, image name -> owner"
             require(whose is not None, "plan_removal", f"an owner of {name} in {component}", "none", do)
             gone |= {identifier} if whose == owner else set()
+        said = owners_of([name for _, name in origin.public], owners)
+        gone |= {i for (i, _), whose in zip(origin.public, said, strict=True) if whose == owner}
     return gone
 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     """The effect of a removal of these identifiers, or of the whole component, on it."""
-    rows = origin.examples if whole else tuple(pair for pair in origin.examples if pair[0] in gone)
-    left = len(origin.examples) - len(rows)
+    rows = origin.examples if whole else tuple(pair for pair in origin.seen if pair[0] in gone)
+    left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
     for how in WAYS[1:]:
         reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how)

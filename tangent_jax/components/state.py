@@ -23,7 +23,8 @@ class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
     `forgotten`: hashed identifiers of removed examples; `released`: of components that were composed or exported and
-    then removed, what they spent (None: no account) and the hashed units they saw; `exports`: names and path.
+    then removed, what they spent (None: no account) and the hashed units they saw; `public`: hashed identifiers of the
+    public images of these; `exports`: names and path.
     """
 
     components: dict[str, dict] = dataclasses.field(default_factory=dict)
@@ -31,6 +32,7 @@ class State:
     receipts: dict[str, str] = dataclasses.field(default_factory=dict)
     forgotten: set[str] = dataclasses.field(default_factory=set)
     released: list[tuple[Spent | None, frozenset[str]]] = dataclasses.field(default_factory=list)
+    public: set[str] = dataclasses.field(default_factory=set)
     exports: list[tuple[set[str], str]] = dataclasses.field(default_factory=list)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
@@ -75,6 +77,7 @@ class State:
         for part in line.get("released", ()):
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             self.released.append((account, frozenset(part["examples"])))
+            self.public |= {*part.get("public", ())}
 
     def files(self) -> list[dict]:
         """The entries of all files: components, compositions, and the components' factors."""

@@ -27,6 +27,7 @@ from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import file_fingerprint, fingerprint
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
+from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
 
 
@@ -81,13 +82,14 @@ class Store(Disk, Mapping[str, Tree]):
         """Adds a component; with its Kronecker factors it can be merged by curvature.
 
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
-                or of another shape, it could not be summed with those here, or it saw an example that was removed.
+                or of another shape, it could not be summed with those here, it saw an example that was removed, or one
+                that is private in one account was public in another.
         """
         check_spelling(name)
         with self.using(change=True):
             require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
-            self.check_unit(provenance)
+            self.check_account(provenance)
             check_component(dw, provenance)
             first = min(self, default=None)
             if first is not None:
@@ -120,15 +122,26 @@ class Store(Disk, Mapping[str, Tree]):
             self.add(name, other[name], other.provenance(name), own)
         return missing
 
-    def check_unit(self, provenance: Provenance) -> None:
-        """Raises InputError for an account of another unit than one that is here: no cost of both could be stated."""
+    def check_account(self, provenance: Provenance) -> None:
+        """Raises InputError for an account beside which no cost of all could be stated.
+
+        That is one of another unit than is here, or where an image that one of two protects was public for the other.
+        """
         if provenance.privacy is None:
             return
-        here = [self.provenance(name).privacy for name in self] + [spent for spent, _ in self.state.released]
-        units, unit = {spent.mechanism.unit for spent in here if spent}, provenance.privacy.mechanism.unit
+        here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
+        accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
+        units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
         require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
         provenance.protected()  # each owner is known
+        private = set().union(*(origin.identifiers for origin in here))
+        released = set().union(*(units for _, units in self.state.released))
+        public = {i for origin in here for i, _ in origin.public}
+        check_public("Store.add", {i for i, _ in provenance.public}, private | provenance.identifiers)
+        check_public("Store.add", hidden(i for i, _ in provenance.public), released)
+        check_public("Store.add", public, provenance.identifiers)
+        check_public("Store.add", self.state.public, hidden(provenance.identifiers))
 
     def check_fits(self, provenance: Provenance) -> None:
         """Raises InputError for a component of another body, or of another head for classes that are here already."""
@@ -153,7 +166,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.examples if self.state.has_forgotten(i)]
+        back = [name for i, name in provenance.seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
@@ -212,7 +225,8 @@ class Store(Disk, Mapping[str, Tree]):
         for was in shown:
             if was.privacy is not None:
                 account = dataclasses.asdict(was.privacy)
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected()))})
+                public = sorted(hidden(identifier for identifier, _ in was.public))
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected())), "public": public})
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself

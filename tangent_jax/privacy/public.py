@@ -12,7 +12,7 @@ so their classes may be any.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def whitened(predict: Predictor, public: Features, private: Features) -> Predict
     return dataclasses.replace(predict, model=model, w=trees.nest(leaves), subset=subset)
 
 
-def check_public(function: str, public: Sequence[str], private: Sequence[str]) -> None:
+def check_public(function: str, public: Collection[str], private: Collection[str]) -> None:
     """Raises InputError where an image is public and private, by content identifiers."""
     shared = {*public} & {*private}
     got = f"{len(shared)} of {len(public)} that are among the private ones"

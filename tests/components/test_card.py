@@ -30,6 +30,7 @@ SAID = {
                     seed=s,
                 ),
                 owners={f"photo {3 * s}.jpg": f"ann{s}@example.org"},
+                public=origin(7).examples[:2],
             )
         )
         for s in range(2)
@@ -67,6 +68,7 @@ def test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values(tmp_path)
         f"body `{anchor}`",
         "Weights: vit.safetensors",
         "Examples: 6, in 2 components",
+        "nothing protects: 2",
         "Owners: 2",
         "Method: taft",
         "learning\\_rate 0.001",
@@ -122,7 +124,7 @@ def test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_fo
     }
     said = {name: dataclasses.asdict(part) for name, part in unnamed(parts).items()}
     text = json.dumps(said)
-    names = [name for part in parts.values() for _, name in part.examples]
+    names = [name for part in parts.values() for _, name in part.seen]
     assert not [word for word in (*names, "/home", "example.org") if word in text]
     for part, known in zip(unnamed(parts).values(), parts.values(), strict=True):
         assert part.identifiers == known.identifiers

@@ -175,6 +175,50 @@ def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
     assert Store(tmp_path).spent(["other"]).epsilon >= twice.epsilon
 
 
+def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
+    """They whitened the training of a private component: its numbers depend on them."""
+    store, public = Store(tmp_path / "mine"), origin(7).examples
+    store.add("whitened", part(0), origin(0, privacy=PRIVATE, public=public, owners={"photo 0.jpg": "ann"}))
+    store.add("plain", part(1), origin(1, privacy=PRIVATE))
+    Store(tmp_path / "other").add("too", part(2), origin(2, privacy=PRIVATE, public=public))
+    whose = {name: "bo" for _, name in (*origin(0).examples, *origin(1).examples, public[1])}
+    for asked in ({"examples": [public[1][0]]}, {"examples": ["photo 22.jpg"]}, {"owner": "bo", "owners": whose}):
+        plan = plan_removal(store, **asked)
+        assert public[1] in plan.components["whitened"].rows
+        assert plan.unknown == ()
+    store.add("open", part(5), origin(7))  # no account, and the same images
+    assert plan_removal(store, names=["open"]).identifiers == ()  # another holds them
+    store.discard(["open"])
+    plan = plan_removal(store, examples=["photo 22.jpg"])
+    assert [*plan.components] == ["whitened"]
+    assert (plan.components["whitened"].left, [*plan.components["whitened"].impossible]) == (3, ["retrain", "exact"])
+    receipt = remove(store, plan)
+    assert any("another store, whose too saw removed images" in line for line in receipt.not_reached)
+    for came_back in ({"public": public}, {"examples": public}):
+        with pytest.raises(InputError, match="1 that were, such as"):
+            store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
+    store.add("again", part(3), origin(3, privacy=PRIVATE, public=public[:1]))
+    drop(store, "again")  # by its name: its own images go, the public ones may come back
+    store.add("third", part(4), origin(4, privacy=PRIVATE, public=public[:1]))
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, released):
+    """Parallel composition takes what the other component saw of it as paid for; public images are not."""
+    store, match = Store(tmp_path), "Store.add: expected public images that are not private; got 1 of"
+    store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).examples))
+    if released:
+        store.compose()
+        store.discard(["first"])
+    for clash in ({"public": origin(0).examples[1:2]}, {"examples": origin(7).examples[2:]}):
+        with pytest.raises(InputError, match=match):
+            store.add("second", part(1), origin(1, privacy=PRIVATE, **clash))
+    with pytest.raises(InputError, match=match):
+        store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(1).examples[:1]))
+    store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(7).examples))  # public in both
+    store.add("open", part(2), origin(0))  # no account: nothing is claimed of both
+
+
 def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_path):
     store = Store(tmp_path)
     store.add("open", part(0), origin(0))

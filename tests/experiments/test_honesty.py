@@ -12,6 +12,7 @@ from photos import photographs
 from run_binary import ROOT, run
 
 from tangent_jax.components.files import read_component
+from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
@@ -145,14 +146,16 @@ def test_settings_are_chosen_on_held_out_images(tmp_path):
 @pytest.mark.slow
 def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images(tmp_path):
     digits, cache = open_dataset("digits"), Cache(tmp_path / "cache")
-    public = f"--public=folder:{photographs(tmp_path / 'public')}"
-    for binary, flags in (("finetune", ["--subset=head"]), ("private", ["--subset=fc", "--seed=0", public])):
+    public = f"folder:{photographs(tmp_path / 'public')}"
+    images, private = open_dataset(public).train, ["--subset=fc", "--seed=0", f"--public={public}"]
+    for binary, flags in (("finetune", ["--subset=head"]), ("private", private)):
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
         dw, metadata = read_component(out / "dw.safetensors")
         recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
-        known = result["public"]["fingerprint"] if binary == "private" else ""
-        assert json.loads(metadata["provenance"])["public"] == known
+        known = tuple(zip(images.identifiers(), images.names, strict=True)) if binary == "private" else ()
+        assert Provenance.from_json(metadata["provenance"]).public == known
+        assert binary != "private" or result["public"] == {"dataset": public, "examples": len(known)}
         predict = recipe.predictor(10)
         test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
         assert abs(evaluate(predict, dw, test) - result["accuracy"]) < 1e-6

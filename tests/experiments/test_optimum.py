@@ -84,10 +84,17 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
 
 def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
     """It ended with a certificate of 26 where 0.02 was asked for, and said nothing (FOUND, 48)."""
-    line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={tmp_path}")
+    out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
+    line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={out}")
     result = json.loads(line.splitlines()[-1])
     assert (result["converged"], result["passes"]) == (False, 3)
     assert err.count("not converged after 3 passes: the certificate is ") == 1
+    run("store", "add", store, f"--source={out}", "--name=all")
+    origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
+    (tmp_path / "gone.txt").write_text(origin.examples[0][0])
+    _, err = run("store", "remove", store, places[1], f"--examples={tmp_path / 'gone.txt'}", "--exact")
+    assert "NOT converged: all, certificate " in err
+    assert " after 3 passes; drop or retrain it" in err
 
 
 def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):

@@ -187,7 +187,7 @@ TITLES = {  # (title, what it says)
     ),
     "likeliest": (
         titles.likeliest("digits", {"softmax": {"nll": 0.3}, "Laplace": {"nll": 0.25}}),
-        "digits: Laplace has the lowest nll, 0.250; softmax has 0.300",
+        "digits: Laplace has the lowest mean -log p, 0.250; softmax has 0.300",
     ),
     "shared_body": (
         titles.shared_body({"mean": [0.5, 1.0], "soup": [0.5, 0.5]}),
