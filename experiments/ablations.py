@@ -17,7 +17,8 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, search, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, define, listed, numbers
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.core import require
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
 flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Settings to vary, of loss, pt, cls, radius.")
@@ -53,16 +54,18 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
 
 
 def main() -> None:
+    able = hasattr(setup.pretrained(F.weights).model, "with_class_token")
+    require(able or "cls" not in F.which, "flags", "--which without cls for a network without a class token", F.weights)
     wanted = {which: columns(which) for which in listed("which", TITLES)}
     runs = search.Runs(command.out_folder() / "runs.jsonl")
-    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
+    sets = setup.open_datasets()
     result: dict[str, Any] = {}
     for which, searched in wanted.items():
         result[which] = {
             dataset.name: {
                 name: search.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
             }
-            for spec, dataset in sets
+            for spec, dataset in sets.items()
         }
         search.show(result[which], which, TITLES[which])
     command.finish(result)

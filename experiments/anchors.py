@@ -11,7 +11,7 @@ from absl import flags
 
 from experiments.shared import command, search, setup
 from experiments.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
-from tangent_jax.core import trees
+from tangent_jax.core import require, trees
 
 define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "linearization")
 define(*SEARCH, out="out/anchors")
@@ -21,13 +21,18 @@ flags.DEFINE_string("architecture", None, "Architecture that all of the anchors 
 
 
 def main() -> None:
-    anchors = {Path(anchor).stem or anchor: anchor for anchor in listed("anchors")}
-    counts = [1, *(count for count in numbers("shards", int) if count > 1)]
+    files, counts = listed("anchors"), [1, *(count for count in numbers("shards", int) if count != 1)]
+    names = [Path(file).stem for file in files]
+    anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
+    for file in files:
+        setup.pretrained(file)  # refused before any long work
     runs = search.Runs(command.out_folder() / "runs.jsonl")
-    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
+    sets = setup.open_datasets()
+    most = min(len(dataset.train) for dataset in sets.values())
+    require(all(1 <= count <= most for count in counts), "flags", f"--shards in 1..{most}", counts[1:])
     table: dict[str, dict[str, dict]] = {}
     result: dict[str, Any] = {}
-    for spec, dataset in sets:
+    for spec, dataset in sets.items():
         for name, weights in anchors.items():
             # of a random head f_w(x) would count once, however many are added: so a sum's outputs are the tangent alone
             rates = numbers("lrs", float)

@@ -24,7 +24,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, networks, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, numbers
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
 from experiments.shared.parts import saved
 from tangent_jax.core import Tree, identity, progress_bar, require
 from tangent_jax.solver import expansion as expansions
@@ -53,8 +53,8 @@ class Setting:
     """Predictors of --network, and their features of the training and test images."""
 
     def __init__(self) -> None:
-        self.penalties = sorted(numbers("penalties", float), reverse=True)
-        dataset, recipe = setup.open_dataset(F.dataset), setup.recipe()
+        self.penalties = sorted(positive("penalties"), reverse=True)
+        dataset, recipe = setup.open_tested(F.dataset), setup.recipe()
         if F.network == "pretrained":
             self.predict = setup.predictor(recipe, dataset.classes)
         else:

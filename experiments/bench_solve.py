@@ -15,12 +15,18 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, setup
-from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from experiments.shared.shards import steady
 from tangent_jax.core import Tree
 
-define(*SHARDED, "certificate", **SHARDED_DEFAULTS, penalty=1e-3, passes=12, out="out/bench_solve")
-flags.DEFINE_integer("images", 0, "Number of training images, drawn by a seeded shuffle; 0: all.", 0)
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate")
+define(output="tangent", blocks=1, penalty=1e-3, passes=12, out="out/bench_solve")
+flags.DEFINE_integer(
+    "images",
+    0,
+    "Number of training images, of a seeded shuffle, and measured on; 0: all, and the test images.",
+    0,
+)
 
 
 def main() -> None:

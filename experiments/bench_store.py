@@ -5,7 +5,7 @@ The last line of stdout: {"components", "numbers": in each, "numpy_seconds": rea
 "compose_over_numpy", "remove_over_numpy"}; medians of --repeats, files in the page cache.
 """
 
-import shutil
+import tempfile
 import time
 
 import jax
@@ -25,12 +25,16 @@ flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.",
 
 
 def main() -> None:
-    root = command.out_folder() / "store"
-    shutil.rmtree(root, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+        measure(tj.Store(folder))
+
+
+def measure(store: tj.Store) -> None:
+    """Fills the store, times what is done with it, and writes the result."""
     model = tj.VisionTransformer(tj.vit_config(f"{F.size}/16", classes=200))
     shapes, subset, rng = model.shapes(), tj.make_subset(model, blocks=1), np.random.default_rng(0)
     dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
-    store, origin = tj.Store(root), tj.Provenance("taft", {}, "", "", subset.paths)
+    origin = tj.Provenance("taft", {}, "", "", subset.paths)
 
     def add(name: str) -> None:
         store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
@@ -49,7 +53,6 @@ def main() -> None:
             operation()
             times[name].append(time.perf_counter() - began)
         add(f"again {round_:04}")
-    shutil.rmtree(root)
     medians = {name: float(np.median(taken)) for name, taken in times.items()}
     result = {"components": F.components, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
     ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}

@@ -19,7 +19,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, farm, plots, setup, titles
-from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers
+from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers, positive
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method
 from tangent_jax.components.merge import MERGES, Merger
@@ -60,13 +60,17 @@ NAMES = {"greedy": "greedy soup"}
 
 def main() -> None:
     farm.check_flags()
+    check_flags()
     counts = numbers("shards", int)
-    listed("methods", TRAINED)
-    listed("merge", MERGES)
+    if F.sharding == "owner":
+        require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
+        names = setup.open_dataset(F.dataset).train.names
+        counts = [len({*tj.shards.every_owner(names, F.owners)})]
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.methods}
     methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
     first = methods[F.methods[0]]
+    shards = {count: first.divide(count) for count in counts}
     if farm.is_worker():
         return farm.train_own(work(methods, counts))
     if F.farm:
@@ -74,7 +78,7 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count in counts:
-        divided, row = first.divide(count), {}
+        divided, row = shards[count], {}
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
@@ -105,6 +109,18 @@ def main() -> None:
         }
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def check_flags() -> None:
+    """Raises InputError for flags that no composition can have: before any long work."""
+    methods, _ = listed("methods", TRAINED), positive("merge_penalties")
+    is_mean = listed("merge", MERGES) == ["mean"]
+    require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --methods", ",".join(F.merge))
+    require(not (is_mean and F["merge_penalties"].present), "flags", "--merge beside --merge_penalties", "mean")
+    require(F.search_lrs or not F["search_ranks"].present, "flags", "--search_lrs beside --search_ranks", "none")
+    linear = all(TRAINED[name][0] != "nlft" for name in methods)
+    got = ",".join(methods)
+    require(F.solver == "adam" or linear, "flags", "--methods of tangents and heads beside --solver=optimum", got)
 
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
@@ -156,11 +172,11 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     accuracies = {}
     for i, changes in enumerate(grid):
         method = make(name, **changes).hold_out()
-        key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.sharding, count)
+        rows = method.divide(count)
+        key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
         if key not in runs.done:
             do = "Run it once without --worker, or give --lr"
             require(not farm.is_worker(), "compose", "settings searched before its workers start", "none searched", do)
-            rows = method.divide(count)
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
             runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
         accuracies[i] = runs.done[key]

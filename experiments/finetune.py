@@ -12,7 +12,7 @@ from absl import flags
 import tangent_jax as tj
 from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
-from tangent_jax.core import trees
+from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
@@ -25,6 +25,8 @@ flags.DEFINE_bool(
 
 def main() -> None:
     recipe = setup.recipe()
+    do = "Factors weigh tangents, and heads"
+    require(not F.factors or recipe.method != "nlft", "flags", "--factors without --method=nlft", "both", do)
     dataset = setup.open_dataset(recipe.dataset)
     if F.plan:
         return plan.show(recipe, dataset)

@@ -7,8 +7,8 @@ accuracy after each shard is retrained on its remaining images, "paragon": retra
 """
 
 import dataclasses
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import tangent_jax as tj
 from experiments.shared import command, plots, titles
 from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
 from experiments.shared.shards import Method, steady
-from tangent_jax.core import trees
+from tangent_jax.core import require, trees
 
 define(*SHARDED, "shards", "orders", "shadows", **SHARDED_DEFAULTS, out="out/forget")
 flags.DEFINE_float(
@@ -28,11 +28,13 @@ flags.DEFINE_float(
 
 
 def main() -> None:
+    require(F.penalty > 0, "flags", "--penalty above 0, for the distance bound", F.penalty)
     taft, nlft = Method("taft"), Method("nlft")
     divided = taft.divide(F.shards)
     store, nonlinear = (method.store(divided, f"{F.shards}") for method in (taft, nlft))
     curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
-    removal = drop_in_a_store(store, command.out_folder() / "store")
+    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+        removal = drop_in_a_store(store, Path(folder))
     retraining, models, gone = retrain(taft, divided, store)
     auc = taft.attack(models, gone).auc()
     draw(taft.dataset.name, len(divided), curve, spread, auc)
@@ -75,7 +77,6 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
 
     The copy does not know of the caches: their rows stay, for the original.
     """
-    shutil.rmtree(where, ignore_errors=True)
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
         copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 import tangent_jax as tj
 from experiments.report import pages
 from experiments.shared import command, plots, titles
-from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
 from experiments.shared.left_out import Leaving
 from experiments.shared.memory import reuse_freed
 from experiments.shared.shards import Method
@@ -58,6 +58,11 @@ flags.DEFINE_enum("check", None, ["kernel"], "With --method=solver: compare all 
 flags.DEFINE_integer(
     "images", None, "With --method=solver: number of random training images to leave out; unset: every one.", 2
 )
+
+
+only_with("method", "flip", "resolved", by="example")
+only_with("penalties", "flip", by="example", method="kernel")
+only_with("images", "check", "certificate", by="example", method="solver")
 
 
 def main() -> None:
@@ -110,12 +115,12 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def by_kernel() -> None:
     """Measures the exact influence of every training image, by the tangent kernel."""
-    method = Method("taft")
+    penalties, method = positive("penalties"), Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
         kernel = tj.make_kernel(method.predict, train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
-        solution, tried = kernel.choose(numbers("penalties", float))
+        solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
         rows = jacobian_rows(method.predict, test.inputs)

@@ -91,6 +91,7 @@ class Table:
             said = dict(zip(self.dataset.train.names, divide(len(self.dataset.train), owners).tolist(), strict=True))
             whole = dataclasses.replace(whole, owners=tuple(said[name] for _, name in whole.examples))
         train, measured = whole.hold_out()
+        require(on_test or len(measured), "owners", "five images of a class, to hold one out", "fewer")
         if on_test:
             train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
@@ -140,7 +141,7 @@ def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) 
 def main() -> None:
     counts, epsilons = numbers("contributors", int), numbers("epsilons", float)
     settings = [*map(len, (numbers("lrs", float), numbers("clip_norms", float), numbers("steps", int)))]
-    dataset = setup.open_dataset(F.dataset)
+    dataset = setup.open_tested(F.dataset)
     n = len(dataset.train)
     require(F.delta < 1 / n, "owners", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
     divided = {owners: divide(n, owners) for owners in counts}

@@ -27,7 +27,7 @@ from experiments.report.sections import Section, as_html, as_markdown
 from experiments.shared import command, setup
 from experiments.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
-from tangent_jax.core.files import fingerprint, write_whole
+from tangent_jax.core.files import expanded, fingerprint, write_whole
 
 define(*MODEL, "cache_dir", "datasets", out="out/paper")
 flags.DEFINE_bool("quick", False, "Few epochs and few settings in every command.")
@@ -133,7 +133,8 @@ def given(*names: str) -> tuple[str, ...]:
 @functools.cache
 def finished() -> dict[str, Path]:
     """The folders of --finished, by job."""
-    folders = {name: Path(folder) for name, _, folder in (entry.partition("=") for entry in F.finished)}
+    entries = (entry.partition("=") for entry in F.finished)
+    folders = {name: expanded("flags, --finished", folder or ".") for name, _, folder in entries}
     for name, folder in folders.items():
         done = (folder / "result.json").exists()
         require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
@@ -213,12 +214,15 @@ def main() -> None:
     require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
     numbers("shards", int)
     finished()
-    specs = listed("datasets")
-    names = {spec: setup.open_dataset(spec).name for spec in specs}
+    sets = setup.open_datasets()
+    specs, names = [*sets], {spec: dataset.name for spec, dataset in sets.items()}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
-    done = {job: result_of(job) for job in jobs(names) if any(claim.reads(job.name) for claim in wanted)}
-    sets = [setup.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
-    tests = {dataset.name: len(dataset.test) for dataset in sets}
+    every = jobs(names)
+    unknown = sorted({*finished()} - {job.name for job in every})
+    require(not unknown, "flags", f"--finished of {', '.join(job.name for job in every)}", unknown)
+    done = {job: result_of(job) for job in every if any(claim.reads(job.name) for claim in wanted)}
+    read = [setup.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
+    tests = {dataset.name: len(dataset.test) for dataset in read}
     sections = [section(claim, done, tests) for claim in wanted]
     out = command.out_folder()
     (out / "pictures").mkdir(exist_ok=True)

@@ -76,16 +76,19 @@ def owners_of(dataset: Dataset) -> dict[str, str]:
     return whose
 
 
-def part_of(train: tj.Features, part: str | None) -> tj.Features:
-    """The images of one part by content identifier or by owner: a unit's part does not depend on the others."""
-    if part is None:
-        return train
-    index, _, count = part.partition("/")
+def own_part() -> tuple[int, int]:
+    """(I, K) of --part=I/K."""
+    index, _, count = F.part.partition("/")
     good = index.isdecimal() and count.isdecimal() and int(index) < int(count)
-    require(good, "private", "--part=I/K with 0 <= I < K", part)
+    require(good, "private", "--part=I/K with 0 <= I < K", F.part)
+    return int(index), int(count)
+
+
+def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
+    """The images of one part by content identifier or by owner: a unit's part does not depend on the others."""
     identifiers = [i for i, _ in train.examples] if train.owners is None else [*map(identity, train.owners)]
-    rows = tj.shards.by_identifier(identifiers, int(count))[int(index)]
-    require(len(rows) >= 2, "private", "two images or more in --part", f"{len(rows)} in {part}")
+    rows = tj.shards.by_identifier(identifiers, count)[index]
+    require(len(rows) >= 2, "private", "two images or more in --part", f"{len(rows)} in {index}/{count}")
     return train.take(rows)
 
 
@@ -138,7 +141,9 @@ def copies_in(train: tj.Features) -> int:
 def main() -> None:
     do = "The noise of a seed is not what is claimed"
     require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
-    dataset = setup.open_dataset(F.dataset)
+    part = own_part() if F.part else None
+    require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    dataset = setup.open_tested(F.dataset)
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
@@ -149,7 +154,7 @@ def main() -> None:
     train = setup.features(predict, dataset.train, "train inputs")
     if owners:
         train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
-    train = part_of(train, F.part)
+    train = part_of(train, *part) if part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     trained = setup.whitened(predict, train)

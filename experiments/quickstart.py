@@ -8,7 +8,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import CACHED, MODEL, F, define
-from tangent_jax.core import trees
+from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}
@@ -16,7 +16,8 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 
 def main() -> None:
-    dataset, n = setup.open_dataset(F.dataset), F.shards
+    dataset, n = setup.open_tested(F.dataset), F.shards
+    require(n <= len(dataset.train), "flags", f"--shards of at most {len(dataset.train)} images", n)
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:

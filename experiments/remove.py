@@ -20,16 +20,17 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, plots, titles
-from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
 from experiments.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
-define(*SHARDED, "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
+define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
 flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "Numbers of images removed; below 1 a fraction of all.")
 flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
 
 
 def main() -> None:
+    require(F.penalty > 0, "flags", "--penalty above 0, for a certificate", F.penalty)
     method = Method("taft")
     method.recipe = dataclasses.replace(method.recipe, solver="optimum")
     n, rng = len(method.train), np.random.default_rng([F.seed, 2])

@@ -15,8 +15,8 @@ export   the composed model to --to by --format: anchor and tangent weights unde
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
 
-What it does is said on stderr before it is done (--dry_run: and not done). --json prints JSON instead of a table; the
-last line of stdout is the result as one JSON object in either case.
+What it does is said on stderr before it is done (remove --dry_run: and not done). --json prints JSON instead of a
+table; the last line of stdout is the result as one JSON object in either case.
 """
 
 import dataclasses
@@ -61,6 +61,9 @@ flags.DEFINE_bool("json", False, "JSON instead of a table.")
 
 
 def main(command: str) -> None:
+    for name in sorted(set().union(*READ.values()) - READ[command]):
+        of = ", ".join(other for other in READ if name in READ[other])
+        require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
     path = expanded("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
     known = command in ("add", "merge") or is_store(path) or inside
@@ -187,7 +190,7 @@ def planned(store: tj.Store) -> tj.RemovalPlan:
     require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
     require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
     if F.owner:
-        owners = tj.shards.read_owners(expanded("store remove", F.owners)) if F.owners else None
+        owners = tj.shards.read_owners(F.owners) if F.owners else None
         return tj.plan_removal(store, owner=F.owner, owners=owners)
     if F.names:
         return tj.plan_removal(store, names=F.names)
@@ -285,6 +288,17 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     return tj.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
+READ = {
+    "add": {"source", "name"},
+    "merge": {"other"},
+    "list": set(),
+    "status": set(),
+    "compose": {"merge", "merge_penalty"},
+    "remove": {"names", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights"},
+    "verify": {"receipt"},
+    "export": {*["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset"]},
+}
+"""The flags that a command reads besides --store and --json."""
 COMMANDS = {
     "add": add,
     "merge": merge,

@@ -6,6 +6,7 @@ saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
 import itertools
+import sys
 
 from absl import flags
 
@@ -13,6 +14,7 @@ import tangent_jax as tj
 from experiments.shared import command, search, setup
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.components.recipe import SOLVERS
+from tangent_jax.core import require
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
 define(*SEARCH, "certificate", "passes")
@@ -30,7 +32,9 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
     """The recipes searched for one column of the table: of learning rates, or for the optimum of penalties."""
-    anchors = itertools.product((False, True), repeat=2) if F.search_anchor and method != "fc" else [(False, False)]
+    tokens = (False, True) if hasattr(setup.pretrained(F.weights).model, "with_class_token") else (False,)
+    searched = F.search_anchor and method != "fc"
+    anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
@@ -43,16 +47,21 @@ def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe
 def main() -> None:
     depth = setup.pretrained(F.weights).model.stages - 2
     runs = search.Runs(command.out_folder() / "runs.jsonl")
-    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
+    sets = setup.open_datasets()
     solvers = listed("solvers", SOLVERS)
     methods = listed("methods", ("fc", "nlft", "taft"))
     columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
-    for blocks in (blocks for blocks in numbers("blocks", int) if blocks <= depth):
+    counts = numbers("blocks", int)
+    deeper = [blocks for blocks in counts if blocks > depth]
+    if deeper:
+        print(f"the model has {depth} blocks: {deeper} left out", file=sys.stderr)
+    for blocks in (blocks for blocks in counts if blocks <= depth):
         columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
         if "taft" in methods:
             columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
+    require(columns, "table1", f"--blocks of at most {depth}, the model's", ",".join(F.blocks))
     table: dict[str, dict[str, dict]] = {}
-    for spec, dataset in sets:
+    for spec, dataset in sets.items():
         # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
         row = {
             name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)

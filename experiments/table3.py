@@ -141,8 +141,8 @@ def main() -> None:
     require(drawn, "table3", "--methods with taft, or public alone", ",".join(methods))
     require(("public" in methods) == (F.public is not None), "table3", "--public with the method public", methods)
     mechanisms = {(e, s): tj.make_mechanism(e, F.delta, s, clips[0]) for e in epsilons for s in steps}
-    sets = [(spec, setup.open_dataset(spec)) for spec in listed("datasets")]
-    for _, dataset in sets:
+    sets = setup.open_datasets()
+    for dataset in sets.values():
         n = len(dataset.train)
         require(F.delta < 1 / n, "table3", f"--delta below 1 / images = {1 / n:.2g} of {dataset.name}", F.delta)
         if F.public:
@@ -150,7 +150,7 @@ def main() -> None:
     out = command.out_folder()
     runs = Runs(out / "runs.jsonl")
     result: dict[str, Any] = {}
-    for spec, dataset in sets:
+    for spec, dataset in sets.items():
         cells = {(s, m): Cell(spec, dataset, s, m, runs).fill() for s in F.subsets for m in methods}
         row = {f"{e:g}": {s: {m: cells[s, m][e] for m in methods} for s in F.subsets} for e in epsilons}
         result[dataset.name] = row

@@ -23,7 +23,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from experiments.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
 from tangent_jax.components.merge import MERGES, Merger
@@ -189,7 +189,6 @@ def joint(tasks: Tasks) -> dict[str, float]:
 def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     """The task of --negate subtracted from the sum of the others, as far as the others keep KEPT of their accuracy."""
     name = F.negate
-    require(name in tasks.tasks, "tasks", f"--negate one of {', '.join(tasks.tasks)}", name)
 
     def body(group: Tasks, less: float) -> Tree:
         return tj.compose(group.bodies, dict.fromkeys(group.bodies, coefficient) | {name: -less})
@@ -216,6 +215,10 @@ def draw(ratios: Mapping[str, list[float]]) -> None:
 def main() -> None:
     listed("merge", MERGES)
     require(len(listed("datasets")) >= 2, "tasks", "two data sets or more in --datasets", len(F.datasets))
+    names = [dataset.name for dataset in setup.open_datasets().values()]
+    require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
+    for flag in ("merge_penalties", "coefficients"):
+        positive(flag)
     tangents, ways, chosen = measured("taft")
     soups, of_soups, chosen_soups = measured("nlft")
     table = {"single": tangents.single, **ways, "soup_single": soups.single, **of_soups, "joint": joint(tangents)}

@@ -10,12 +10,12 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, numbers
+from experiments.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
 from experiments.shared.shards import Method
 from tangent_jax.core import Tree
 from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 
-define(*SHARDED, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
+define(*SINGLE, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
 flags.DEFINE_string("other", None, "A data set of images of other things, given as --dataset is; unset: none.")
 flags.DEFINE_integer("other_images", 400, "The most test images that are read from it.", 1)
 flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out accuracy chooses one.")
@@ -32,19 +32,20 @@ MEASURES = {
 
 
 def main() -> None:
+    penalties = positive("penalties")
+    images = setup.open_tested(F.other).test if F.other else None
     method = Method("taft")
     with tj.show_progress("kernel"):
         kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
-        solution, _ = kernel.choose(numbers("penalties", float))
+        solution, _ = kernel.choose(penalties)
     laplace, train, test = posterior(solution), method.train.targets, method.test.targets
     left_out, left_out_covariance = laplace.left_out()
     beta, _ = fitted_beta(left_out, None, train)
     beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
     penalty = solution.total_penalty / len(train)
     sets = {"test": method.test}
-    if F.other:
-        images = setup.open_dataset(F.other).test
+    if images is not None:
         chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[: F.other_images])
         sets["other"] = setup.features(method.predict, images.take(chosen), "other inputs")
     p: dict[str, dict[str, np.ndarray]] = {}
@@ -78,6 +79,7 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
         recipe = setup.recipe(seed=seed, solver="optimum", penalty=penalty)
         predict = setup.predictor(recipe, classes)
         train = setup.features(predict, setup.open_dataset(F.dataset).train, "train inputs")
+        train = train.hold_out()[0] if F.held_out else train
         with tj.show_progress(f"member {seed}"):
             members.append((predict, recipe.fit(predict, train, folder=command.out_folder() / "checkpoints").dw))
     return members

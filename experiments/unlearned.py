@@ -19,7 +19,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, F, define, numbers
+from experiments.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
@@ -45,11 +45,15 @@ KNOWN = ("random", "canaries")
 
 
 def main() -> None:
-    began, certificates = time.perf_counter(), tuple(numbers("certificates", float))
+    began, certificates = time.perf_counter(), tuple(positive("certificates"))
     few = f"--shadows of at least 6, and of at least --attacked={F.attacked} and --known={F.known}"
     require(F.shadows >= max(6, F.attacked, F.known), "flags", few, F.shadows)
     recipe = setup.recipe(solver="optimum")
-    pool, dataset = read_pool(recipe, F.requested), setup.open_dataset(F.dataset)
+    dataset = setup.open_dataset(F.dataset)
+    good, count = F.leaving in (None, *dataset.classes), sum(map(len, dataset.splits.values()))
+    require(good, "flags", f"--leaving of {', '.join(dataset.classes)}", F.leaving)
+    require(F.shards <= count, "flags", f"--shards of at most {count} images", F.shards)
+    pool = read_pool(recipe, F.requested)
     asked, folder = requests(pool, dataset.classes, F.requested), command.out_folder() / "parts"
     with tj.show_progress("the optimum of half weights"):
         base = pool.first(np.full(len(pool), 0.5))

@@ -74,7 +74,7 @@ ATTACK, CANARIES, BOUNDS = (f"tangent_jax/privacy/{name}.py" for name in ("one_r
 ATTACKS = "tangent_jax/privacy/attacks.py"
 CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
-PEFT = "tests/components/test_peft.py"
+PEFT, WRONG = "tests/components/test_peft.py", "tests/experiments/test_wrong_flags.py"
 FOUND_PUBLIC, ONE_ACCOUNT = (
     f"tests/components/test_removal.py::test_{name}"
     for name in (
@@ -801,6 +801,12 @@ MUTATIONS = [
     M("tangent_jax/components/provenance.py", 'fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())', 'fields["targets"] = ""', "tests/components/test_heads.py::test_other_labels_or_other_class_names_make_a_component_stale"),
     M("tangent_jax/components/apart.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/components/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/models/vit/weights.py", "known = rotary or not re.search", "known = True or not re.search", "tests/models/test_modern.py::test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says"),
+    M("experiments/shared/flags.py", "given = name in F and F[name].present", "given = False", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
+    M("experiments/shared/command.py", "require(good, \"flags\", \"--out in a folder", "require(True, \"flags\", \"--out in a folder", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
+    M("experiments/store.py", "require(not F[name].present", "require(True", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
+    M("experiments/shared/setup.py", "require(len(dataset.test)", "require(True", f"{WRONG}::test_a_data_set_without_test_images_is_refused_before_any_image_is_read"),
+    M("experiments/uncertainty.py", "train.hold_out()[0] if F.held_out else train", "train", "tests/experiments/test_honesty.py::test_an_ensemble_trains_on_no_image_that_it_is_measured_on"),
+    M("experiments/compose.py", "F.held_out, [*rows.values()])", "F.held_out, F.sharding, count)", "tests/experiments/test_honesty.py::test_a_setting_is_searched_again_on_other_shards"),
     M("experiments/store.py", "if not optimum.converged:", "if False:", "tests/experiments/test_optimum.py::test_a_run_that_has_not_converged_says_so_in_one_line"),
     # Public images: the root once, on the wrong side, none in the norms; private images, no damping, no check
     M(PUBLIC, "rooted(w[path + ROOT], leaves.pop(path + WHITENED), axes)", "leaves.pop(path + WHITENED)",

@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from experiments.shared import jobs
-from experiments.shared.flags import EVERY, define
+from experiments.shared.flags import EVERY, check_effects, define
 from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
 
@@ -34,6 +34,13 @@ def out_folder() -> Path:
     out = expanded("flags, --out", flags.FLAGS.out)
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
+
+
+def check_out(path: Path) -> None:
+    """Raises InputError for a path where no folder could be made or written to: before any long work."""
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    require(good, "flags", "--out in a folder that can be written to", path)
 
 
 def finish(result: dict[str, Any], **more: Any) -> None:
@@ -75,9 +82,10 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
         try:
             good = len(given) == 1 and given[0] in commands if commands else not given
             require(good, name, expected, " ".join(given) or "none")
+            check_effects()
             join(name, processes)
             if "out" in flags.FLAGS:
-                expanded("flags, --out", flags.FLAGS.out)
+                check_out(expanded("flags, --out", flags.FLAGS.out).absolute())
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
             with jobs.asked_for():

@@ -5,7 +5,7 @@ Recipe carry its defaults.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from tangent_jax.core import refusal, require
 from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
-from tangent_jax.models.subsets import KINDS
+from tangent_jax.models.subsets import KINDS, MADE
 from tangent_jax.train.losses import LOSSES
 
 F: Any = flags.FLAGS
@@ -189,9 +189,10 @@ TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")
 SEARCH = ("lrs", "search_epochs", "seeds")
 """The flags that `search.measure` reads."""
-SHARDED = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "stores", "held_out")
-SHARDED += ("lr_nlft", "sharding", "owners", "concentration", "at_once")
-"""The flags that `shards.Method` reads; their defaults are SHARDED_DEFAULTS."""
+SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
+"""The flags that `shards.Method` reads, of one model; the defaults are SHARDED_DEFAULTS."""
+SHARDED = (*SINGLE, "stores", "lr_nlft", "sharding", "owners", "concentration", "at_once")
+"""Those that it reads, of models trained apart."""
 # f_w(x), of a random head, would count once, however many are added: so the outputs are the tangent alone
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 JOB = ("metrics", "profile_steps", "plan", "topology")
@@ -199,6 +200,30 @@ JOB = ("metrics", "profile_steps", "plan", "topology")
 FARM = ("farm", "workers", "farm_options", "worker")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The paper's private runs: cross entropy, the tangent alone."""
+EFFECTS: dict[str, dict[str, Sequence[Any]]] = {
+    "certificate": {"solver": ["optimum"]},
+    "passes": {"solver": ["optimum"]},
+    "rank": {"subset": [*MADE]},
+    "concentration": {"sharding": ["dirichlet"]},
+    "shards": {"sharding": ["uniform", "hash", "class", "dirichlet"]},
+    "topology": {"plan": [True]},
+}
+"""The values of other flags with which a flag has an effect."""
+
+
+def only_with(*names: str, **values: Any) -> None:
+    """Says that flags have an effect with one value of another flag alone: given with others they are refused."""
+    for name in names:
+        EFFECTS[name] = EFFECTS.get(name, {}) | {other: [value] for other, value in values.items()}
+
+
+def check_effects() -> None:
+    """Raises InputError for a flag that was given and has no effect beside the others."""
+    for name, needed in EFFECTS.items():
+        given = name in F and F[name].present
+        for other, values in ((o, v) for o, v in needed.items() if given and o in F):
+            expected = f"--{other} of {', '.join(map(str, values))} beside --{name}"
+            require(F[other].value in values, "flags", expected, F[other].value)
 
 
 def define(*names: str, **defaults: Any) -> None:
@@ -228,3 +253,10 @@ def numbers(flag: str, kind: type) -> list:
         return [kind(value) for value in values]
     except ValueError as error:
         raise refusal("flags", f"--{flag} as numbers separated by commas", ",".join(F[flag].value)) from error
+
+
+def positive(flag: str) -> list[float]:
+    """The numbers of a comma-separated flag, at least one, each above 0 and finite."""
+    values = numbers(flag, float)
+    require(all(0 < value < float("inf") for value in values), "flags", f"--{flag} above 0", ",".join(F[flag].value))
+    return values

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tangent_jax as tj
-from experiments.shared.flags import FIELD_OF, F
-from tangent_jax.core import identity
+from experiments.shared.flags import FIELD_OF, F, listed
+from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.privacy.public import check_public
 
@@ -30,6 +30,21 @@ def open_dataset(spec: str) -> Dataset:
     for line in lines:
         print(f"{dataset.name}: {line}", file=sys.stderr)
     return dataset
+
+
+def open_tested(spec: str) -> Dataset:
+    """Opens a data set that has images to test on; one that has none is refused before any long work."""
+    dataset = open_dataset(spec)
+    require(len(dataset.test), "flags", f"test images in {dataset.name}", "none")
+    return dataset
+
+
+def open_datasets() -> dict[str, Dataset]:
+    """The data sets of --datasets, by their specifications: of different names, each with images to test on."""
+    sets = {spec: open_tested(spec) for spec in listed("datasets")}
+    names = [dataset.name for dataset in sets.values()]
+    require(len({*names}) == len(F.datasets), "flags", "--datasets of different names", ", ".join(names), "Rename one")
+    return sets
 
 
 def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
@@ -59,7 +74,10 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
         return train, features(predict, dataset.test, "test inputs")
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
-    return train.hold_out()
+    train, measured = train.hold_out()
+    do = "Give five images of a class, or a validation split beside test"
+    require(len(measured), "search", "images held out of train, a fifth of each class", "none", do)
+    return train, measured
 
 
 def public_images(private: Examples) -> Examples:

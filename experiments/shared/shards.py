@@ -26,7 +26,10 @@ class Method:
     def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
-        self.dataset = setup.open_dataset(F.dataset)
+        self.dataset = setup.open_tested(F.dataset)
+        if "sharding" in F and F.sharding == "owner":
+            require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
+            tj.shards.every_owner(self.dataset.train.names, F.owners)
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
@@ -37,7 +40,7 @@ class Method:
     def hold_out(self) -> "Method":
         """Makes it train on four fifths of the training images, and test on the rest."""
         self.train, self.test = self.train.hold_out()
-        require(len(self.test), "sharded", "five images of a class for --held_out", "fewer")
+        require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
         self.is_held_out = True
         return self
 
@@ -45,7 +48,6 @@ class Method:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
         identifiers, names = zip(*self.train.examples, strict=True)
         if F.sharding == "owner":
-            require(F.owners, "divide", "--owners=CSV with --sharding=owner", "none")
             divided = tj.shards.by_owner(names, F.owners)
         else:
             divide = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
+from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_text
 
 
@@ -69,7 +70,7 @@ def read_owners(table: str | os.PathLike) -> dict[str, str]:
     Raises: InputError for a shorter line, an empty name, a file with two owners, or two owners that capitals alone, or
             two ways of writing one letter, tell apart.
     """
-    lines = csv.reader(read_text("read_owners", Path(table)).splitlines())
+    lines = csv.reader(read_text("read_owners", expanded("read_owners", table)).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
     whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
     require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")

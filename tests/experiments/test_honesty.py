@@ -163,6 +163,39 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
 
 
 @pytest.mark.slow
+def test_an_ensemble_trains_on_no_image_that_it_is_measured_on(tmp_path):
+    body = """
+def fit(self, predict, train, **settings):
+    asked.append(len(train))
+    print(json.dumps(asked))
+    sys.exit()
+module.tj.Recipe.fit = fit
+"""
+    data = f"--dataset=folder:{photographs(tmp_path / 'set', count=5)}"
+    flags = [data, f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out", "--blocks=0", "--penalties=1"]
+    (whole,), (held,) = (spied("uncertainty", body, *flags, *more) for more in ([], ["--held_out"]))
+    assert held == whole * 4 // 5
+
+
+@pytest.mark.slow
+def test_a_setting_is_searched_again_on_other_shards(tmp_path):
+    body = """
+from types import SimpleNamespace
+def fit(self, rows, title):
+    asked.append(sorted(map(len, rows.values())))
+    return [SimpleNamespace(dw=self.predict.zeros()) for _ in rows]
+def main():
+    runs = module.Runs(module.command.out_folder() / "runs.jsonl")
+    for concentration in (0.1, 0.1, 5.0):
+        module.F.concentration = concentration
+        module.searched("taft", 3, runs)
+module.Method.fit, module.main = fit, main
+"""
+    flags = ["--sharding=dirichlet", "--blocks=0", "--search_lrs=1e-3", f"--out={tmp_path}"]
+    assert len(spied("compose", body, *flags)) == 2
+
+
+@pytest.mark.slow
 def test_what_is_removed_is_in_no_mean():
     """forget's curve: after k shards leave, no mean, SISA's neither, holds what they answered."""
     body = """

@@ -101,11 +101,69 @@ CASES = [
     ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
     ("store", ["list", "--epochs=3"], "Unknown command line flag 'epochs'"),
 ]
+EARLY = [
+    # a flag without effect beside the others is not ignored
+    ("finetune", ["--certificate=0.1"], "flags: expected --solver of optimum beside --certificate; got adam"),
+    ("finetune", ["--rank=4"], "flags: expected --subset of adapter, lora, lora_b beside --rank; got blocks"),
+    ("finetune", ["--topology=v5e:2x2"], "flags: expected --plan of True beside --topology; got False"),
+    ("compose", ["--concentration=0.1"], "flags: expected --sharding of dirichlet beside --concentration; got uniform"),
+    ("compose", ["--sharding=owner", "--shards=5"], "beside --shards; got owner"),
+    ("compose", ["--search_ranks=4"], "flags: expected --search_lrs beside --search_ranks; got none"),
+    ("compose", ["--merge_penalties=1"], "flags: expected --merge beside --merge_penalties; got mean"),
+    ("compose", ["--merge=inputs", "--methods=fc"], "expected --merge=mean without taft in --methods; got inputs"),
+    ("influence", ["--method=solver"], "flags: expected --by of example beside --method; got component"),
+    ("influence", ["--by=example", "--images=9"], "flags: expected --method of solver beside --images; got kernel"),
+    ("influence", ["--by=example", "--method=solver", "--penalties=1"], "--method of kernel beside --penalties"),
+    ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
+    ("store", ["compose", "--names=a"], "store compose: expected --names with remove; got --names"),
+    ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
+    # what can be known before any image is read is said then
+    ("finetune", [f"--out={os.devnull}/x"], "expected --out in a folder that can be written to; got /dev/null/x"),
+    ("finetune", ["--factors", "--method=nlft"], "flags: expected --factors without --method=nlft; got both"),
+    ("private", ["--part=4/4"], "private: expected --part=I/K with 0 <= I < K; got 4/4"),
+    ("compose", ["--sharding=owner"], "flags: expected --owners=CSV with --sharding=owner; got none"),
+    ("compose", ["--merge=inputs", "--merge_penalties=0"], "flags: expected --merge_penalties above 0; got 0"),
+    ("compose", ["--solver=optimum"], "flags: expected --methods of tangents and heads beside --solver=optimum"),
+    ("forget", ["--penalty=0"], "flags: expected --penalty above 0, for the distance bound; got 0"),
+    ("remove", ["--penalty=0"], "flags: expected --penalty above 0, for a certificate; got 0"),
+    ("influence", ["--by=example", "--penalties=1,0"], "flags: expected --penalties above 0; got 1,0"),
+    ("uncertainty", ["--other=folder:no/such"], "no/such"),
+    ("unlearned", ["--certificates=1,0"], "flags: expected --certificates above 0; got 1,0"),
+    ("unlearned", ["--shards=9999"], "flags: expected --shards of at most 1797 images; got 9999"),
+    ("quickstart", ["--shards=899"], "flags: expected --shards of at most 898 images; got 899"),
+    ("anchors", ["--anchors=builtin,no.safetensors"], "no.safetensors, which does not exist"),
+    ("anchors", ["--shards=899"], "flags: expected --shards in 1..898; got [899]"),
+    ("ablations", ["--weights=builtin-resnet"], "flags: expected --which without cls for a network without a class"),
+    ("table1", ["--blocks=7", "--methods=taft"], "table1: expected --blocks of at most 6, the model's; got 7"),
+    ("table1", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
+    ("paper", ["--finished=tabel3=."], "flags: expected --finished"),
+    ("tasks", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
+]
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("binary", "flags", "message"), EARLY, ids=lambda value: str(value)[:40])
+def test_what_a_flag_cannot_do_is_said_before_any_image_is_read(tmp_path, binary, flags, message):
+    out = [] if binary == "store" or flags[0].startswith("--out") else [f"--out={tmp_path / 'out'}"]
+    _, err = run(binary, *out, *flags, code=1)
+    assert message in err, err[-500:]
+    assert len(err.strip().splitlines()) <= 3, err  # no bar of any work
+    assert "Traceback" not in err
+    assert not (tmp_path / "out/result.json").exists()
+
+
+@pytest.mark.slow
+def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_path):
+    write(tmp_path, *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(5)))
+    for binary, flag in (("table1", "datasets"), ("compose", "dataset"), ("private", "dataset"), ("owners", "dataset")):
+        _, err = run(binary, f"--{flag}=folder:{tmp_path / 'photos'}", f"--out={tmp_path}/out", code=1)
+        assert "Dataset: expected a test or validation split in photos; got" in err
+        assert "inputs" not in err
 
 
 @pytest.mark.slow
