@@ -541,7 +541,7 @@ MUTATIONS = [
       f"{PLANS}::test_what_cannot_be_written_is_not_reached_and_the_rest_is"),
     M(ERASURE, "        traces.not_reached.append(f\"{place}: {error.strerror}\")\n", "",
       f"{PLANS}::test_what_cannot_be_written_is_not_reached_and_the_rest_is"),
-    M(REMOVE, "left = len(origin.examples) - len(rows)", "left = len(origin.examples) - len({*dict(rows)})",
+    M(REMOVE, "sum(identifier not in gone for identifier, _ in origin.examples)", "len(origin.examples) - len({*dict(rows)})",
       f"{PLANS}::test_a_plan_counts_rows_so_a_twin_leaves_with_its_image"),
     M(REMOVE, "        check_fits(store, plan)\n        before", "        before",
       f"{PLANS}::test_what_changes_the_store_while_a_component_is_trained_again_is_told"),
