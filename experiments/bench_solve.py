@@ -19,8 +19,8 @@ from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from experiments.shared.shards import steady
 from tangent_jax.core import Tree
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate")
-define(output="tangent", blocks=1, penalty=1e-3, passes=12, out="out/bench_solve")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
+define("blocks", passes=12, out="out/bench_solve")
 flags.DEFINE_integer(
     "images",
     0,
