@@ -110,6 +110,7 @@ def parts(value: Any) -> list[Any]:
 def of_array(value: Any) -> Iterator[bytes | memoryview]:
     """Yields dtype, shape and bytes of an array, a piece at a time."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        yield f"{value.dtype} ".encode()  # which generator
         value = jax.random.key_data(value)
     yield f"array {value.dtype} {value.shape};".encode()
     if not value.shape:
@@ -123,7 +124,7 @@ def of_array(value: Any) -> Iterator[bytes | memoryview]:
 def of_closed(closed: Any) -> Iterator[bytes | memoryview]:
     """Yields the bytes of a jaxpr with its constants."""
     for constant in closed.consts:
-        yield from of_array(np.asarray(constant) if np.ndim(constant) == 0 else constant)
+        yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))
     yield from of_jaxpr(closed.jaxpr)
 
 

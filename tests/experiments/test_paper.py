@@ -177,6 +177,14 @@ def test_other_images_or_weights_under_the_same_names_run_a_command_again(places
     assert "influence-photos: read" in run("paper", *given)[1]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["mae", "contrastive", "classes"])
+def test_every_scheme_trains_from_the_command_line(tmp_path, scheme):
+    line, _ = run("pretrain", f"--scheme={scheme}", "--images=64", "--epochs=1", "--batch_size=32", f"--out={tmp_path}")
+    assert len([*tmp_path.glob("*.safetensors")]) == 1
+    assert json.loads(line)["scheme"] == scheme
+
+
 LONG = {"marks": pytest.mark.long}
 TRAINED = [("mae", "vit"), ("contrastive", "vit"), pytest.param("classes", "vit", **LONG)]
 

@@ -40,7 +40,8 @@ def test_values_are_told_apart_by_their_content():
         identity(v) for v in (a, a.astype("float32"), a.reshape(2, 3), {"a": a}, [a], a + 1e-12, 1, 1.0, "1", True)
     ]
     assert len({*others}) == len(others)
-    assert identity(jax.random.key(0)) != identity(jax.random.key(1))
+    keys = [jax.random.key(0), jax.random.key(1), *(jax.random.key(0, impl=impl) for impl in ("rbg", "unsafe_rbg"))]
+    assert len({identity(key) for key in keys}) == len(keys)
     assert identity(make_objective("rsl").loss) != identity(make_objective("rsl", kappa=1.0).loss)
     with pytest.raises(InputError, match="told apart by its content; got a function"):
         identity(lambda x: x)
@@ -58,6 +59,14 @@ print(program(jax.value_and_grad(loss), dw, x, np.zeros(8, "int32")), program(op
 """
     runs = {subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True) for _ in range(2)}
     assert len(runs) == 1
+
+
+def test_a_random_key_that_a_function_holds_is_in_its_program():
+    def drawn(seed):
+        key = jax.random.key(seed)
+        return program(lambda x: x + jax.random.normal(key, x.shape), np.zeros(3, np.float32))
+
+    assert drawn(0) == drawn(0) != drawn(1)
 
 
 def test_a_callback_to_the_host_is_refused_by_its_name():
