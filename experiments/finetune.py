@@ -32,7 +32,8 @@ def main() -> None:
         return plan.show(recipe, dataset)
     predict = setup.predictor(recipe, dataset.classes)
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
-    print(f"{dataset.name}: {counts}", predict.subset, sep="\n", file=sys.stderr)
+    read = f"{F.weights} reads {' x '.join(map(str, predict.model.input_shape(0)))}"
+    print(f"{dataset.name}: {counts}", read, predict.subset, sep="\n", file=sys.stderr)
     train = setup.features(predict, dataset.train, "train inputs")
     test = setup.features(predict, dataset.test, "test inputs")
     out = command.out_folder()

@@ -29,6 +29,7 @@ from absl import flags
 import tangent_jax as tj
 from experiments.shared import command
 from experiments.shared.flags import F, define
+from experiments.shared.removing import check_removed, describe, planned
 from tangent_jax.components.card import unnamed
 from tangent_jax.components.claims import STATES, Claims
 from tangent_jax.components.disk import is_store
@@ -36,7 +37,6 @@ from tangent_jax.components.exports import FORMATS, check_format
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded
-from tangent_jax.core.records import read_lines
 
 define("cache_dir", weights=None, dataset=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
@@ -161,6 +161,8 @@ def compose(store: tj.Store) -> dict[str, Any]:
 def remove(store: tj.Store) -> dict[str, Any]:
     plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
     described = describe(store, plan, how)
+    if not plan.components:
+        check_removed(store, plan)
     if F.dry_run or not plan.components:
         return {"plan": described, "unknown": plan.unknown, "removed": []}
     receipt = tj.remove(store, plan, how, cache=tj.Cache(F.cache_dir), weights=F.weights)
@@ -179,49 +181,6 @@ def remove(store: tj.Store) -> dict[str, Any]:
     for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # of several, the farthest
         result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
     return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
-
-
-def planned(store: tj.Store) -> tj.RemovalPlan:
-    """The plan of what the flags ask for."""
-    is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
-    require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
-    do = "Name the images in a file, --examples; else the components are dropped"
-    named_alone = not (F.names and (F.retrain or F.exact))
-    require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
-    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
-    if F.owner:
-        owners = tj.shards.read_owners(F.owners) if F.owners else None
-        return tj.plan_removal(store, owner=F.owner, owners=owners)
-    if F.names:
-        return tj.plan_removal(store, names=F.names)
-    path = expanded("store remove", F.examples)
-    require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-    asked = read_lines("store remove", path)
-    require(asked, "store remove", f"examples in {path}, one a line", "none")
-    return tj.plan_removal(store, examples=asked)
-
-
-def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, Any]]:
-    """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
-    described = []
-    for name, holding in plan.components.items():
-        gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
-        described.append({"component": name, "asked": gone, "left": left, "seconds": round(seconds, 1)})
-        after = {
-            "drop": "dropped",
-            "retrain": f"trained again on the {left} left, about {seconds:.1f} s",
-            "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s",
-        }
-        of = "" if F.names else f"{gone} of its {gone + left} examples asked for; "
-        print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)
-        for other, reason in holding.impossible.items() if F.dry_run and not F.names else ():
-            print(f"{name}: not --{other}: {reason}", file=sys.stderr)
-    for identifier, places in plan.copies.items():
-        print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
-    for example in plan.unknown:
-        before = " now: it was removed before" if store.state.has_forgotten(example) else ""
-        print(f"{example}: no component saw it{before}", file=sys.stderr)
-    return described
 
 
 def verify(store: tj.Store) -> dict[str, Any]:

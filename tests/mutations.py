@@ -802,6 +802,8 @@ MUTATIONS = [
     M("tangent_jax/components/apart.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/components/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/models/vit/weights.py", "known = rotary or not re.search", "known = True or not re.search", "tests/models/test_modern.py::test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says"),
     M("tangent_jax/core/identities.py", "constant if isinstance(constant, jax.Array) else np.asarray(constant)", "np.asarray(constant)", "tests/train/test_identity.py::test_a_random_key_that_a_function_holds_is_in_its_program"),
+    M("tangent_jax/components/provenance.py", '"preprocessing", "output", "anchor"', '"preprocessing", "anchor"', "tests/components/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
+    M("experiments/store.py", "    if not plan.components:\n        check_removed(store, plan)\n", "", "tests/components/test_removal.py::test_a_contributors_images_leave_a_store_from_the_command_line"),
     M("experiments/shared/flags.py", "given = name in F and F[name].present", "given = False", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M("experiments/shared/command.py", "require(good, \"flags\", \"--out in a folder", "require(True, \"flags\", \"--out in a folder", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M("experiments/store.py", "require(not F[name].present", "require(True", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),

@@ -32,7 +32,7 @@ def test_a_notebook_parses_and_needs_an_install_alone(page):
     assert text.startswith("---\njupytext:")
     assert "kernelspec:" in text.split("---")[1]
     assert text.count("{code-cell}") == len(cells(page))
-    assert cells(page)[0].startswith("# %pip install 'tangent-jax[")
+    assert cells(page)[0].startswith("# %pip install '.[")
     for code in cells(page):
         names = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)}
         assert not any((name or "").startswith("experiments") for name in names)

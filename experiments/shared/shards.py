@@ -71,6 +71,7 @@ class Method:
         `only`: the groups that are trained, None for all.
         """
         store = tj.Store(self.path(title))
+        print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
         tj.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)

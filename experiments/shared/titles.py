@@ -22,7 +22,7 @@ def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping
     ranked = sorted(full, key=lambda name: -of_one[name])
     shares = [f"{percent(of_one[name])} ({short(name)})" for name in ranked]
     text = ", ".join(shares) if len(shares) < 4 else f"{shares[0]} to {shares[-1]}"
-    return f"{dataset}: {count} models added keep, of one model's accuracy, {text}"
+    return f"{dataset}: {count} models added have {text} of one model's accuracy"
 
 
 def percent(share: float) -> str:

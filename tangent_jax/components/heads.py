@@ -90,7 +90,7 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
     require(isinstance(loss, SquareLoss), "join", f"a square loss of {name}", got, do)
     assert origin.recipe is not None
-    for field in ("loss", "kappa", "output") if first.recipe is not None else ():
+    for field in ("loss", "kappa") if first.recipe is not None else ():
         here, there = getattr(first.recipe, field), getattr(origin.recipe, field)
         require(here == there, "join", f"{field} {here} of {name}, as of the first", there, "Train all alike")
 

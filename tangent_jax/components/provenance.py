@@ -17,12 +17,12 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
-BODY = ("method", "config", "preprocessing", "anchor", "subset")
+BODY = ("method", "config", "preprocessing", "output", "anchor", "subset")
 """Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
 """Fields in which components must agree to be summed; those of SAID where both say them, as version 0.2 did not."""
-SAID = ("preprocessing", "classes", "targets")
-TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
+SAID = ("preprocessing", "output", "classes", "targets")
+TRAINED = ("recipe", "anchor", "head", "examples", "preprocessing", "classes", "targets")
 """Fields in which components agree that the same training gave."""
 
 
@@ -80,6 +80,11 @@ class Provenance:
     def identifiers(self) -> set[str]:
         """The content identifiers of the examples it saw."""
         return {identifier for identifier, _ in self.examples}
+
+    @property
+    def output(self) -> str:
+        """The outputs that it was trained by, f_lin ("total") or its tangent alone; "" where no recipe says it."""
+        return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
 
     @property
     def seen(self) -> tuple[tuple[str, str], ...]:
@@ -164,7 +169,7 @@ def have_own_heads(origins: Iterable[Provenance]) -> bool:
 
 def same(function: str, field: str, first: Any, second: Any) -> None:
     """Raises InputError naming the field where two components have different values of it."""
-    do = "Components are summed only at one anchor, configuration and subset"
+    do = "Components are summed only at one anchor, configuration, output and subset"
     do = "Heads of the same classes are drawn alike: with one seed" if field == "head" else do
     if field == "classes":
         first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))

@@ -20,9 +20,10 @@ STATEMENT = (
     "it retains; but one under optima was moved to their optimum from the removed component, and only its certificate "
     "bounds how far it is from there. What else this library had written of the removed images, where the components' "
     "provenance names it, is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
-    "the pre-trained anchor, settings chosen with the removed data, and copies or backups made by other programs. A "
-    "distance bound is |grad L_retain(dw)| / lambda: a retrained component of a tangent is at most that far, in L2, "
-    "from the optimum on the data it retains; for one under optima Lambda is what it was before the examples left."
+    "the pre-trained anchor, settings chosen with the removed data, models in other folders that saw the same images, "
+    "and copies or backups made by other programs. A distance bound is |grad L_retain(dw)| / lambda: a retrained "
+    "component of a tangent is at most that far, in L2, from the optimum on the data it retains; for one under optima "
+    "Lambda is what it was before the examples left."
 )
 
 

@@ -188,6 +188,7 @@ class Store(Disk, Mapping[str, Tree]):
             self.path(name)
         require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
         names = sorted(coefficients or self.state.components)
+        require(names, "Store.compose", "at least one component", f"none in {self.root}")
         dw = sums.compose(self.summands, coefficients) if coefficients else self.sum(how, penalty)
         cost = self.spent(names)
         line = {"op": "compose", "names": names, "weighted": coefficients}

@@ -88,7 +88,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     assert "the removed component" in words
     assert "checkpoints" in words
     left = "\n".join(receipt.not_reached)
-    assert "another store, whose too saw removed images" in left
+    assert "another store, in which too saw removed images" in left
     assert "the data set itself" in left
     assert store.verify() == []
     # asked for again, what was erased is computed anew, and only its chunk
@@ -193,7 +193,7 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     assert [*plan.components] == ["whitened"]
     assert (plan.components["whitened"].left, [*plan.components["whitened"].impossible]) == (3, ["retrain", "exact"])
     receipt = remove(store, plan)
-    assert any("another store, whose too saw removed images" in line for line in receipt.not_reached)
+    assert any("another store, in which too saw removed images" in line for line in receipt.not_reached)
     for came_back in ({"public": public}, {"examples": public}):
         with pytest.raises(InputError, match="1 that were, such as"):
             store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
@@ -471,7 +471,6 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         f"--stores={stores}",
         "--methods=taft",
         "--epochs=1",
-        "--shards=2",
     )
     run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
     by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-2-*", "*owner-full-*"))
@@ -483,8 +482,13 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         assert "trained again on the 60 left" in err or [*left] == ["bob"]
         receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
         assert receipt["owner"] == "ann@example.org"
-    _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run")
+    _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run", code=1)
     assert "carl: no component saw it" in err
+    assert "expected images or an owner that" in err
+    ids = tmp_path / "ids.txt"
+    ids.write_text("elsewhere/b/5.png\n")
+    _, err = run("store", "remove", together, f"--examples={ids}", code=1)
+    assert "no component saw it under this name; the store holds train/a/5.png, train/b/5.png" in err
     _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
     assert "--names, --examples or --owner, one of them" in err
 

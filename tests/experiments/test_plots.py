@@ -141,7 +141,7 @@ TITLES = {  # (title, what it says)
     ),
     "composed": (
         titles.composed("cub50", 50, {"taft": 0.75, "soup": 0.5, "greedy": 0.1}, {"taft": 1.0, "soup": 0.625}),
-        "cub50: 50 models added keep, of one model's accuracy, 80 % (soup), 75 % (TAFT)",
+        "cub50: 50 models added have 80 % (soup), 75 % (TAFT) of one model's accuracy",
     ),
     "forgotten": (
         titles.forgotten("cub50", 25, 50, {"taft": [0.8, 0.74], "sisa_mean": [0.7, 0.6]}, 1),
