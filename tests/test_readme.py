@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_binary import ROOT, output
+from run_binary import ROOT, output, start
 
 import tangent_jax as tj
 
@@ -87,6 +87,18 @@ def test_the_commands_name_binaries_and_flags_that_exist():
     for binary, arguments in commands:
         used = {re.sub(r"^no(?=search_anchor|retrain)", "", flag) for flag in re.findall(r"--(\w+)", arguments)}
         assert used <= flags_of(binary), (binary, arguments)
+
+
+@pytest.mark.slow
+def test_every_flag_of_a_command_has_an_effect_beside_the_others(tmp_path):
+    commands: dict[str, list[str]] = {}
+    for binary, arguments in re.findall(r"python -m experiments\.([a-z]\w+)((?:\\\n|[^\n`#])*)", PAGES):
+        commands.setdefault(binary, []).append(" ".join(arguments.replace("\\\n", " ").split()))
+    for binary, lines in commands.items():
+        (tmp_path / binary).write_text("\n".join(lines))
+        process = start("parsed", binary, tmp_path / binary, stderr=tmp_path / "err")
+        process.join()
+        assert process.exitcode == 0, (tmp_path / "err").read_text()[-500:]
 
 
 def test_every_binary_is_listed():
