@@ -53,7 +53,7 @@ def main() -> None:
         tj.write_factors(out / "factors.safetensors", curvature)
     tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
-    plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history))
+    plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {
         **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
         "blocks": 0 if recipe.method == "fc" else recipe.blocks,

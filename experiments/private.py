@@ -117,10 +117,11 @@ def checked_owners(dataset: Dataset) -> dict[str, str]:
     return owners
 
 
-def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float) -> None:
-    """Plots the test accuracy by step."""
+def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, count: int) -> None:
+    """Plots the accuracy on `count` test images by step."""
     lines = {"test": [row["test_accuracy"] for row in rows]}
-    panel = {"x": [row["step"] for row in rows], "lines": lines, "xlabel": "step", "ylabel": "test accuracy"}
+    panel = {"x": [row["step"] for row in rows], "lines": lines, "xlabel": "step"}
+    panel["ylabel"] = f"accuracy on {count:,} test images"
     plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
@@ -172,7 +173,7 @@ def main() -> None:
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
     tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
-    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon)
+    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},

@@ -159,11 +159,11 @@ def colour_lines(panel: Mapping[str, Any]) -> dict[str, str]:
 def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Draws a panel, and returns the last point of each of its lines."""
     ends, colour = {}, colour_lines(panel)
-    for name, line in panel["lines"].items():
+    for i, (name, line) in enumerate(panel["lines"].items()):
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
         y, few = np.asarray(y, float), np.isfinite(y).sum() < 60
         is_dashed = name in panel.get("dashed", ())
-        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": "o" if few else ""}
+        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": "os"[i >= len(PALETTE)] if few else ""}
         axes.errorbar(x, y, None if spread is None else spread, color=colour[name], **style)
         if np.isfinite(y).any():
             last = np.flatnonzero(np.isfinite(y))[-1]
@@ -187,8 +187,11 @@ def write_plainly(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in digits else "")
 
 
-def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
-    """Plots the loss (of a solver's passes the certificate, or the gradient) and the accuracies by epoch."""
+def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: int) -> None:
+    """Plots the loss (of a solver's passes the certificate, or the gradient) and the accuracies by epoch.
+
+    count: of the test images, which says what a step of the curve weighs.
+    """
     shared = {"x": [row["epoch"] for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
     # a run resumed with other test images has no accuracy of its earlier epochs
@@ -202,7 +205,7 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None
         losses = {"lines": {"estimated": estimates, "at most": bounds}, "ylabel": "distance from\nthe optimum"}
     drawn = [value for line in losses["lines"].values() for value in line if value > 0]
     losses["log"] = "y" if max(drawn, default=1.0) > 10 * min(drawn, default=1.0) else ""
-    label = " and ".join(accuracies) + " accuracy"
+    label = " and ".join(accuracies) + f" accuracy\n({count:,} test images)"
     curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": label}], title)
 
 

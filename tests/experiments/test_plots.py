@@ -101,8 +101,8 @@ def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
 def test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title(tmp_path, figures):
     rows = [{"epoch": i, "loss": 1 / i, "train_accuracy": 0.1 * i, "test_accuracy": 0.1} for i in range(1, 5)]
     solved = [{**row, "passes": row["epoch"], "gradient_norm": row["loss"], "estimate": row["loss"]} for row in rows]
-    plots.history(tmp_path / "h.png", rows, "a title")
-    plots.history(tmp_path / "s.png", [{**solved[0], "certificate": 1.0}, *solved[1:]], "a title")
+    plots.history(tmp_path / "h.png", rows, "a title", 40)
+    plots.history(tmp_path / "s.png", [{**solved[0], "certificate": 1.0}, *solved[1:]], "a title", 40)
     cells = {"FC": (0.8, 0.01), "TAFT-1": (0.9, 0.02)}
     plots.dots(tmp_path / "d.png", {"one": cells, "two": cells}, "a title", "accuracy", (0.5, "chance"))
     plots.dots(tmp_path / "o.png", {"one": cells, "two": cells}, "a title")
