@@ -54,7 +54,7 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
 
 
 def main() -> None:
-    able = hasattr(setup.pretrained(F.weights).model, "with_class_token")
+    able = setup.has_class_token()
     require(able or "cls" not in F.which, "flags", "--which without cls for a network without a class token", F.weights)
     wanted = {which: columns(which) for which in listed("which", TITLES)}
     runs = search.Runs(command.out_folder() / "runs.jsonl")

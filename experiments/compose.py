@@ -21,7 +21,7 @@ import tangent_jax as tj
 from experiments.shared import command, farm, plots, setup, titles
 from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers, positive
 from experiments.shared.search import Runs
-from experiments.shared.shards import Method
+from experiments.shared.shards import Method, owners_of_train
 from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.solver.posterior import fitted_beta
@@ -63,22 +63,20 @@ def main() -> None:
     check_flags()
     counts = numbers("shards", int)
     if F.sharding == "owner":
-        require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
-        names = setup.open_dataset(F.dataset).train.names
-        counts = [len({*tj.shards.every_owner(names, F.owners)})]
+        counts = [len(owners_of_train())]
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.methods}
     methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
     first = methods[F.methods[0]]
     shards = {count: first.divide(count) for count in counts}
     if farm.is_worker():
-        return farm.train_own(work(methods, counts))
+        return farm.train_own(work(methods, shards))
     if F.farm:
-        farm.launch("compose", work(methods, counts))
+        farm.launch("compose", work(methods, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
-    for count in counts:
-        divided, row = shards[count], {}
+    for count, divided in shards.items():
+        row = {}
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
@@ -134,11 +132,10 @@ def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[s
     plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
 
 
-def work(methods: dict[str, Method], counts: list[int]) -> list[farm.Work]:
+def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[farm.Work]:
     """The stores that the composition reads, for whoever trains them beforehand."""
     stores = []
-    for count in counts:
-        divided = methods[F.methods[0]].divide(count)
+    for count, divided in shards.items():
         for name, method in methods.items():
             merges = merges_of(name)
             stores.append(farm.Work(method, divided, title_of(count, name), bool(merges)))

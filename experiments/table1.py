@@ -32,7 +32,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
     """The recipes searched for one column of the table: of learning rates, or for the optimum of penalties."""
-    tokens = (False, True) if hasattr(setup.pretrained(F.weights).model, "with_class_token") else (False,)
+    tokens = (False, True) if setup.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")

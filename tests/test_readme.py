@@ -15,6 +15,8 @@ PAGES = README + "".join(
     p.read_text() for where in ("", "guide/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
 )
 
+COMMANDS = re.findall(r"python -m experiments\.([a-z]\w+)((?:\\\n|[^\n`])*)", PAGES)
+
 
 def blocks(text):
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -82,9 +84,8 @@ def flags_of(binary):
 
 @pytest.mark.slow
 def test_the_commands_name_binaries_and_flags_that_exist():
-    commands = re.findall(r"python -m experiments\.([a-z]\w+)((?:\\\n|[^\n`])*)", PAGES)
-    assert len(commands) >= 15
-    for binary, arguments in commands:
+    assert len(COMMANDS) >= 15
+    for binary, arguments in COMMANDS:
         used = {re.sub(r"^no(?=search_anchor|retrain)", "", flag) for flag in re.findall(r"--(\w+)", arguments)}
         assert used <= flags_of(binary), (binary, arguments)
 
@@ -92,8 +93,9 @@ def test_the_commands_name_binaries_and_flags_that_exist():
 @pytest.mark.slow
 def test_every_flag_of_a_command_has_an_effect_beside_the_others(tmp_path):
     commands: dict[str, list[str]] = {}
-    for binary, arguments in re.findall(r"python -m experiments\.([a-z]\w+)((?:\\\n|[^\n`#])*)", PAGES):
-        commands.setdefault(binary, []).append(" ".join(arguments.replace("\\\n", " ").split()))
+    for binary, arguments in COMMANDS:
+        plain = arguments.partition(" #")[0].replace("\\\n", " ")
+        commands.setdefault(binary, []).append(" ".join(plain.split()))
     for binary, lines in commands.items():
         (tmp_path / binary).write_text("\n".join(lines))
         process = start("parsed", binary, tmp_path / binary, stderr=tmp_path / "err")

@@ -58,6 +58,11 @@ def pretrained(weights: str) -> tj.Pretrained:
     return tj.load(weights, F.architecture)
 
 
+def has_class_token() -> bool:
+    """True where a network of --weights can be given a new class token (CLS=T)."""
+    return hasattr(pretrained(F.weights).model, "with_class_token")
+
+
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the cache that the flags name or computed now."""
     with tj.show_progress(title):

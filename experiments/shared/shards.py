@@ -28,8 +28,7 @@ class Method:
         self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
         if "sharding" in F and F.sharding == "owner":
-            require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
-            tj.shards.every_owner(self.dataset.train.names, F.owners)
+            owners_of_train()
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
@@ -131,6 +130,12 @@ class Method:
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The outputs of every component on the test images, "s n c"."""
         return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
+
+
+def owners_of_train() -> set[str]:
+    """The owners of --dataset's training images by --owners; InputError for an image that has none."""
+    require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
+    return {*tj.shards.every_owner(setup.open_dataset(F.dataset).train.names, F.owners)}
 
 
 def steady(fitted: tj.Fitted) -> float:

@@ -22,7 +22,7 @@ BODY = ("method", "config", "preprocessing", "output", "anchor", "subset")
 SUMMED = (*BODY, "classes", "head")
 """Fields in which components must agree to be summed; those of SAID where both say them, as version 0.2 did not."""
 SAID = ("preprocessing", "output", "classes", "targets")
-TRAINED = ("recipe", "anchor", "head", "examples", "preprocessing", "classes", "targets")
+TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
 """Fields in which components agree that the same training gave."""
 
 
