@@ -285,7 +285,7 @@ MUTATIONS = [
       f"{IDENTITY}::test_two_models_two_data_sets_two_settings_never_share_a_checkpoint"),
     M("tangent_jax/train/fit.py", "    return training, Saver(folder, run_identity(source,", "    bare = dataclasses.replace(training, traced='')\n    return bare, Saver(folder, run_identity(source,",
       f"{IDENTITY}::test_a_global_that_changes_under_a_function_is_another_run_in_the_same_process"),
-    M("tangent_jax/core/identities.py", "    for constant in closed.consts:\n        yield from of_array(np.asarray(constant) if np.ndim(constant) == 0 else constant)\n", "",
+    M("tangent_jax/core/identities.py", "    for constant in closed.consts:\n        yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))\n", "",
       f"{IDENTITY}::test_two_models_two_data_sets_two_settings_never_share_a_checkpoint"),
     M("tangent_jax/core/identities.py", "            if isinstance(v, Literal):\n                yield from of_parameter(v.val)", "            if isinstance(v, Literal):\n                yield b''",
       f"{IDENTITY}::test_a_run_after_a_change_of_the_users_code_is_a_fresh_run"),
