@@ -26,9 +26,11 @@ from experiments.shared.flags import CACHED, F, define
 from tangent_jax.components.disk import is_store
 from tangent_jax.core import progress_bar, require
 from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.data.owners import Owner
 
 define(*CACHED, weights=None, datasets=[], out="out/inspect")
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
+flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: weights and data sets.")
 flags.DEFINE_string(
     "request", None, "Images to be removed: a file of identifiers or names, one a line; an image; a folder of images."
 )
@@ -42,7 +44,7 @@ def main() -> None:
     do = "Pass --store=DIR; compose and store add make stores"
     require(is_store(path), "inspect", "a store", f"{path}, which is none", do)
     request = asked()
-    store = tj.Store(path)
+    store = tj.Store(path, trust=F.trust)
     plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
     seen = Inspection(store)
     if request is not None and plan is not None:
@@ -71,7 +73,7 @@ def asked() -> requests.Request | None:
     require(F.owners is None or F.owner, "inspect", "--owner with --owners", "none")
     require(F.request or F.owner or not F.rehearse, "inspect", "--request or --owner with --rehearse", "neither")
     if F.owner is not None:
-        return requests.Request(owner=F.owner)
+        return requests.Request(owner=Owner(F.owner))
     return None if F.request is None else requests.read_request(expanded("inspect", F.request))
 
 

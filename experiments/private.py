@@ -23,6 +23,7 @@ from experiments.shared import audited as audits
 from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
+from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset
 from tangent_jax.privacy.canaries import FEWEST
 from tangent_jax.privacy.mechanism import NEIGHBOURING
@@ -62,7 +63,7 @@ def mechanism_of(units: int) -> tj.Mechanism:
         return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
-def owners_of(dataset: Dataset) -> dict[str, str]:
+def owners_of(dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by its name, where owners are protected; none otherwise."""
     is_owner = F.unit == "owner"
     require(is_owner == bool(F.owners), "private", "--unit=owner with --owners=CSV", "one of the two")
@@ -191,8 +192,6 @@ def main() -> None:
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
-        "copies": copies_in(train),
-        "non_finite": fitted.non_finite,
         "run": fitted.run,
         "audit": audit,
     }

@@ -33,13 +33,16 @@ from experiments.shared.removing import check_removed, describe, planned
 from tangent_jax.components.card import unnamed
 from tangent_jax.components.claims import STATES, Claims
 from tangent_jax.components.disk import is_store
+from tangent_jax.components.erasure import find_traces
 from tangent_jax.components.exports import FORMATS, check_format
 from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expanded
 
 define("cache_dir", weights=None, dataset=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
+flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: folders, weights, data sets.")
 flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
 flags.DEFINE_string("other", None, "merge: the store whose components are added.")
 flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
@@ -75,7 +78,7 @@ def main(command: str) -> None:
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
     else:
-        result = COMMANDS[command](tj.Store(path))
+        result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -140,7 +143,7 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
     """The rows under their keys, in columns, unless --json."""
     if F.json or not rows:
         return
-    texts = [list(rows[0]), *([("-" if value is None else str(value)) for value in row.values()] for row in rows)]
+    texts = [list(rows[0]), *([("-" if v is None else visible(str(v))) for v in row.values()] for row in rows)]
     widths = [max(len(text[i]) for text in texts) for i in range(len(texts[0]))]
     for text in texts:
         print("  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip())
@@ -161,11 +164,18 @@ def compose(store: tj.Store) -> dict[str, Any]:
 def remove(store: tj.Store) -> dict[str, Any]:
     plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
     described = describe(store, plan, how)
+    if not F.dry_run:
+        store.settle()  # of a removal that was killed
     if not plan.components:
         check_removed(store, plan)
+    cache = tj.Cache(F.cache_dir)
     if F.dry_run or not plan.components:
-        return {"plan": described, "unknown": plan.unknown, "removed": []}
-    receipt = tj.remove(store, plan, how, cache=tj.Cache(F.cache_dir), weights=F.weights)
+        found, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
+        for line in (*(f"would delete {trace.line}" for trace in found), *(f"NOT reached: {line}" for line in left)):
+            print(line, file=sys.stderr)
+        traces = {"deleted": [trace.line for trace in found], "not_reached": left}
+        return {"plan": described, "unknown": plan.unknown, "removed": [], **traces}
+    receipt = tj.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
         print(f"deleted {line}", file=sys.stderr)
     for line in (*receipt.not_reached, *receipt.exported_before):
@@ -202,7 +212,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
     check_format("store export", F.format)
     known = unnamed({name: store.provenance(name) for name in names})
-    parts = {name: dataclasses.asdict(part) for name, part in known.items()}
+    parts = {name: part.fields for name, part in known.items()}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
     store.release(to.absolute(), dw)
@@ -253,9 +263,13 @@ READ = {
     "list": set(),
     "status": set(),
     "compose": {"merge", "merge_penalty"},
-    "remove": {"names", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights"},
+    "remove": {
+        *["names", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
+    },
     "verify": {"receipt"},
-    "export": {*["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset"]},
+    "export": {
+        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"]
+    },
 }
 """The flags that a command reads besides --store and --json."""
 COMMANDS = {

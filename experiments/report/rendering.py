@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
+from tangent_jax.core.checks import visible
 from tangent_jax.core.files import write_whole
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -78,6 +79,11 @@ def shell(words: Sequence[str]) -> str:
     return " \\\n  ".join([" ".join(quoted[:first]), *quoted[first:]])
 
 
+def shown(value: Any) -> Any:
+    """A value as a page shows it: text of others without characters that turn or hide other text."""
+    return "\n".join(map(visible, value.split("\n"))) if type(value) is str else value
+
+
 def raster(cosines: np.ndarray) -> str:
     """A heat map of one pixel a pair as a data URL: blue above 0, orange below, fainter near 0, nothing for NaN."""
     values = np.nan_to_num(cosines)[..., None]
@@ -92,6 +98,7 @@ def environment() -> Environment:
     pages = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         lstrip_blocks=True,
     )

@@ -16,10 +16,9 @@ from experiments.report.pages import thumbnail
 from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import others
 from tangent_jax.components.removal import WAYS
-from tangent_jax.components.state import hidden
 from tangent_jax.core import InputError, require
 from tangent_jax.core.records import read_lines
-from tangent_jax.data.identifiers import content_identifier
+from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.sources import SUFFIXES, Dataset
 
 SHOWN = 60
@@ -166,7 +165,11 @@ class Pictures:
             if identifier in self.files:
                 return thumbnail(self.files[identifier].read_bytes(), str(self.files[identifier]))
             for origin, name in origins:
-                opened = self.dataset(origin.recipe.dataset) if origin.recipe else None
+                spec = origin.recipe.dataset if origin.recipe else ""
+                if spec != "digits" and not origin.is_own:
+                    self.reasons.append(f"{spec or name}: not opened: named by another machine (--trust)")
+                    continue
+                opened = self.dataset(spec) if spec else None
                 if opened and name in opened[1]:
                     content = opened[0].train.read(opened[1][name])
                     if content_identifier(content) == identifier:
@@ -213,7 +216,7 @@ def rehearsal_of(store: tj.Store, plan: tj.RemovalPlan, cache: tj.Cache, file: s
 
 def beyond_reach(seen: Inspection, plan: tj.RemovalPlan) -> list[str]:
     """A line for each place that a removal leaves alone: earlier exports, the data sets, other stores beside it."""
-    left = [path for names, path in seen.store.state.exports if names & {*plan.components}]
+    left = [export.path for export in seen.store.state.exports if {*export.names} & {*plan.components}]
     lines = [f"{path}: an export of a component that goes" for path in left]
     data = {origin.recipe.dataset for n in plan.components if (origin := seen.origins[n]).recipe is not None}
     lines += [f"{spec}: the data set itself, if the images are still there" for spec in sorted(data - {"digits"})]

@@ -11,16 +11,16 @@ import jax
 import numpy as np
 
 from tangent_jax.components.claims import Claims
-from tangent_jax.components.provenance import Provenance, check_same, make_provenance, same_training
+from tangent_jax.components.provenance import Provenance, anchor_of, check_same, make_provenance, same_training
 from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, placement, require, show_progress, trees
+from tangent_jax.core.checks import visible
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.heads import classes_in, head_of, relabelled, restricted
-from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import curvature
@@ -30,7 +30,6 @@ from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.objective import distance_bound
 
 AT_ONCE = 10  # models trained as one program
-
 
 Rows = Mapping[str, np.ndarray]
 """The rows of the features that each named shard holds."""
@@ -244,7 +243,7 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     recipe = origin.recipe
     require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
     assert recipe is not None
-    predict = recipe.predictor(origin.classes or origin.config["classes"], load(weights or recipe.weights))
+    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
     check_same(f"predictor_of, {name}", origin, make_provenance(predict))
     return predict
 
@@ -278,9 +277,11 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
+    if recipe.dataset != "digits":
+        origin.own("remove", recipe.dataset, "Drop the component")
     dataset = data(recipe.dataset)
     train = dataset.train
-    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True))}
+    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
     there = sum(pair in row_of for pair in remaining)
     expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
     require(there == len(remaining), "remove", expected, f"{there} of them")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tangent_jax.components.disk import CLAIMS, Disk
-from tangent_jax.core.files import holder_of, locked, write_whole
+from tangent_jax.core.files import holder_of, inside, locked, write_whole
 from tangent_jax.core.records import parse_json, typed
 
 STATES = ("done", "running", "lost", "waiting")
@@ -32,8 +32,8 @@ class Claims:
     """The claims on the groups of a store's shards."""
 
     def __init__(self, store: Disk) -> None:
-        self.store, self.folder = store, store.root / CLAIMS
-        self.path = self.folder / "groups.json"
+        self.store, self.folder = store, inside(store.root, CLAIMS)
+        self.path = inside(self.folder, "groups.json")
 
     def write_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Writes which shards make which group; every process that fills the store writes the same."""

@@ -10,8 +10,10 @@
     claims/                     which process trains which shards now (claims.py): no part of what the store holds
 
 The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
-what the line took out; whoever opens the store next deletes every file of the store's that the journal does not name.
+what the line took out; whoever changes the store next deletes every file of the store's that the journal does not name.
 So a store killed at any instruction reopens as it was before the operation, or as after.
+
+A store may be another party's: opening and reading one writes nothing and follows no link.
 """
 
 import dataclasses
@@ -34,7 +36,7 @@ from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
 from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
+from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
 
@@ -54,19 +56,19 @@ class Marker:
 
 
 class Disk:
-    """A folder under a journal."""
+    """A folder under a journal.
 
-    def __init__(self, root: str | os.PathLike) -> None:
-        self.root = expanded("Store", root).absolute()
+    `trust`: follow what the provenance of components says that were not made on this machine: their folders, weights
+    and data sets.
+    """
+
+    def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
+        self.root, self.trust = expanded("Store", root).absolute(), trust
         self.marker, self.journal = self.root / "store.json", Journal(self.root)
         self.state, self.identity, self._lock = State(), "", None
         if not self.marker.exists() and not self.journal.head.exists():
             self.create()
-        with self.using():
-            leftovers = self.leftovers()
-        if leftovers and os.access(self.root, os.W_OK):
-            with self.using(change=True):
-                pass
+        self.reload()
 
     def create(self) -> None:
         """The marks of a new store, in a folder that holds nothing else."""
@@ -87,7 +89,7 @@ class Disk:
 
     def file(self, kind: str, entry: Mapping[str, str]) -> Path:
         """The file that a journal entry names, in the folder of its kind."""
-        return self.root / kind / f"{entry['id']}.safetensors"
+        return inside(self.root, kind, f"{entry['id']}.safetensors")
 
     def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
         """The tangent weights in a file, once the file's checksum is the journal's.
@@ -158,16 +160,23 @@ class Disk:
         ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
         partial = [self.root / f"{name}.partial" for name in MARKS]
         dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
-        return dead + [p for p in partial if p.exists()]
+        return [p for p in (*dead, *partial) if p.is_symlink() or p.is_file()]
 
     def sweep(self) -> None:
         """Deletes every file of the store's that no line names."""
         for path in self.leftovers():
             path.unlink()
 
+    def settle(self) -> None:
+        """Deletes what a killed writer left, as the next change would."""
+        with self.using(change=True):
+            pass
+
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
         """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
+        for name in (*KINDS, *MARKS, CLAIMS, "lock"):
+            inside(self.root, name)
         with locked(self.root / "lock", shared=not change) as lock:
             self.load()
             if change:

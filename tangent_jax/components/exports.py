@@ -15,6 +15,7 @@ f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 from tangent_jax.components.card import make_card
 from tangent_jax.components.peft import write_peft
 from tangent_jax.components.serving import write_onnx, write_stablehlo
+from tangent_jax.components.state import partial_of
 from tangent_jax.components.torch_model import write_torch
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
@@ -36,6 +38,12 @@ from tangent_jax.models.load import METADATA, encoded, read
 from tangent_jax.models.parametrize import unwrapped
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+
+FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
+         "serving.json", "tangent_torch.py", "adapter_model.safetensors", "adapter_config.json", "provenance.json",
+         "README.md")  # fmt: skip
+LEAVES = {*FILES, *(f"{name}.partial" for name in FILES)}
+"""The names of all files that an export is made of, while they are written too."""
 
 
 class Format(NamedTuple):
@@ -85,7 +93,10 @@ def export(
     require(not folder.exists(), "export", "a folder that does not exist yet", folder)
     require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
     trees.check_part("export", predict.w, dw)
-    with write_whole_folder(folder) as partial:
+    filling = partial_of(folder, trees.fingerprint(dw))
+    if filling.is_dir() and not filling.is_symlink() and all(path.name in LEAVES for path in filling.iterdir()):
+        shutil.rmtree(filling)  # of this export, killed before
+    with write_whole_folder(folder, filling) as partial:
         FORMATS[format].write(partial, predict, dw, classes)
         write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
         said = {"classes": list(classes) or None, "output": predict.output}

@@ -1,6 +1,7 @@
 """A component's Kronecker factors as a tree that a store keeps: leaves by path, the rest as metadata.
 
 input/PATH, signal/PATH   A and G of a kernel        block/PATH   of a gain or bias        weight   N
+sum/PATH                  the last row of A', of a kernel with a bias
 """
 
 import dataclasses
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.components.files import read_component, write_component
-from tangent_jax.core import Tree, refusal, trees
+from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core.records import typed
 from tangent_jax.models.signals import Layout
 from tangent_jax.solver.curvature import Curvature
 
@@ -23,25 +25,31 @@ def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:
     flat |= {f"input/{path}": np.asarray(a) for path, (a, _) in factors.kernels.items()}
     flat |= {f"signal/{path}": np.asarray(g) for path, (_, g) in factors.kernels.items()}
     flat |= {f"block/{path}": np.asarray(block) for path, block in factors.blocks.items()}
+    flat |= {f"sum/{path}": np.asarray(last) for path, last in factors.sums.items()}
     layouts = {path: list(layout) for path, layout in factors.layouts}
-    return trees.nest(flat), {"layouts": json.dumps(layouts), "anchor": factors.anchor}
+    said = {"layouts": json.dumps(layouts), "anchor": factors.anchor, "biases": json.dumps(dict(factors.biases))}
+    return trees.nest(flat), said
 
 
 def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvature:
     """`as_tree` undone.
 
-    Raises: InputError where the file is none of factors.
+    Raises: InputError where the file is none of factors, or of version 0.3, which had no `sums`.
     """
-    flat = trees.leaves(tree)
+    flat, do = trees.leaves(tree), "Make them again by tj.curvature, or compose by mean"
+    is_old = "layouts" in metadata and "biases" not in metadata
+    require(not is_old, "Store.factors", "factors with the sums of inputs, of version 0.4", f"of 0.3 in {where}", do)
     try:
         said = json.loads(metadata["layouts"])
         layouts = {path: Layout._make([*fields[:5], tuple(fields[5])]) for path, fields in said.items()}
         kernels = {path: (flat[f"input/{path}"], flat[f"signal/{path}"]) for path in layouts}
         blocks = {path.removeprefix("block/"): leaf for path, leaf in flat.items() if path.startswith("block/")}
         count, anchor = flat["weight"].reshape(()), metadata["anchor"]
+        biases = tuple(sorted(typed(dict[str, str], json.loads(metadata["biases"]), "Store.factors", where).items()))
+        sums = {path: flat[f"sum/{path}"] for path, _ in biases}
     except (KeyError, ValueError, TypeError) as error:
         raise refusal("Store.factors", "factors of a component", f"another file in {where}") from error
-    return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor)
+    return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, biases)
 
 
 def write_factors(path: Path, factors: Curvature) -> None:
@@ -75,7 +83,7 @@ def widened_factors(factors: Curvature, classes: Sequence[str], own: Sequence[st
 
     kernels = {path: (a, signals(path, g)) for path, (a, g) in factors.kernels.items()}
     blocks = {path: signals(path, block) for path, block in factors.blocks.items()}
-    return Curvature(kernels, blocks, factors.count, factors.layouts)
+    return dataclasses.replace(factors, kernels=kernels, blocks=blocks, anchor="")
 
 
 def isotropic(g: np.ndarray, count: int) -> np.ndarray:
@@ -88,5 +96,7 @@ def body_factors(factors: Curvature) -> Curvature:
     kernels = {path: pair for path, pair in factors.kernels.items() if not path.startswith("head/")}
     blocks = {path: block for path, block in factors.blocks.items() if not path.startswith("head/")}
     layouts = tuple((path, own) for path, own in factors.layouts if path in kernels)
+    biases = tuple((path, bias) for path, bias in factors.biases if path in kernels)
+    sums = {path: factors.sums[path] for path, _ in biases}
     anchor = factors.anchor[: len(factors.anchor) // 2]  # two fingerprints of one length: the anchor's, the head's
-    return Curvature(kernels, blocks, factors.count, layouts, anchor)
+    return Curvature(kernels, blocks, factors.count, layouts, anchor, sums, biases)

@@ -12,13 +12,12 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tangent_jax.components.factors import widened_factors
-from tangent_jax.components.provenance import Provenance, check_one_body, same
+from tangent_jax.components.provenance import Provenance, anchor_of, check_one_body, same
 from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widened
-from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.train.losses import SquareLoss
@@ -70,7 +69,7 @@ def join(
         classes = union(origin.classes for origin in origins.values())
         recipe = first.recipe
         assert recipe is not None
-        predict = recipe.predictor(classes, load(weights or recipe.weights))
+        predict = recipe.predictor(classes, anchor_of("join", first, weights))
     assert classes is not None
     same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None

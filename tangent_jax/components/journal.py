@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import refusal, require
-from tangent_jax.core.files import fingerprint, write_whole
+from tangent_jax.core.files import fingerprint, inside, open_plain, write_whole
 
 START = "0" * 64
 
@@ -20,7 +20,7 @@ class Journal:
     """The lines of a journal. Appending one is the commit point of whoever keeps it."""
 
     def __init__(self, folder: Path) -> None:
-        self.path, self.head = folder / "journal.jsonl", folder / "HEAD"
+        self.folder, self.path, self.head = folder, folder / "journal.jsonl", folder / "HEAD"
         self.entries: list[dict[str, Any]] = []
         self.lines: list[bytes] = []
 
@@ -38,7 +38,7 @@ class Journal:
         """
         for path in (self.path, self.head):
             do = "Restore it from a backup; nothing was changed"
-            require(path.is_file(), "Store", f"the journal {path}", "none", do)
+            require(inside(self.folder, path.name).is_file(), "Store", f"the journal {path}", "none", do)
         *self.lines, self.rest = self.path.read_bytes().split(b"\n")
         self.entries, previous = [], START
         for number, line in enumerate(self.lines, 1):
@@ -60,7 +60,8 @@ class Journal:
     def settle(self) -> None:
         """Drops a line cut short and counts the last: for the one process that may write."""
         if self.rest:
-            os.truncate(self.path, self.size())
+            with open_plain(self.path, "r+b") as file:
+                file.truncate(self.size())
             self.rest = b""
         if self.head.read_text(errors="replace") != self.count(len(self.lines)):
             write_whole(self.head, self.count(len(self.lines)))
@@ -75,12 +76,13 @@ class Journal:
         stamped = {**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "previous": self.last()}
         line = (json.dumps(stamped) + "\n").encode()
         try:
-            with self.path.open("ab") as file:
+            with open_plain(self.path, "ab") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            os.truncate(self.path, self.size())  # a full disk: nothing half written is left
+            with open_plain(self.path, "r+b") as file:
+                file.truncate(self.size())  # a full disk: nothing half written is left
             raise
         self.load()
         write_whole(self.head, self.count(len(self.lines)))

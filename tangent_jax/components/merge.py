@@ -3,17 +3,18 @@
     dw = (sum_s H_s)^-1 sum_s H_s dw_s
 
     curvature   H_s = A_s (x) G / N + n_s penalty I     kernels; A_s of each component, G and N of all
-                H_s = B_s + n_s penalty I               gains and biases
+                H_s = B_s + n_s penalty I               gains, and biases without a kernel
     inputs      the same with G = its mean eigenvalue times I, and n_s in the place of B_s: only inputs are needed
     fisher      the diagonal of H_s, with each component's own G_s
     mean        H_s = I: the paper's
 
-Exact joint training where the objectives are quadratic with these H_s. Every term is a sum over components, taken in
+A kernel and its bias are one kernel of the inputs (x, 1), by `curvature` and `inputs`. Exact joint training where the
+objectives are quadratic with these H_s. Every term is a sum over components, taken in
 the order of their names: so removal re-sums what is left. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
 Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -61,12 +62,14 @@ class Merger:
                 total = own if total is None else total + own
                 bar.update()
             assert total is not None
-            self.total = total
+            self.biases = {} if how == "fisher" else dict(total.biases)
+            self.total = total = total.layers() if self.biases else total
             for name in names:
                 own, leaves = host(factors[name]), trees.leaves(components[name])
+                own = own.layers() if self.biases else own
                 require([*leaves] == paths, "merge", "components of one subset", f"{name} with other leaves")
-                for path, leaf in leaves.items():
-                    v = total.as_blocks(path, np.asarray(leaf, np.float64))
+                for path in self.solved(paths):
+                    v = self.as_blocks(path, leaves)
                     diagonal = diagonal_of(path, own, v.shape) if how == "fisher" else None
                     term = TERMS[how](path, v, own, total) if diagonal is None else diagonal * v
                     add(self.data, path, term)
@@ -74,18 +77,34 @@ class Merger:
                     add(diagonals, path, diagonal)
                 bar.update()
             self.solvers = {}
-            for path in paths:
+            for path in self.solved(paths):
                 self.solvers[path] = solver_of(how, path, total, diagonals[path])
-                bar.update()
+                bar.update(1 + (path in self.biases))
+
+    def solved(self, paths: Iterable[str]) -> list[str]:
+        """The leaves that are solved for: all but the biases, which go with their kernels."""
+        return [path for path in paths if path not in {*self.biases.values()}]
+
+    def as_blocks(self, path: str, leaves: Mapping[str, Any]) -> np.ndarray:
+        """A leaf as blocks, a kernel with its bias as "h i+1 o"."""
+        v = self.total.as_blocks(path, np.asarray(leaves[path], np.float64))
+        if path not in self.biases:
+            return v
+        return np.concatenate([v, np.asarray(leaves[self.biases[path]], np.float64).reshape(len(v), 1, -1)], 1)
 
     def at(self, penalty: float) -> Tree:
         """The merge with a penalty above 0, the ridge of H_s for one example."""
         finite_number("merge", "penalty", penalty, 0.0)
-        leaves = []
-        for path, leaf in trees.leaves(self.like).items():
+        like = trees.leaves(self.like)
+        merged = {}
+        for path in self.solved(like):
             right, ridge = self.data[path] + penalty * self.ridge[path], penalty * self.total.count
-            solved = self.total.from_blocks(path, self.solvers[path](right, ridge), leaf.shape)
-            leaves.append(np.asarray(solved).astype(leaf.dtype))
+            blocks = self.solvers[path](right, ridge)
+            if path in self.biases:
+                bias = self.biases[path]
+                merged[bias], blocks = blocks[:, -1].reshape(like[bias].shape), blocks[:, :-1]
+            merged[path] = self.total.from_blocks(path, blocks, like[path].shape)
+        leaves = [np.asarray(merged[path]).astype(leaf.dtype) for path, leaf in like.items()]
         return jax.tree.unflatten(jax.tree.structure(self.like), leaves)
 
 
@@ -97,7 +116,7 @@ def add(sums_by_path: dict[str, Any], path: str, term: Any) -> None:
 def host(factors: Curvature) -> Curvature:
     """The factors on the host, in f64, and symmetric to the last bit."""
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), factors)
-    return jax.tree.map(lambda leaf: (leaf + leaf.swapaxes(-1, -2)) / 2 if leaf.ndim else leaf, wide)
+    return jax.tree.map(lambda leaf: (leaf + leaf.swapaxes(-1, -2)) / 2 if leaf.ndim == 3 else leaf, wide)
 
 
 def signal_mean(g: np.ndarray) -> np.ndarray:

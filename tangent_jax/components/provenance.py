@@ -2,18 +2,24 @@
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.core import require
+from tangent_jax.components.recipe import HEADS, Recipe
+from tangent_jax.core import machine, require
+from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
-from tangent_jax.models.anchor import fingerprints
+from tangent_jax.data.owners import Owner
+from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
+from tangent_jax.models.load import is_made, load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent, from_version_0_2
 
@@ -39,7 +45,10 @@ class Provenance:
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
     fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training.
+    whose inputs whitened its training; `is_own`: False where it was read from a file that this machine's user did not
+    write: then no folder, weights or data are touched because it names them (`own`).
+
+    Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
     """
 
     method: str
@@ -63,6 +72,35 @@ class Provenance:
     preprocessing: str = ""
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
+    is_own: bool = dataclasses.field(default=True, compare=False)
+
+    def __post_init__(self) -> None:
+        """Normalises owners and names.
+
+        Raises: InputError for identifiers that are no hashes, a run or folder that is none, or a bound below 0.
+        """
+        for field in ("examples", "public"):
+            pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
+            wrong = [identifier for identifier, _ in pairs if not re.fullmatch("[0-9a-f]{64}", identifier)]
+            require(not wrong, "Provenance", f"{field} by SHA-256 (64 hex digits)", wrong[:1])
+            object.__setattr__(self, field, pairs)
+        object.__setattr__(self, "owners", {visible(name): Owner(owner) for name, owner in self.owners.items()})
+        object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
+        is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
+        require(is_run, "Provenance", "a run of 32 hex digits, or none", repr(self.run))
+        for folder in self.folders:
+            plain = Path(folder).is_absolute() and ".." not in Path(folder).parts and folder.isprintable()
+            require(plain, "Provenance", "absolute folders, without ..", repr(folder))
+        for field in ("certificate", "total_penalty", "seconds"):
+            value = getattr(self, field)
+            good = value is None or (math.isfinite(value) and value >= 0)
+            require(good, "Provenance", f"{field} finite and >= 0", value)
+
+    def own(self, function: str, what: str, do: str = "") -> None:
+        """Raises InputError for a provenance that was not written here: nothing is opened because it says so."""
+        do = f"{do or 'Name it yourself'}, or open the store with trust if you know who made it"
+        got = f"{what}, which a file names that was not written on this machine"
+        require(self.is_own, function, "what this machine's user named", got, do)
 
     def trained(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
@@ -102,14 +140,23 @@ class Provenance:
         require(not unknown, "Provenance", "the owner of every example of an owners' account", f"none of {unknown[:1]}")
         return {self.owners[name] for _, name in self.examples}
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All that its file says, as JSON has it."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "is_own"}
+
     def to_json(self) -> str:
-        """The JSON text that `from_json` reads."""
-        return json.dumps(dataclasses.asdict(self))
+        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs."""
+        fields = self.fields
+        return json.dumps(fields | ({"seal": machine.seal(json.dumps(fields))} if self.is_own else {}))
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
         """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong."""
         fields = parse_json("Provenance", text, where)
+        seal = fields.pop("seal", "")
+        fields.pop("is_own", None)  # its seal says so, and never its text
+        fields["is_own"] = machine.is_own(json.dumps(fields), seal)
         fields |= {"folders": fields.pop("kept")} if "kept" in fields else {}  # as version 0.2 wrote them
         fields["privacy"] = from_version_0_2(fields.get("privacy"))
         return typed(cls, fields, "Provenance", where)
@@ -125,6 +172,20 @@ def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: S
     require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
     return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, **said)
+
+
+def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
+    """The pre-trained model of a component, from the file `weights` or, where it was made here, as its recipe says.
+
+    Raises: InputError where a component that another machine made names a file or a hub.
+    """
+    recipe = origin.recipe
+    assert recipe is not None
+    if recipe.head not in HEADS:
+        origin.own(function, f"the head {recipe.head}", "Train it again")
+    if weights is None and not is_made(recipe.weights):
+        origin.own(function, recipe.weights, "Pass weights=")
+    return load(weights or recipe.weights)
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:

@@ -27,6 +27,9 @@ STATEMENT = (
 )
 
 
+NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
+
+
 class Traces(NamedTuple):
     """The work of a removal outside its store: a line for all that it deleted, and for all that it could not reach."""
 
@@ -97,5 +100,10 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
 
 def check_spelling(name: str) -> None:
     """Raises InputError for what is no name of a component; those of contributors may be e-mail addresses."""
-    good = isinstance(name, str) and re.fullmatch(r"[\w.@+\-]+( [\w.@+\-]+)*", name)
-    require(good, "Store.add", "a name of letters, digits, '.', '-', '_', '@', '+', single spaces", repr(name))
+    expected = "a name of letters, digits, '.', '-', '_', '@', '+', single spaces"
+    require(is_name(name), "Store.add", expected, repr(name))
+
+
+def is_name(name: object) -> bool:
+    """True for what can name a component, in a journal too: no character moves a cursor or leaves a folder."""
+    return isinstance(name, str) and bool(NAME.fullmatch(name))

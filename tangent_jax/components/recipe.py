@@ -78,6 +78,10 @@ class Recipe:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
         self.objective()
         self.optimizer()
+        for field in ("weights", "dataset", "method", "kind", "head"):
+            text = getattr(self, field)
+            shows = not isinstance(text, str) or text.isprintable()
+            require(shows, "Recipe", f"{field} in characters that show", repr(text))
         require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
         free = self.solver == "adam" or self.radius is None
         require(free, "Recipe", "no radius for solver optimum", self.radius)

@@ -18,10 +18,11 @@ from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import erase_traces
 from tangent_jax.components.provenance import Provenance, check_one_body, have_own_heads
 from tangent_jax.components.receipts import Receipt, Traces, receipt_text
-from tangent_jax.components.state import hidden
 from tangent_jax.components.store import Store, check_component
 from tangent_jax.core import require
 from tangent_jax.core.files import fingerprint, write_whole
+from tangent_jax.data.identifiers import hidden
+from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
@@ -92,6 +93,7 @@ def plan_removal(
     given = bool(asked) + bool(whole) + (owner is not None)
     require(given == 1, "plan_removal", "examples, names or an owner, one of them", f"{given} of them")
     require(owner is not None or not owners, "plan_removal", "an owner, of those in owners", "none")
+    owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing, do = [name for name in whole if name not in origins], "list says them"
@@ -131,7 +133,7 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
     return {identifier: tuple(where) for identifier, where in places.items() if len(where) > 1}
 
 
-def owned(origins: Mapping[str, Provenance], owner: str, owners: Mapping[str, str]) -> set[str]:
+def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
     """The identifiers of the rows that are an owner's; InputError for a row whose owner nobody says."""
     gone = set()
     for component, origin in origins.items():
@@ -242,7 +244,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             survivors={name: entry["weights"] for name, entry in sorted(now.items())},
             composed_before=whole[-1] if whole else None,
             composed_after=composed.get("weights"),
-            exported_before=tuple(path for held, path in store.state.exports if held & {*removed}),
+            exported_before=tuple(e.path for e in store.state.exports if {*e.names} & {*removed}),
             asked=plan.asked,
             owner=plan.owner,
             distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},

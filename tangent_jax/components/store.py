@@ -21,10 +21,11 @@ from tangent_jax.components.files import read_component, read_metadata
 from tangent_jax.components.merge import merge
 from tangent_jax.components.provenance import Provenance, check_one_body, check_same, have_own_heads
 from tangent_jax.components.receipts import check_spelling, read_receipt
-from tangent_jax.components.state import hidden
+from tangent_jax.components.state import Exported
 from tangent_jax.components.sums import Mapped
-from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.files import file_fingerprint, fingerprint
+from tangent_jax.core import Tree, machine, require, trees
+from tangent_jax.core.files import expanded, file_fingerprint, fingerprint, inside
+from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
@@ -59,7 +60,8 @@ class Store(Disk, Mapping[str, Tree]):
         text = read_metadata(path).get("provenance", "")
         whole = fingerprint(text.encode()) == entry["origin"]
         require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
-        return Provenance.from_json(text, f"the provenance of {name}")
+        origin = Provenance.from_json(text, f"the provenance of {name}")
+        return dataclasses.replace(origin, is_own=origin.is_own or self.trust)
 
     def path(self, name: str) -> Path:
         """The file of a component."""
@@ -78,9 +80,12 @@ class Store(Disk, Mapping[str, Tree]):
 
     # What changes it
 
-    def add(self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None) -> None:
+    def add(
+        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
+    ) -> None:
         """Adds a component; with its Kronecker factors it can be merged by curvature.
 
+        Args:   shown: it was composed or exported before, so that what it spent stays spent when it leaves.
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
                 or of another shape, it could not be summed with those here, it saw an example that was removed, or one
                 that is private in one account was public in another.
@@ -102,25 +107,43 @@ class Store(Disk, Mapping[str, Tree]):
             if same:
                 self.sweep()  # of what was just written
             require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
+            new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, each in one step; returns their names.
 
-        Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest.
+        Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest. What
+                    the other store has spent and shown is spent and shown here: components that were composed or
+                    exported there count as such, with its exports, and accounts of those that have left it.
         Raises: InputError, before it adds any, where a name has other numbers here or the other store has removed
                 something, which this one would not know; and what `add` refuses.
         """
         self.reload()
+        other.reload()
         theirs, do = other.state.components, "Keep that one apart, or train its components here"
         require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
         require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
         missing = [name for name in other if name not in self]
+        self.take_account(other)  # first: a kill leaves too much spent, never too little
         for name in missing:
             own = other.factors(name) if other.has_factors(name) else None
-            self.add(name, other[name], other.provenance(name), own)
+            shown = theirs[name]["id"] in other.state.shown
+            self.add(name, other[name], other.provenance(name), own, shown=shown)
         return missing
+
+    def take_account(self, other: "Store") -> None:
+        """Journals what another store has released, exported and shown, but for what was journaled before."""
+        state = other.state
+        shown = [name for name, entry in state.components.items() if entry["id"] in state.shown]
+        accounts = state.accounts[self.state.merged.get(other.identity, 0) :]
+        exports = [export for export in state.exports if export not in self.state.exports]
+        line = {"op": "merge", "of": other.identity, "released": accounts, "exports": exports, "showed": sorted(shown)}
+        hidden_here = {self.state.components[name]["id"] for name in shown if name in self} - self.state.shown
+        if accounts or exports or hidden_here:
+            with self.using(change=True):
+                self.commit(line)
 
     def check_account(self, provenance: Provenance) -> None:
         """Raises InputError for an account beside which no cost of all could be stated.
@@ -210,8 +233,8 @@ class Store(Disk, Mapping[str, Tree]):
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            names = sorted(self.state.components)
-            self.commit({"op": "export", "names": names, "path": str(path), "result": trees.fingerprint(dw)})
+            left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
+            self.commit({"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text)})
 
     def discard(self, names: Sequence[str]) -> None:
         """Takes components out because others will take their place: their examples may come back, no receipt."""
@@ -240,7 +263,7 @@ class Store(Disk, Mapping[str, Tree]):
             expected |= {self.file("composed", e): e["file"] for e in state.composed.values()}
             factors = [e["factors"] for e in state.components.values() if e.get("factors")]
             expected |= {self.file("factors", e): e["file"] for e in factors}
-            expected |= {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
+            expected |= {inside(self.root, "receipts", f"{n}.json"): whole for n, whole in state.receipts.items()}
             wrong = [f"{path}: missing" for path in expected if not path.exists()]
             wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_fingerprint(p) != whole]
             marks = {self.root / name for name in (*MARKS, "lock")}

@@ -1,6 +1,6 @@
 """The foundation of all other packages: notation, trees, identities, messages, files, progress."""
 
-from tangent_jax.core import files, job, placement, records, trees
+from tangent_jax.core import files, job, machine, placement, records, trees
 from tangent_jax.core.checks import InputError, finite_number, refusal, require, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Dual, Tangent, Tree
@@ -8,6 +8,6 @@ from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, req
 
 __all__ = [
     "Dual", "InputError", "Tangent", "Tree", "check_stop", "files", "finite_number", "identity", "is_stopping",
-    "job", "placement", "progress_bar", "records", "refusal", "request_stop", "require", "show_progress", "trees",
-    "whole_number",
+    "job", "machine", "placement", "progress_bar", "records", "refusal", "request_stop", "require", "show_progress",
+    "trees", "whole_number",
 ]  # fmt: skip

@@ -2,7 +2,11 @@
 
 import math
 import operator
+import unicodedata
 from typing import Any
+
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+"""Unicode's categories of characters that do not show as themselves."""
 
 
 class InputError(ValueError):
@@ -18,7 +22,17 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
     """Returns the InputError itself, for `raise ... from`; its message is one line."""
     text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
-    return InputError(" ".join(text.split("\n")).encode(errors="backslashreplace").decode())
+    return InputError(visible(" ".join(text.split("\n"))))
+
+
+def visible(text: str) -> str:
+    """The text with every character that a terminal or a page obeys or hides (controls, escapes, marks of direction,
+    line ends, halves of characters) written out, such as \\x1b: what another party's file says moves no cursor.
+    """
+    if text.isprintable():
+        return text
+    shows = (c if unicodedata.category(c) not in HIDDEN else repr(c)[1:-1] for c in text)
+    return "".join(shows)
 
 
 def whole_number(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:

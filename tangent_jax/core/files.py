@@ -1,36 +1,105 @@
-"""Files and folders written whole or not at all, their fingerprints, and the one lock."""
+"""Files and folders written whole or not at all, their fingerprints, the safety of paths, and the one lock.
+
+A file that somebody else made may be a link, or a second name of another file (a hard link). `inside` gives the path of
+a file in a folder that may be another party's, and `open_plain` opens a file to be written: neither follows a link.
+"""
 
 import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tangent_jax.core.checks import refusal, require
 
+COPY = "Make a plain copy of the folder, without links"
+
 
 def expanded(function: str, path: str | os.PathLike) -> Path:
-    """The path with `~` and `~user` resolved; InputError for a value that is no path, or a user without a home."""
+    """The path with `~` and `~user` resolved.
+
+    Raises: InputError for a value that is no path, a user without a home, or a URL, such as gs://bucket/folder.
+    """
     try:
         text = os.fspath(path)
-        require(isinstance(text, str) and text, function, "a path", repr(text))
+        require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
+        do = "Copy it to or from a local folder; URLs are not supported yet"
+        require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
         return Path(text).expanduser()
     except (TypeError, RuntimeError) as error:
         raise refusal(function, "a path", f"{path!r} ({error})") from error
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file whole: it is on the disk when this returns, and a kill before that leaves the old file."""
+def inside(root: Path, *names: str) -> Path:
+    """The path of a file or folder below `root`, which need not exist yet; no link leads there.
+
+    `root` itself is the caller's own word, and may be a link.
+    Raises: InputError for a link on the way, what is no plain file or folder, or a name that leaves the folder.
+    """
+    path = root
+    for name in names:
+        require(name not in ("", ".", "..") and "/" not in name, "inside", f"names of files in {root}", repr(name))
+        path = path / name
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        kind = "a link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
+        require(stat.S_ISREG(mode) or stat.S_ISDIR(mode), "inside", f"a plain file or folder {path}", kind, COPY)
+    return path
+
+
+def open_plain(path: Path, mode: str) -> IO:
+    """Opens a file for reading, "r" or "rb", or for writing: "r+b", or "w+b", "ab" and "a+", which make a missing one.
+
+    None of them empties a file.
+    Raises: InputError for a link, a second name of another file, or what is no plain file; OSError as `open`.
+    """
+    ways = {"r": os.O_RDONLY, "r+b": os.O_RDWR, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT}
+    ways |= {"rb": os.O_RDONLY, "a+": os.O_RDWR | os.O_APPEND | os.O_CREAT, "w+b": os.O_RDWR | os.O_CREAT}
+    try:
+        descriptor = os.open(path, ways[mode] | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EMLINK):
+            raise
+        raise refusal("open_plain", f"a plain file {path}", "a link", COPY) from error
+    state, is_written = os.fstat(descriptor), mode not in ("r", "rb")
+    good = stat.S_ISREG(state.st_mode) and (state.st_nlink == 1 or not is_written)
+    if not good:
+        os.close(descriptor)
+    got = "one of several names of a file (hard links)" if stat.S_ISREG(state.st_mode) else "none"
+    require(good, "open_plain", f"a plain file {path}", got, COPY)
+    return os.fdopen(descriptor, mode)
+
+
+def make_private(folder: Path) -> Path:
+    """Returns the folder, made where it is absent, that only its user can read, write and enter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
+    """Writes a file whole: it is on the disk when this returns, and a kill before that leaves the old file.
+
+    `private`: only its user can read and write it. A link in its place, or in that of the partial file, is replaced.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, 0o600 if private else 0o666), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         synchronize(partial)
     except OSError as error:
         partial.unlink(missing_ok=True)  # a full disk: nothing half written is left
@@ -40,13 +109,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def allocate(path: Path, size: int) -> None:
-    """Makes a file of this size and reserves its blocks: a full disk is an OSError here, no fault in a memory map.
+    """Makes a private file of this size and reserves its blocks: a full disk is an OSError, no fault in a memory map.
 
     Raises: OSError naming the file, of which nothing is left.
     """
     try:
-        path.touch()
-        with path.open("r+b") as file:
+        with open_plain(path, "w+b") as file:
+            os.fchmod(file.fileno(), 0o600)
             file.truncate(size)
             if size:
                 reserve(file.fileno(), size)
@@ -66,10 +135,16 @@ def reserve(descriptor: int, size: int) -> None:
 
 
 @contextmanager
-def write_whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to fill, which becomes `path` when the `with` ends; after an exception it is deleted."""
+def write_whole_folder(path: Path, partial: Path | None = None) -> Iterator[Path]:
+    """Yields a folder to fill, which becomes `path` when the `with` ends; after an exception it is deleted.
+
+    `partial`: the path of that folder, which must not exist yet; None: one of a fresh name beside `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
+    if partial is None:
+        partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
+    else:
+        partial.mkdir(mode=0o700)
     try:
         yield partial
         for part in [*partial.rglob("*"), partial]:
@@ -131,18 +206,20 @@ class Lock:
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
     """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
-    A process that waits prints the name of the holder on stderr. On a disk that nobody can write a reader gets None.
+    A process that waits prints the name of the holder on stderr. A reader writes nothing: without a lock file, or the
+    right to read it, it gets None.
     Raises: InputError where another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
-        except OSError as error:
-            if shared and error.errno in (errno.EROFS, errno.EACCES):
+        if shared:
+            try:
+                file = open_plain(path, "r")
+            except (FileNotFoundError, PermissionError):
                 yield None
                 return
-            raise
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open_plain(path, "a+")
         with file:
             lock = Lock(path, file.fileno())
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -176,7 +253,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
 def holder_of(path: Path) -> tuple[bool, str]:
     """(True where a process holds the lock file, the process that it names: that holds it or was killed with it)."""
     try:
-        file = path.open()
+        file = open_plain(path, "r")
     except FileNotFoundError:
         return False, ""
     with file:

@@ -17,14 +17,14 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expanded, make_private
 from tangent_jax.data.workers import ending, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
@@ -38,6 +38,11 @@ def content_identifier(content: bytes | np.ndarray) -> str:
         kind = "" if content.dtype == np.uint8 else content.dtype.name
         content = f"{content.shape}{kind}".encode() + np.ascontiguousarray(content).tobytes()
     return hashlib.sha256(content).hexdigest()
+
+
+def hidden(identifiers: Iterable[str]) -> set[str]:
+    """Content identifiers, hashed again: what was removed is known again, and nobody is told whose it was."""
+    return {hashlib.sha256(f"removed {identifier}".encode()).hexdigest() for identifier in identifiers}
 
 
 def file_state(path: Path) -> str | None:
@@ -104,11 +109,21 @@ def keep(texts: dict[bytes, str]) -> None:
         index.executemany("insert or replace into texts values (?, ?)", texts.items())
 
 
+def forget(identifiers: Set[str], names: Set[str]) -> None:
+    """Takes out of the index what it keeps of removed images: their identifiers, and lists of tars that name them."""
+    keys = {name.rpartition("/")[2] for name in names} | names
+    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
+        kept = index.execute("select key, text from texts")
+        gone = [key for key, text in kept if text in identifiers or (text[:1] == "[" and any(k in text for k in keys))]
+        index.executemany("delete from texts where key = ?", [(key,) for key in gone])
+
+
 def open_index() -> sqlite3.Connection:
-    """Opens the index, made where there is none; a crash may cost it its last texts."""
+    """Opens the index, made where there is none; a crash may cost it its last texts. What is deleted is overwritten."""
     path = expanded("open_dataset", INDEX)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     index = sqlite3.connect(path, timeout=10)
     index.execute("pragma synchronous = off")
+    index.execute("pragma secure_delete = on")
     index.execute("create table if not exists texts (key blob primary key, text text) without rowid")
     return index

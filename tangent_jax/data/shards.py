@@ -2,7 +2,6 @@
 
 import csv
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from tangent_jax.core import require
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_text
+from tangent_jax.data.owners import Owner
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
@@ -44,7 +44,7 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
     return grouped(np.unique(labels, return_inverse=True)[1] % shards, shards)
 
 
-def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.ndarray]:
+def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, np.ndarray]:
     """One shard per contributor: `table` is a CSV as `read_owners` reads it; owners in sorted order.
 
     Raises: InputError for an example without an owner, or a file with two.
@@ -53,7 +53,7 @@ def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[str, np.nda
     return {owner: np.flatnonzero([o == owner for o in whose]) for owner in sorted({*whose})}
 
 
-def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[str]:
+def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
     """The owner of each example, as `table` says, a CSV that `read_owners` reads.
 
     Raises: InputError for an example without an owner or with two.
@@ -61,11 +61,11 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[str]:
     whose = owners_of(names, read_owners(table))
     for name, owner in zip(names, whose, strict=True):
         require(owner is not None, "every_owner", f"an owner of every example in {table}", f"none of {name}")
-    return [*map(str, whose)]
+    return [*map(Owner, whose)]
 
 
-def read_owners(table: str | os.PathLike) -> dict[str, str]:
-    """The owner of each file that a CSV of file,owner names, without spaces around; a header does no harm.
+def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
+    """The owner of each file that a CSV of file,owner names, in one spelling; a header does no harm.
 
     Raises: InputError for a shorter line, an empty name, a file with two owners, or two owners that capitals alone, or
             two ways of writing one letter, tell apart.
@@ -74,18 +74,19 @@ def read_owners(table: str | os.PathLike) -> dict[str, str]:
     rows = [[cell.strip() for cell in row] for row in lines if row]
     whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
     require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")
-    spellings: dict[str, str] = {}
+    spellings: dict[Owner, str] = {}
     for _, owner, *_ in rows:
-        first = spellings.setdefault(unicodedata.normalize("NFKC", owner).casefold(), owner)
+        first = spellings.setdefault(Owner(owner), owner)
         do = "Write each owner one way: what is protected is one name"
         require(first == owner, "read_owners", f"one spelling of {first}", owner, do)
-    owners: dict[str, str] = {}
+    owners: dict[str, Owner] = {}
     for name, owner, *_ in rows:
-        require(owners.setdefault(name, owner) == owner, "read_owners", f"one owner of {name}", f"two in {table}")
+        own = Owner(owner)
+        require(owners.setdefault(name, own) == own, "read_owners", f"one owner of {name}", f"two in {table}")
     return owners
 
 
-def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[str | None]:
+def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | None]:
     """The owner of each example, None where none is said.
 
     A file is named as the data set names it, or by its last part where that is unambiguous.
@@ -95,7 +96,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[str | Non
     alone = {name for name, times in Counter(last).items() if times == 1}
     whose = []
     for name, end in zip(names, last, strict=True):
-        said = {owners[spelling] for spelling in {name, *({end} & alone)} & owners.keys()}
+        said = {Owner(owners[spelling]) for spelling in {name, *({end} & alone)} & owners.keys()}
         require(len(said) <= 1, "owners_of", f"one owner of {name}", " and ".join(sorted(said)))
         whose.append(next(iter(said), None))
     return whose

@@ -18,10 +18,12 @@ import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.files import expanded
+from tangent_jax.core.records import parse_json
 from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
 MOST_BYTES = 1 << 28  # of one encoded image
+TFDS_CLASSES = "tensorflow_datasets."
 MOST_HELD = 1 << 28  # bytes of images that a split holds
 
 
@@ -229,6 +231,22 @@ def read_record(source: Any, i: int) -> np.ndarray:
     return np.asarray(source[i]["image"])
 
 
+def check_features(path: Path) -> None:
+    """Raises InputError for a features.json that names other classes than TFDS's own: TFDS would import, and so run,
+    any module that a data set names.
+    """
+
+    def walk(value: Any) -> None:
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            if key in ("pythonClassName", "python_class_name", "type", "proto_cls") and isinstance(entry, str):
+                own, do = entry.startswith(TFDS_CLASSES) or "." not in entry, "Read it by TFDS yourself if you trust it"
+                require(own, "open_dataset", f"features of {TFDS_CLASSES}* in {path}", entry, do)
+            if isinstance(entry, (dict, list)):
+                walk(entry)
+
+    walk(parse_json("open_dataset", path.read_bytes(), path) if path.is_file() else {})
+
+
 def tfds(where: str) -> Dataset:
     """Opens a TFDS data set, prepared as array_record, by its random-access data sources."""
     try:
@@ -238,9 +256,12 @@ def tfds(where: str) -> Dataset:
         raise refusal("open_dataset", "tensorflow-datasets", "no such package", do) from error
     name, _, data_dir = where.partition("@")
     once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
+    root = expanded("open_dataset", data_dir) if data_dir else None
+    prepared = sorted(path.parent for path in root.glob("**/dataset_info.json")) if root else []
+    versions = [path for path in prepared if name.split("/")[0] in path.parts or path == root]
+    for path in versions[-1:]:
+        check_features(path / "features.json")
     try:
-        prepared = sorted(path.parent for path in Path(data_dir).glob("**/dataset_info.json")) if data_dir else []
-        versions = [path for path in prepared if name.split("/")[0] in path.parts or path == Path(data_dir)]
         builder: Any = (
             tensorflow_datasets.builder_from_directory(versions[-1])
             if versions

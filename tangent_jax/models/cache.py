@@ -18,7 +18,7 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import allocate, locked, synchronize, write_whole
+from tangent_jax.core.files import allocate, inside, locked, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.records import parse_json, typed, whole_lines
 from tangent_jax.core.rows import Parts
-from tangent_jax.models.layout import CHUNK, Layout, check_there, holds_rows, make_layout, read_layout
+from tangent_jax.data.identifiers import hidden
+from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
 
 TICK = 2  # seconds: the coarsest clock of a file system
 
@@ -97,8 +98,11 @@ class CachedRows:
         new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
         if new:
             self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes)
-        if not (self.folder / "examples.txt").exists():  # before any row: `erase` needs it
-            write_whole(self.folder / "examples.txt", "".join(f"{name}\n" for name in self.identifiers))
+        for folder in (self.folder, *self.more):
+            make_private(folder)
+        path = self.folder / "examples.txt"
+        if not path.exists() or identifiers_of(self.folder) != [*self.identifiers]:  # before any row: for `erase`
+            write_examples(self.folder, self.identifiers)
         try:
             for path, count in self.files().items():
                 check_there(path.parent, self.folder)
@@ -164,8 +168,8 @@ class CachedRows:
         number, start = divmod(rows.start, self.layout.rows_per_file)
         write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
         entry = {"chunk": chunk, "crc": self.checksum(chunk), "skipped": [rows.start + i for i in skipped]}
-        with self.journal.open("a") as file:
-            file.write("\n" * (file.tell() > 0) + json.dumps(entry))
+        with open_plain(self.journal, "ab") as file:
+            file.write(("\n" * (file.tell() > 0) + json.dumps(entry)).encode())
             file.flush()
             os.fsync(file.fileno())
         self.lines[chunk] = Line(chunk, entry["crc"], tuple(entry["skipped"]))
@@ -207,7 +211,7 @@ def as_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:
 
 def write_at(path: Path, pieces: Sequence[tuple[int, Any]]) -> None:
     """Writes bytes at places (offset, bytes) of a file; they are on the disk when this returns."""
-    with path.open("r+b") as file:
+    with open_plain(path, "r+b") as file:
         for offset, content in pieces:
             file.seek(offset)
             file.write(content)
@@ -220,23 +224,36 @@ def identifiers_of(folder: Path) -> list[str]:
     return (folder / "examples.txt").read_bytes().decode(errors="replace").split()
 
 
-def erase(folder: Path, identifiers: Container[str]) -> bool:
+def rows_of(folder: Path, identifiers: Set[str]) -> list[int]:
+    """The numbers of the rows, of a folder of cached rows, whose images are or were among the content identifiers.
+
+    Args:    folder: any of those that the rows are spread over; of any other folder there are none.
+    Raises:  InputError for links, and for folders that do not all say that they hold these rows together.
+    """
+    if not inside(folder.parent, folder.name).is_dir() or not holds_rows(folder):
+        return []
+    first = folder / read_layout(folder, 0).folders[0]
+    check_together(folder, first)
+    if first == folder and not (folder / "examples.txt").exists():
+        return []  # no row is written before it
+    wanted = identifiers | hidden(identifiers)
+    return [i for i, name in enumerate(identifiers_of(first)) if name in wanted]
+
+
+def erase(folder: Path, identifiers: Set[str]) -> bool:
     """Overwrites with zeros the rows of images among the content identifiers, in all folders; other rows stay.
 
     Args:    folder: any of those that the rows are spread over.
-    Returns: True where there were any. Their chunks count as missing, so that the next reader computes them.
+    Returns: True where there were any. Their chunks count as missing, so that the next reader computes them; the
+             identifiers are hashed once more.
     Raises:  OSError or InputError where a file cannot be read or written; all others are erased.
     """
-    if not holds_rows(folder):
-        return False
-    first = folder / read_layout(folder, 0).folders[0]
-    if first == folder and not (folder / "examples.txt").exists():
-        return False  # no row is written before it
-    names = identifiers_of(first)
-    layout = read_layout(folder, len(names))
-    rows = [i for i, name in enumerate(names) if name in identifiers]
+    rows = rows_of(folder, identifiers)
     if not rows:
         return False
+    first = folder / read_layout(folder, 0).folders[0]
+    names = identifiers_of(first)
+    layout = read_layout(folder, len(names))
     errors: list[OSError] = []
     with locked(first / "lock"):
         (first / "complete").unlink(missing_ok=True)
@@ -248,15 +265,23 @@ def erase(folder: Path, identifiers: Container[str]) -> bool:
                 zero_rows(layout.path(folder, number), [row for row in inside if 0 <= row < count], count)
             except OSError as error:
                 errors.append(error)
+        if not errors:  # else it must be found again
+            write_examples(first, [hidden([name]).pop() if name in identifiers else name for name in names])
     if errors:
         raise errors[0]
     return True
+
+
+def write_examples(folder: Path, identifiers: Sequence[str]) -> None:
+    """Writes the content identifier of each row."""
+    write_whole(folder / "examples.txt", "".join(f"{name}\n" for name in identifiers), private=True)
 
 
 def zero_rows(path: Path, rows: Sequence[int], count: int) -> None:
     """Overwrites rows of a file that holds `count`; one that was cut off, where they lie anywhere, is emptied."""
     nbytes, rest = divmod(path.stat().st_size, count)
     if rest:
-        os.truncate(path, 0)
+        with open_plain(path, "r+b") as file:
+            file.truncate(0)
     else:
         write_at(path, [(row * nbytes, bytes(nbytes)) for row in rows])

@@ -66,6 +66,24 @@ def first_folder(folders: Sequence[Path]) -> Path:
     return folders[0]
 
 
+def check_together(folder: Path, first: Path) -> None:
+    """Raises InputError where a layout names a folder whose own layout does not name the same folders of rows.
+
+    A folder of rows may be another party's, and its layout may name any folder of this machine.
+    """
+    of = [folder / name for name in read_layout(folder, 0).folders]
+    for other in (other for other in of if other.is_dir()):
+        said = [other / name for name in read_layout(other, 0).folders] if holds_rows(other) else []
+        alike = len(of) == 1 or [*map(resolved, said)] == [*map(resolved, of)]
+        do = "Delete the folder yourself if it is yours"
+        require(alike, "cache", f"a folder of rows that belongs to {first}", f"{other}, which does not say so", do)
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path without links."""
+    return path.resolve()
+
+
 def check_there(folder: Path, other: Path) -> None:
     """Raises InputError for a folder of rows that is not there, such as a disk that is not mounted."""
     do = f"Mount its disk, or delete {other}"

@@ -66,6 +66,11 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
     return dataclasses.replace(pretrained, source=source)
 
 
+def is_made(source: str) -> bool:
+    """True for weights that no file or hub is opened for: embedded in the package, or random."""
+    return source in EMBEDDED or source.startswith("random:")
+
+
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """Writes one .safetensors file, whole or not at all, from which `load` gives this model and these weights back.
 

@@ -159,5 +159,5 @@ class LowRank(probe.Probe):
     def times(self, x: Array) -> Array:
         raise NotImplementedError
 
-    def broadcast(self, shape: tuple[int, ...]) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
         raise NotImplementedError

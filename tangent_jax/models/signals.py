@@ -25,11 +25,15 @@ from tangent_jax.rules.probe import Probe, widened
 
 
 class Use(NamedTuple):
-    """One place where a leaf enters the network: its path, the einsum or None, and the input or None."""
+    """One place where a leaf enters the network: its path, the einsum or None, and the input or None.
+
+    `beside`: of a bias the path of its kernel, where that is trained too.
+    """
 
     path: str
     spec: str | None
     x: Array | None
+    beside: str | None = None
 
 
 class UseProbe(Probe):
@@ -38,9 +42,9 @@ class UseProbe(Probe):
     def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
         self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
 
-    def note(self, tangent: Callable[[Array], Array], spec: str | None = None, x: Array | None = None) -> Array:
+    def note(self, tangent: Callable[[Array], Array], *of_use: Any) -> Array:
         """Lists a use; returns its term of the tangent plus the zero, or the zero alone where dw counts as 0."""
-        self.uses.append(Use(self.path, spec, x))
+        self.uses.append(Use(self.path, *(of_use or (None, None))))
         if self.at_zero:
             return self.zeros(jax.eval_shape(tangent, self.leaf))
         y = tangent(self.leaf)
@@ -52,8 +56,9 @@ class UseProbe(Probe):
     def times(self, x: Array) -> Array:
         return self.note(lambda leaf: x * leaf, None, x)
 
-    def broadcast(self, shape: tuple[int, ...]) -> Array:
-        return self.note(lambda leaf: jnp.broadcast_to(leaf, shape))
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+        kernel = beside.path if isinstance(beside, UseProbe) else None
+        return self.note(lambda leaf: jnp.broadcast_to(leaf, shape), None, None, kernel)
 
 
 class Probed(NamedTuple):

@@ -106,5 +106,5 @@ class Rooted(probe.Probe):
     def times(self, x: Array) -> Array:
         raise NotImplementedError
 
-    def broadcast(self, shape: tuple[int, ...]) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
         raise NotImplementedError

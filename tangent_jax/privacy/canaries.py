@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.core import Tree, placement, require, whole_number
-from tangent_jax.core.files import write_whole
+from tangent_jax.core.files import make_private, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.train.batches import Batches, as_batches
@@ -85,7 +85,7 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
     def read() -> np.ndarray:
         if not path.exists():
             bits = np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]
-            write_whole(path, sealed({"coins": "".join(map(str, bits))}))
+            write_whole(path, sealed({"coins": "".join(map(str, bits))}), private=True)
         do = "Choose another folder"
         content: Coins = unsealed(Coins, "fit_audited", path, do)
         require(len(content.coins) == count, "fit_audited", f"{count} coins in {path}", len(content.coins), do)
@@ -103,7 +103,7 @@ class Released:
 
     def __call__(self, row: Row, dw: Tree) -> Mapping[str, float] | None:
         flat = placement.on_host(ravel_pytree(dw)[0])
-        placement.in_writer(lambda: write_whole(self.path(row), flat.tobytes()))
+        placement.in_writer(lambda: write_whole(make_private(self.folder) / self.path(row).name, flat.tobytes(), True))
         return self.then(row, dw) if self.then else None
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 
 from tangent_jax.core import placement, require
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
 MICRO_BATCH = 64  # rows, unless an owner has more
 
@@ -31,7 +31,8 @@ def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, A
         return batches, batches.rows[:, None]
     do = "Pass Batches(..., owners=names), or features with owners"
     require(getattr(data, "owners", None) is not None, function, "the owner of every example", "none", do)
-    batches = as_batches(function, data, max([MICRO_BATCH, *Counter(data.owners).values()]))
+    owners = as_owners(data.owners, len(data.targets))
+    batches = as_batches(function, data, max([MICRO_BATCH, *Counter(owners.tolist()).values()]))
     names, owner_of = np.unique(np.asarray(batches.owners)[batches.rows], return_inverse=True)
     order = np.argsort(owner_of, kind="stable")
     units = np.split(batches.rows[order], np.cumsum(np.bincount(owner_of))[:-1])

@@ -35,8 +35,8 @@ class Probe(ABC):
         """The product of x, "... d", and a gain's tangent, "d"."""
 
     @abstractmethod
-    def broadcast(self, shape: tuple[int, ...]) -> Array:
-        """The tangent of a bias, token or position, broadcast to `shape`."""
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+        """The tangent of a bias, token or position, broadcast to `shape`; `beside`: its kernel's, of one layer."""
 
 
 def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
@@ -54,9 +54,12 @@ def times(x: Array, d: Array | Probe) -> Array:
     return d.times(x) if isinstance(d, Probe) else (widened(x) * d).astype(x.dtype)
 
 
-def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any) -> Array:
-    """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`."""
-    return (d.broadcast(shape) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
+def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None) -> Array:
+    """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`.
+
+    `beside`: of a layer x W + b the tangent of W, None for others: to a probe both are one block.
+    """
+    return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 
 
 def widened(a: Array) -> Array:

@@ -44,9 +44,9 @@ def bilinear(
     return product(x, y), total(None if dx is None else product(dx, y), None if dy is None else product(x, dy))
 
 
-def shift(d: Tangent, y: Array) -> Tangent:
-    """The tangent, of y's shape, that the tangent d of a bias, token or position adds to y."""
-    return None if d is None else probe.broadcast(d, y.shape, y.dtype)
+def shift(d: Tangent, y: Array, beside: Tangent = None) -> Tangent:
+    """The tangent, of y's shape, that the tangent d of a bias, token or position adds to y; beside: of its kernel."""
+    return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)
 
 
 def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
@@ -74,4 +74,4 @@ def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df-
     """
     kernel, bias = leaf["kernel"], leaf["bias"]
     y, dy = contract(spec, x, dx, *kernel)
-    return y + bias.primal, total(dy, shift(bias.tangent, y))
+    return y + bias.primal, total(dy, shift(bias.tangent, y, kernel.tangent))

@@ -4,6 +4,7 @@
 
     kernels         H ~ A (x) G / N     A = sum_i v_i sum_t x_t x_t^T,  G = sum_i v_i sum_(k,t) s_k s_k^T / T
     gains, biases   H = sum_i v_i sum_k g_k g_k^T, exact
+    layers x W + b  H ~ A' (x) G / N    A' = sum_i v_i sum_t (x_t, 1) (x_t, 1)^T    W and b as one block, to be merged
 
 N = sum_i v_i, over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the
 cotangents u_k with sum_k u_k u_k^T = H_i: one for each output, or random ones whose mean is the same. Source:
@@ -33,14 +34,17 @@ LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["kernels", "blocks", "count"], meta_fields=["layouts", "anchor"]
+    jax.tree_util.register_dataclass,
+    data_fields=["kernels", "blocks", "count", "sums"],
+    meta_fields=["layouts", "anchor", "biases"],
 )
 @dataclasses.dataclass(frozen=True)
 class Curvature:
     """Sums over examples: `kernels` {path: (A "h i i", G "h o o")}, `blocks` {path: "h p p"}, N = `count`.
 
     `layouts`: (path, how the axes of that kernel meet its input and output); `anchor`: the fingerprint of w, "" where
-    none was taken.
+    none was taken; `biases`: (path of a kernel, that of its bias), where both are trained; `sums`: of each of these
+    kernels the last row of A', {path: "h i+1"}.
     """
 
     kernels: dict[str, tuple[Any, Any]]
@@ -48,6 +52,8 @@ class Curvature:
     count: Any
     layouts: tuple[tuple[str, Layout], ...]
     anchor: str = ""
+    sums: dict[str, Any] = dataclasses.field(default_factory=dict)
+    biases: tuple[tuple[str, str], ...] = ()
 
     def __add__(self, other: "Curvature") -> "Curvature":
         """That of both sets of examples."""
@@ -70,6 +76,17 @@ class Curvature:
     def from_blocks(self, path: str, blocks: Any, shape: tuple[int, ...]) -> Any:
         """`as_blocks` undone."""
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
+
+    def layers(self) -> "Curvature":
+        """Each kernel with its bias as one block: A' in the place of A, and none of the bias. On the host."""
+        kernels, biases = dict(self.kernels), {bias for _, bias in self.biases}
+        for path, _ in self.biases:
+            (a, g), last = self.kernels[path], self.sums[path]
+            wide = np.pad(a, ((0, 0), (0, 1), (0, 1)))
+            wide[:, -1, :] = wide[:, :, -1] = last
+            kernels[path] = wide, g
+        blocks = {path: block for path, block in self.blocks.items() if path not in biases}
+        return dataclasses.replace(self, kernels=kernels, blocks=blocks, sums={})
 
     def times(self, dw: Tree) -> Tree:
         """H dw, as the factors have it."""
@@ -110,7 +127,8 @@ def batch_curvature(
     recorded, root = probe_uses(predict, dw, x, at_zero=True), jnp.sqrt(example_weights)[:, None]
     signals = jax.vmap(recorded.back)(loss.hessian_root(outputs, y, key, count) * root)
     ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}
-    kernels, layouts, vectors = {}, [], {}
+    biases = {use.beside: use.path for use in recorded.uses if use.beside is not None}
+    kernels, layouts, vectors, sums = {}, [], {}, {}
     for use, s in zip(recorded.uses, signals, strict=True):
         if use.spec is None:
             each = jax.vmap(partial(vector, use, ndim=ndims[use.path]))(s)
@@ -120,12 +138,16 @@ def batch_curvature(
         axes = layout(use)
         rows, flowing = widened(axes.rows(use.x)), widened(jax.vmap(axes.signals)(s))  # sums of halves would overflow
         rows = rows * root[:, :, None, None]
+        if use.path in biases:
+            last, tokens = jnp.einsum("bthi,b->hi", rows, root[:, 0]), rows.shape[1] * jnp.sum(example_weights)
+            sums[use.path] = jnp.pad(last, ((0, 0), (0, 1)), constant_values=tokens.astype(last.dtype))
         a = jnp.einsum("bthi,bthj->hij", rows, rows)
         g = jnp.einsum("kbtho,kbthp->hop", flowing, flowing) / rows.shape[1]
         kernels[use.path] = a, g
         layouts.append((use.path, axes))
     blocks = {path: outer(v.reshape(-1, *v.shape[2:])) for path, v in vectors.items()}
-    return Curvature(kernels, blocks, jnp.sum(example_weights), tuple(sorted(layouts)))
+    of_all = jnp.sum(example_weights), tuple(sorted(layouts)), ""
+    return Curvature(kernels, blocks, *of_all, sums, tuple(sorted(biases.items())))
 
 
 def outer(v: Array) -> Array:

@@ -15,6 +15,7 @@ from jax import Array
 
 from tangent_jax.core import placement, require, whole_number
 from tangent_jax.core.rows import Rows
+from tangent_jax.data.owners import Owner
 from tangent_jax.train.targets import as_targets
 
 STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can be stopped
@@ -195,8 +196,10 @@ def as_inputs(function: str, inputs: Any) -> Any:
 
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
-    """The owner of each of `count` examples; InputError where one has none."""
+    """The owner of each of `count` examples, in one spelling; InputError where one has none."""
     names = np.asarray(owners)
+    if names.dtype.kind in "UT":
+        names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
     good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
     got = f"{names.dtype} of {names.shape}" if names.shape != (count,) else "one without a name"
     require(good, "Batches", f"the owner of each of {count} examples, a name or a number", got)

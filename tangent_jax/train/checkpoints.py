@@ -8,6 +8,7 @@ altered or incomplete save is refused, and nothing is trained on it. Process 0 a
 the state from it, and need no common disk.
 """
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -20,12 +21,13 @@ import jax
 import numpy as np
 
 from tangent_jax._version import __version__
-from tangent_jax.core import Tree, identity, placement, refusal, require
+from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
 from tangent_jax.core.files import (
     allocate,
     expanded,
     file_fingerprint,
     folder_fingerprint,
+    inside,
     write_whole,
     write_whole_folder,
 )
@@ -214,6 +216,14 @@ def checkpointer() -> Any:
     only = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="writer")
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=only)
     return ocp.Checkpointer(handler, multiprocessing_options=only)
+
+
+def saved_run(folder: Path) -> str | None:
+    """The identity of the run whose checkpoints a folder holds; None where it holds none, or one that was edited."""
+    path = inside(folder, "checkpoint.json")
+    with contextlib.suppress(InputError):
+        return unsealed(Checkpoint, "checkpoints", path, "").run if path.is_file() else None
+    return None
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from dense import flat, jacobian, ridge
 from helpers import assert_rel_close, origin, part, predictor, private_task
+from jax.flatten_util import ravel_pytree
 
 from tangent_jax.components import merge as of_merge
-from tangent_jax.components.factors import read_factors, write_factors
+from tangent_jax.components.factors import as_tree, read_factors, write_factors
+from tangent_jax.components.files import write_component
 from tangent_jax.components.merge import MERGES, Merger, host, merge
 from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
@@ -43,8 +45,10 @@ def factors(s):
     rng, scale = np.random.default_rng(s), 1.0 + s
 
     def moved(leaf):
+        if leaf.ndim < 3:  # the count, and the sums of inputs
+            return scale * leaf
         v = rng.standard_normal((*leaf.shape[:-1], 3)).astype(np.float32)
-        return scale * leaf + v @ v.swapaxes(-1, -2) + 0.1 * np.eye(leaf.shape[-1]) if leaf.ndim else scale * leaf
+        return scale * leaf + v @ v.swapaxes(-1, -2) + 0.1 * np.eye(leaf.shape[-1])
 
     return host(jax.tree.map(moved, measured()))
 
@@ -76,7 +80,15 @@ def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
     parts, own = all_of(2)
     parts, own, penalty = *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (parts, own)), 0.3
     merged = trees.leaves(merge(parts, own, how, penalty))
+    if how != "fisher":  # a kernel with its bias is a kernel of the inputs (x, 1)
+        own = {name: factors.layers() for name, factors in own.items()}
     total = own["shard 0"] + own["shard 1"]
+
+    def blocks(path, leaves):
+        v = total.as_blocks(path, leaves[path])
+        bias = leaves[path.replace("kernel", "bias")].reshape(len(v), 1, -1)
+        return v if how == "fisher" else np.concatenate([v, bias], 1)
+
     for path in ("block_0/mlp_in/kernel", "block_0/attention/value/kernel"):
         left, right = 0, 0
         for name, dw in parts.items():
@@ -90,11 +102,11 @@ def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
             if how == "fisher":
                 diagonals = [np.diag(np.kron(a[h], g[h])) / n + n * penalty for h in range(len(a))]
                 hessians = [np.diag(diagonal) for diagonal in diagonals]
-            v = total.as_blocks(path, trees.leaves(dw)[path])
+            v = blocks(path, trees.leaves(dw))
             hessians = np.stack(hessians)
             left, right = left + hessians, right + np.einsum("hij,hj->hi", hessians, v.reshape(len(v), -1))
         expected = np.linalg.solve(left, right[:, :, None])[:, :, 0]
-        np.testing.assert_allclose(total.as_blocks(path, merged[path]).reshape(len(a), -1), expected, rtol=1e-9)
+        np.testing.assert_allclose(blocks(path, merged).reshape(len(a), -1), expected, rtol=1e-9)
 
 
 def test_one_decomposition_serves_every_ridge():
@@ -125,19 +137,24 @@ def test_a_merge_has_a_bar_that_counts_all_of_its_work(monkeypatch):
     assert [(bar.n, bar.total) for bar in bars] == [(4 + len(jax.tree.leaves(part(0))),) * 2]
 
 
-def test_a_kernel_alone_merges_to_the_optimum_of_all_data(x64):
-    """Inputs and signals of a head are independent, so that its factors are its Hessian."""
+@pytest.mark.parametrize("how", ["inputs", "curvature"])
+@pytest.mark.parametrize("leaves", [("head/kernel",), ("head/kernel", "head/bias")])
+def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how):
+    """Inputs and signals of a head are independent, so that its factors are its Hessian: with a bias too, as one block
+    with the kernel (FOUND, 79).
+    """
     predict, _, x, y = private_task("blocks", 0)
-    head = trees.leaves(predict.w)["head/kernel"].size
-    predict = dataclasses.replace(predict, subset=Subset("kernel", ("head/kernel",), predict.subset.stage, head))
+    size = sum(trees.leaves(predict.w)[path].size for path in leaves)
+    predict = dataclasses.replace(predict, subset=Subset("head", leaves, predict.subset.stage, size))
     zeros, parts, own = predict.zeros(), {}, {}
+    unravel = ravel_pytree(zeros)[1]
     j, f = jacobian(predict, zeros, x)
     for name, rows in {"a": np.arange(4), "b": np.arange(4, 6)}.items():
         dw = ridge(j[rows], f[rows], np.asarray(y)[rows], total=0.1 * len(rows))
-        parts[name] = trees.nest({"head/kernel": jnp.asarray(dw.reshape(zeros["head"]["kernel"].shape))})
+        parts[name] = unravel(jnp.asarray(dw))
         own[name] = curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
     joint = ridge(j, f, np.asarray(y), total=0.6)
-    np.testing.assert_allclose(flat(merge(parts, own, "curvature", 0.1)), joint, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(flat(merge(parts, own, how, 0.1)), joint, rtol=1e-9, atol=1e-9)
     assert np.abs(flat(compose(parts)) - joint).max() > 1e-3
 
 
@@ -164,6 +181,16 @@ def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
     content[-3] ^= 1
     path.write_bytes(content)
     assert any("altered" in line for line in store.verify())
+
+
+def test_factors_of_version_0_3_are_refused_in_one_line(tmp_path):
+    """They lack the sums of inputs, without which a kernel and its bias are two blocks."""
+    numbers, metadata = as_tree(factors(0))
+    flat = {path: leaf for path, leaf in trees.leaves(numbers).items() if not path.startswith("sum/")}
+    del metadata["biases"]
+    write_component(tmp_path / "factors.safetensors", trees.nest(flat), metadata)
+    with pytest.raises(InputError, match="expected factors with the sums of inputs"):
+        read_factors(tmp_path / "factors.safetensors")
 
 
 def test_factors_in_a_file_are_those_that_were_written(tmp_path):
@@ -207,7 +234,9 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
         merge({"a": part(0)}, {"a": few}, "curvature")
     less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
     blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
-    both = {name: dataclasses.replace(factors(0), blocks=blocks) for name in "ab"}
+    biases = tuple(pair for pair in factors(0).biases if pair[1] != "head/bias")
+    alone = {"blocks": blocks, "biases": biases, "sums": {path: factors(0).sums[path] for path, _ in biases}}
+    both = {name: dataclasses.replace(factors(0), **alone) for name in "ab"}
     with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
         merge({"a": part(0), "b": less}, both, "inputs")
     wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}

@@ -17,7 +17,7 @@ from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import InputError, files, trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
@@ -249,20 +249,20 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     store.discard(["odd"])
     store.add("odd", step, made)
     (tmp_path / "locked").mkdir()
-    real = Path.open, Path.unlink, Path.iterdir
+    real = files.open_plain, Path.unlink, Path.iterdir
 
     def denied(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", lambda p, *a, **k: denied(p) if p == first / "lock" else real[0](p, *a, **k))
+    monkeypatch.setattr(files, "open_plain", lambda p, *a: denied(p) if p == first / "lock" else real[0](p, *a))
     monkeypatch.setattr(Path, "unlink", lambda p, *a, **k: denied(p) if p.parent == run else real[1](p, *a, **k))
     monkeypatch.setattr(Path, "iterdir", lambda p: denied(p) if p == tmp_path / "locked" else real[2](p))
     receipt = remove(store, plan_removal(store, examples=["train/a/1.png"]))
     assert receipt.deleted == (f"{second}: rows of removed images",)
     assert np.asarray(features.inputs[1]).any()  # it is there still, and the receipt says so
     lines = "\n".join(receipt.not_reached)
-    assert f"{first}: Permission denied" in lines
-    assert f"{run}: [Errno 13] Permission denied" in lines
+    assert f"{first}: rows of removed images (Permission denied)" in lines
+    assert f"{run}/dw.safetensors: the removed component (Permission denied)" in lines
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
 
 

@@ -344,8 +344,8 @@ def test_provenance_survives_json_and_version_0_2_named_its_folders_kept():
     assert Provenance.from_json(origin(1).to_json()) == origin(1)
     fields = json.loads(origin(1).to_json())
     assert fields.pop("folders") == []
-    old = json.dumps({**fields, "kept": ["cache"]})
-    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("cache",))
+    old = json.dumps({**fields, "kept": ["/cache"]})
+    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("/cache",))
     check_same("f", origin(1), origin(2))
 
 

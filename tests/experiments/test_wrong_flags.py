@@ -199,7 +199,8 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
     for words in ("left out 1 hidden files", "1 images of test are in train too", "an image is there 2 times"):
         assert err.count(words) == 1, err
     result = json.loads(line)
-    assert (result["copies"], result["private"], result["non_finite"], result["examples"]) == (2, False, 0, 9)
+    assert (result["private"], result["examples"]) == (False, 9)
+    assert {"copies", "non_finite"}.isdisjoint(result)  # exact counts of private images
     store = f"--store={tmp_path / 'store'}"
     run("store", "add", store, f"--source={tmp_path / 'out'}")
     stdout, err = run("store", "compose", store)

@@ -12,6 +12,7 @@ from helpers import assert_rel_close, private_task, programs_of
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
+from tangent_jax.core.files import fingerprint
 from tangent_jax.models.features import Features
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import clipped_sum
@@ -262,7 +263,7 @@ def test_accounts_say_their_unit_and_those_of_two_units_have_no_cost_together():
 
 def component(owners, unit="owner", known=True):
     """The provenance of a private component that saw an image of each owner."""
-    examples = tuple((f"{owner}'s image of {len(owners)}", f"{owner}.jpg") for owner in owners)
+    examples = tuple((fingerprint(f"{owner}, {len(owners)}".encode()), f"{owner}.jpg") for owner in owners)
     spent = Spent(make_mechanism(3.0, 1e-5, unit=unit), 50, True)
     said = {f"{owner}.jpg": owner for owner in owners} if known else {}
     return Provenance("taft", {}, "h", "a", ("kernel",), examples=examples, privacy=spent, owners=said)

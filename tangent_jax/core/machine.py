@@ -1,0 +1,55 @@
+"""The seal of this machine's user: what a file says of folders, weights and data counts only where it was made here.
+
+    seal(text) = HMAC-SHA-256(key, text),    key: 32 random bytes in ~/.local/state/tangent_jax/key, of mode 0600
+
+A component that somebody else gives may name any folder to be deleted and any data to be opened. Its seal is another's,
+so that its words decide nothing here until the caller says so. Who loses the key has files of nobody: nothing else.
+"""
+
+import contextlib
+import functools
+import hmac
+import os
+from pathlib import Path
+
+from tangent_jax.core.files import make_private, open_plain, synchronize
+
+KEY_BYTES = 32
+
+
+def key_path() -> Path:
+    """The path of the key; XDG_STATE_HOME moves it."""
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.path.expanduser(home)) / "tangent_jax" / "key"
+
+
+@functools.cache
+def read_key(path: Path) -> bytes | None:
+    """The key in a file, made where there is none; None where no file can be kept."""
+    try:
+        with contextlib.suppress(FileNotFoundError), open_plain(path, "rb") as file:
+            return file.read() or None
+        make_private(path.parent)
+        partial = path.with_name(f"key.{os.getpid()}")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+        synchronize(partial)
+        with contextlib.suppress(FileExistsError):  # another process was first: its key holds
+            os.link(partial, path)
+        partial.unlink()
+        with open_plain(path, "rb") as file:
+            return file.read() or None
+    except OSError:
+        return None
+
+
+def seal(text: str) -> str:
+    """The seal of a text, hex; "" where this machine keeps no key."""
+    key = read_key(key_path())
+    return "" if key is None else hmac.digest(key, text.encode(errors="surrogatepass"), "sha256").hex()
+
+
+def is_own(text: str, said: object) -> bool:
+    """True where `said` is the seal that this machine's user put on the text."""
+    own = seal(text)
+    return bool(own) and isinstance(said, str) and hmac.compare_digest(own.encode(), said.encode(errors="replace"))
