@@ -106,7 +106,7 @@ def train_audited(predict: tj.Predictor, train: tj.Features, classes: int, **set
     return audited.fitted, audit
 
 
-def checked_owners(dataset: Dataset) -> dict[str, str]:
+def checked_owners(dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by its name, where owners are protected; the flags fit the data set."""
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 Run = Callable[[np.ndarray], np.ndarray]
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")  # of images: no other decoder is started
 DTYPES = {"F32": np.float32, "F16": np.float16}
 
 
@@ -85,7 +86,7 @@ def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) 
     """One image as the model was trained on it, "y x 3" uint8: upright RGB, resized, centre cropped."""
     from PIL import Image, ImageOps
 
-    picture = ImageOps.exif_transpose(Image.open(path))
+    picture = ImageOps.exif_transpose(Image.open(path, formats=FORMATS))
     if picture.mode[0] in "IF":
         raise ValueError(f"expected 8 bits a channel; got {path} in mode {picture.mode}.")
     if picture.has_transparency_data:

@@ -29,7 +29,7 @@ from tangent_jax.train.checkpoints import saved_run
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 """The names of the steps that an audited run released (privacy/canaries.py)."""
-MINE = "pass its folder, or open the store with trust if you know who made the component"
+NAME_IT = "pass its folder, or open the store with trust if you know who made the component"
 
 
 class Trace(NamedTuple):
@@ -75,7 +75,7 @@ def find_traces(
         for place in origin.folders if origin.is_own else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
-        left += [f"{place}: named by {name}, which was not made on this machine; {MINE}" for place in other]
+        left += [f"{place}: named by {name}, which was not made on this machine; {NAME_IT}" for place in other]
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
     traces.extend(partial_exports(store, names))
@@ -111,7 +111,7 @@ def run_in(folder: Path, left: list[str], origin: Provenance, fingerprint: str) 
         factors, steps = inside(folder, "factors.safetensors"), inside(folder, "steps")
         if factors.is_file():  # second moments of the removed images
             yield Trace(f"{factors}: the removed component's factors", factors.unlink)
-        if steps.is_dir() and all(STEP.fullmatch(step.name) and inside(steps, step.name) for step in steps.iterdir()):
+        if steps.is_dir() and all(STEP.fullmatch(file.name) and inside(steps, file.name) for file in steps.iterdir()):
             yield Trace(f"{steps}: the steps that its run released", partial(shutil.rmtree, steps))
     for checkpoints in (inside(folder, "checkpoints"), folder):
         if origin.run is not None and saved_run(inside(checkpoints, origin.run)) == origin.run:
@@ -123,8 +123,8 @@ def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
     """The folders of exports of these components that a kill left: they hold weights, and no export."""
     for export in store.state.exports:
         folder = export.partial
-        mine = {*export.names} & {*names} and machine.is_own(export.text, export.seal)
-        if mine and folder.is_dir() and not folder.is_symlink() and all(p.name in LEAVES for p in folder.iterdir()):
+        ours = {*export.names} & {*names} and machine.is_own(export.text, export.seal)
+        if ours and folder.is_dir() and not folder.is_symlink() and all(p.name in LEAVES for p in folder.iterdir()):
             yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
 
 

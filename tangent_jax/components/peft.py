@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, require, trees
+from tangent_jax.core import Tree, finite_number, require, trees, whole_number
 from tangent_jax.core.files import expanded, write_whole
-from tangent_jax.core.records import parse_json
+from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.parametrize import LoRA
@@ -38,8 +38,14 @@ MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm 
     "mlp_out": ("mlp.fc2", "output.dense"),
 }
 NEEDED = {"peft_type": "LORA", "bias": "none"}
-UNUSED = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias")
-"""Fields of a PEFT configuration that change the network: a value of any is refused."""
+STARTS = (None, True, False, "gaussian")
+"""Values of `init_lora_weights` that leave the base weights as they are; others, such as pissa, move them."""
+WITHOUT_EFFECT = (
+    "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "layers_pattern",
+    "layers_to_transform", "lora_dropout", "megatron_core", "modules_to_save", "peft_version", "qalora_group_size",
+    "revision", "target_modules", "task_type",
+)  # fmt: skip
+"""Fields that do not decide what the tensors compute. Any other must be off: null, false or empty."""
 
 
 def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
@@ -87,15 +93,18 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Raises:     InputError naming what is no plain LoRA, or no module of this model.
     """
     folder = expanded("read_peft", folder)
-    scale, factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
+    (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     require(modules, "read_peft", f"LoRA factors in {folder}", "none")
+    ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
+    expected, do = f"factors of rank {said}, as r in {folder / CONFIG} says", "Save the adapter again"
+    require(ranks == {said}, "read_peft", expected, f"rank {', '.join(map(str, sorted(ranks)))}", do)
     if "head/kernel" in factors:
         require("head/bias" in factors, "read_peft", f"the bias of the classifier in {folder}", "its weight alone")
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = Pretrained(model, {**pretrained.w, "head": head}, pretrained.source)
-    rank = factors[f"{modules[0]}/lora_a"].shape[-1]
+    rank = said
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
     adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
     model = checked("read_peft", adapted.model)
@@ -126,17 +135,22 @@ def read_leaves(folder: Path) -> dict[str, Any]:
     return leaves
 
 
-def read_scale(path: Path) -> float:
-    """lora_alpha / r of a PEFT configuration; InputError naming the field that makes it no plain LoRA."""
+def read_scale(path: Path) -> tuple[int, float]:
+    """(r, lora_alpha / r) of a PEFT configuration; InputError naming the field that makes it no plain LoRA."""
     require(path.exists(), "read_peft", f"{CONFIG} in {path.parent}", "none")
     config = parse_json("read_peft", path.read_bytes(), path)
     for name, value in NEEDED.items():
         require(config.get(name) == value, "read_peft", f"{name} {value} in {path}", config.get(name))
-    for name in UNUSED:
-        require(not config.get(name), "read_peft", f"no {name} in {path}", config.get(name))
-    for name in ("r", "lora_alpha"):
-        finite_number("read_peft", f"{name} of {path}", config.get(name), 0)
-    return config["lora_alpha"] / config["r"]
+    start = config.get("init_lora_weights")
+    expected = f"init_lora_weights of {', '.join(map(str, STARTS))} in {path}"
+    require(isinstance(start, (bool, str, type(None))) and start in STARTS, "read_peft", expected, start)
+    understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
+    for name in sorted(config.keys() - understood):
+        is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
+        require(is_off, "read_peft", f"no {name} in {path}", short(config[name]), "Merge the adapter by PEFT instead")
+    finite_number("read_peft", f"lora_alpha of {path}", config.get("lora_alpha"), 0)
+    rank = whole_number("read_peft", f"r of {path}", config.get("r"), 1)
+    return rank, config["lora_alpha"] / rank
 
 
 def checked(function: str, model: Any) -> LoRA:

@@ -309,7 +309,9 @@ def check_component(dw: Tree, provenance: Provenance) -> None:
 
 
 def check_shapes(dw: Tree, other: Tree) -> None:
-    """Raises InputError naming the first leaf whose shape is not that of another component's."""
-    shapes = {path: leaf.shape for path, leaf in trees.leaves(other).items()}
+    """Raises InputError naming the first leaf whose shape or dtype is not that of another component's."""
+    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
     for path, leaf in trees.leaves(dw).items():
-        require(leaf.shape == shapes[path], "Store.add", f"{path} of shape {shapes[path]}", leaf.shape)
+        shape, dtype = shapes[path]
+        require(leaf.shape == shape, "Store.add", f"{path} of shape {shape}", leaf.shape)
+        require(leaf.dtype == dtype, "Store.add", f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")

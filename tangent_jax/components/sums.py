@@ -24,8 +24,10 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     Args:       components: trees on the device or on the host, or an iterator that reads them one by one: no more
                 than the running sum and one component are held.
     Returns:    a tree on the device if the components are, else on the host.
-    Guarantees: the same bits for the same components, coefficients and order, on either.
-    Raises:     InputError for no component, unequal numbers, or trees of unequal structure or shapes.
+    Guarantees: the same bits for the same components, coefficients and order, on either; halves are summed in f32 and
+                rounded once.
+    Raises:     InputError for no component, unequal numbers, or trees without leaves or of unequal structure, shapes or
+                dtypes: no component's dtype decides for the others.
     """
     total, first, count, coefficients = None, None, 0, list(coefficients)
     require(np.isfinite(coefficients).all(), "weighted_sum", "finite coefficients", coefficients)
@@ -33,8 +35,9 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     for component in components:
         require(count < len(coefficients), "weighted_sum", expected, "more")
         shapes = shapes_of(component)
-        alike, other = first is None or shapes == first, f"component {count} with other leaves or shapes"
-        require(alike, "weighted_sum", "components of one subset and architecture", other)
+        alike, other = first is None or shapes == first, f"component {count} with other leaves, shapes or dtypes"
+        require(alike, "weighted_sum", "components of one subset, architecture and dtype", other)
+        require(shapes[1], "weighted_sum", "components with leaves", "an empty one", "Add their bodies, or join them")
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(component) if not jnp.issubdtype(leaf.dtype, jnp.floating)}
         require(not kinds, "weighted_sum", "components of floats", ", ".join(kinds))
         first, add = shapes, partial(accumulate, coefficients[count])
@@ -42,13 +45,16 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
         del component  # before the next is read
-    require(count == len(coefficients) and count, "weighted_sum", expected, count)
-    return total
+    require(first is not None and count == len(coefficients), "weighted_sum", expected, count)
+    assert first is not None
+    dtypes = jax.tree.unflatten(first[0], [dtype for _, dtype in first[1]])
+    return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
 
 
 def scaled(coefficient: float, leaf: Any) -> Any:
-    """coefficient leaf, in the leaf's dtype."""
-    return leaf * np.asarray(coefficient, leaf.dtype)
+    """coefficient leaf, in f32 or wider."""
+    wide = jnp.promote_types(leaf.dtype, jnp.float32)
+    return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)
 
 
 BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's caches
@@ -101,8 +107,8 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
 
 
 def shapes_of(tree: Tree) -> tuple:
-    """(the structure of a tree, the shapes of its leaves): equal for components that can be summed."""
-    return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
+    """(the structure of a tree, shapes and dtypes of its leaves): equal for components that can be summed."""
+    return jax.tree.structure(tree), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
 
 
 class Mapped(Mapping[str, Any]):

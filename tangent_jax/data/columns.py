@@ -139,6 +139,8 @@ def class_index(
     kinds = {type(label) for label in distinct}
     require(len(kinds) < 2, "open_dataset", f"class indices or class names in {path}", "both")
     distinct.sort()
+    negative = [label for label in distinct if isinstance(label, int) and label < 0]
+    require(not negative, "open_dataset", f"class indices >= 0 in {path}, or -1 for no label", negative[:1])
     if classes is None:
         return tuple(map(str, distinct)), {label: i for i, label in enumerate(distinct)}
     index: dict[Label, int] = {name: i for i, name in enumerate(classes)}
@@ -149,7 +151,19 @@ def class_index(
     return tuple(classes), index
 
 
-def as_labels(texts: Sequence[str]) -> list[Label]:
-    """Labels of text: class indices where all are whole numbers, else class names."""
-    numbers = [re.fullmatch("-1|0|[1-9][0-9]{0,17}|", text) for text in texts]
-    return [int(text) if text else None for text in texts] if all(numbers) else [*texts]
+def as_labels(texts: Sequence[str], where: object) -> list[Label]:
+    """Labels of text: class indices where all are whole numbers 0, 1, 2, ..., class names where none is.
+
+    An empty text, or -1 among indices, is no label.
+    Raises: InputError naming the first of a mixture: one stray 1.0 or 01 would make names of all indices.
+    """
+    indices = [re.fullmatch("0|[1-9][0-9]{0,17}", text) is not None for text in texts]
+    if not any(indices):
+        negative = [text for text in texts if re.fullmatch("-[0-9]+", text)]
+        require(not negative, "open_dataset", f"class indices >= 0, or names, in {where}", negative[:1])
+        return [*texts]
+    odd = [i for i, text in enumerate(texts) if not indices[i] and text not in ("", "-1")]
+    expected, do = f"labels of {where} that are all class indices 0, 1, 2, ..., or all names", "Write them alike"
+    got = f"{texts[odd[0]]!r} of row {odd[0] + 1} among indices" if odd else ""
+    require(not odd, "open_dataset", expected, got, do)
+    return [None if text in ("", "-1") else int(text) for text in texts]

@@ -28,7 +28,7 @@ def csv_file(where: str) -> Dataset:
     columns = {kind: header.index(choose(kind, name, (), header, path)) for kind, name in wanted.items()}
     missing = [row[columns["image"]] for row in rows if not (path.parent / row[columns["image"]]).is_file()]
     require(not missing, "open_dataset", f"every image of {path}", f"none named {missing[:1]} ({len(missing)} missing)")
-    labels, groups = as_labels([row[columns["label"]].strip() for row in rows]), {}
+    labels, groups = as_labels([row[columns["label"]].strip() for row in rows], path), {}
     for number, row in enumerate(rows):
         groups.setdefault(row[columns["split"]].strip() if "split" in columns else "", []).append(number)
     parts = {}

@@ -3,7 +3,8 @@
 EXIF orientation       applied, as every viewer does
 16-bit grey            scaled to 8 bits: v / 257, whatever part of the range is used
 transparency           shown on white
-several frames         the first
+several frames         refused: there is no one picture (a JPEG's preview is none)
+formats                FORMATS alone, whatever the name says: no other decoder, such as Ghostscript for EPS, is started
 32-bit and float grey  refused: their range is not in the file
 """
 
@@ -16,6 +17,7 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
 MOST_PIXELS = 89_000_000  # of an image, before and after it is resized: Pillow warns of more
 DO = "Mend or remove it, or set skip_unreadable=True"
 
@@ -29,7 +31,9 @@ def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing:
         if isinstance(image, np.ndarray):
             picture = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
         else:
-            picture = Image.open(io.BytesIO(image))
+            picture = Image.open(io.BytesIO(image), formats=FORMATS)
+            frames = 1 if picture.format in ("JPEG", "MPO") else getattr(picture, "n_frames", 1)
+            require(frames == 1, "decode", "an image of one frame", f"{name} of {frames} frames", DO)
         width, height = picture.size
         either = [preprocessing.resized(shape, size) for shape in ((width, height), (height, width))]  # it may turn
         pixels = max(width * height, *(wide * high for wide, high in either))
@@ -44,6 +48,16 @@ def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing:
     height, width = sides(size)
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
     return np.asarray(picture.crop((left, top, left + width, top + height)))
+
+
+def size_of(image: bytes | np.ndarray, name: str) -> tuple[int, int]:
+    """(width, height) of an image, encoded or an array "y x ..."; InputError for one that is unreadable."""
+    if isinstance(image, np.ndarray):
+        return image.shape[1], image.shape[0]
+    try:
+        return Image.open(io.BytesIO(image), formats=FORMATS).size
+    except Exception as error:
+        raise refusal("decode", "an image", f"{name} ({type(error).__name__})", DO) from error
 
 
 def as_rgb(picture: Image.Image, name: str) -> Image.Image:

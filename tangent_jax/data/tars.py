@@ -83,7 +83,8 @@ def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Lab
     fields = sorted({field for sample in samples for field in sample.labels})
     field = choose("label", chosen, ["cls"] if "cls" in fields else fields, fields, root)
     labels: list[Label] = [sample.labels.get(field) for sample in samples]
-    return as_labels([str(label or "") for label in labels]) if field == "cls" else labels
+    texts = ["" if label is None else str(label) for label in labels]
+    return as_labels(texts, root) if field == "cls" else labels
 
 
 def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
@@ -169,7 +170,11 @@ def read_headers(file: Path) -> tuple[Sample, ...]:
                 continue
             check_label(extension, member.size, f"{member.name} in {file}")
             content.seek(member.offset_data)
-            sample.labels.update(fields_of(extension, content.read(member.size), f"{member.name} in {file}"))
+            new = fields_of(extension, content.read(member.size), f"{member.name} in {file}")
+            other = [field for field, label in new.items() if str(sample.labels.get(field, label)) != str(label)]
+            expected = f"one {other[0] if other else ''} of {sample.key} in {file}"
+            require(not other, "open_dataset", expected, f"two, and {member.name} has the second", "Remove one")
+            sample.labels.update(new)
         content.seek(archive.offset)
         require(content.read(BLOCK) == bytes(BLOCK), "open_dataset", whole, "one without its closing block", do)
     return tuple(samples.values())

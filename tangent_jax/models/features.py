@@ -7,9 +7,12 @@ fingerprint of every image's content. Rows that another set of images shares are
 computed on from there.
 """
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,19 +24,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, identity, placement, refusal, require
+from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.rows import Rows
+from tangent_jax.data.decode import size_of
+from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.int8 import packed_shape
 from tangent_jax.models.layout import first_folder
-from tangent_jax.models.protocol import Arrays, Model
+from tangent_jax.models.protocol import Arrays, Model, is_floating
 from tangent_jax.train.batches import Batches, OnDevice
 
+FEW_PIXELS = 32  # a model that reads fewer is for letters
 FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
 
 
@@ -101,6 +107,10 @@ class Cache:
     skip_unreadable: bool = False
     processes: int = 0
 
+    def __post_init__(self) -> None:
+        good = self.dtype is None or self.dtype == "int8" or is_floating(self.dtype)
+        require(good, "Cache", "a dtype of floats, int8, or None", repr(self.dtype))
+
     @property
     def folders(self) -> list[Path]:
         """The absolute paths of the folders."""
@@ -120,6 +130,7 @@ def features(
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
+    tell_of_small_model(model, examples)
     roots, identifiers = cache.folders, examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
     images = fingerprint("".join(identifiers).encode())[:24]
@@ -162,6 +173,24 @@ def features(
     pairs = tuple(zip(identifiers, examples.names, strict=True))
     whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
+
+
+@functools.cache
+def tell(line: str) -> None:
+    """Prints a line on stderr, once."""
+    print(line, file=sys.stderr)
+
+
+def tell_of_small_model(model: Model, examples: Examples) -> None:
+    """Says on stderr where the first image is larger than what a model of few pixels, as the embedded one, reads."""
+    if isinstance(model.preprocessing, Arrays) or max(sides(model.image_size)) >= FEW_PIXELS or not len(examples):
+        return
+    with contextlib.suppress(InputError):  # unreadable ones are reported where they are decoded
+        wide, high = size_of(examples.read(0), examples.names[0])
+        rows, columns = sides(model.image_size)
+        if min(wide, high) > max(rows, columns):
+            reads = f"the model reads {columns} x {rows}: of the embedded weights, which know letters of that size"
+            tell(f"the images have {wide} x {high} pixels, and {reads}. Pass weights of a model of photographs")
 
 
 def input_dtype(model: Model) -> np.dtype:

@@ -17,7 +17,7 @@ from tangent_jax.data.sources import Examples
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
-from tangent_jax.models.protocol import Model, prepared
+from tangent_jax.models.protocol import Model, is_floating, prepared
 from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
@@ -61,6 +61,8 @@ class Predictor:
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
+        good = self.dtype is None or is_floating(self.dtype)
+        require(good, "Predictor", "a dtype of floats, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         trees.check_part("Predictor", self.w, dw)

@@ -34,6 +34,14 @@ class Arrays:
         return x if kinds[0] == "inexact" else x.astype(self.dtype)
 
 
+def is_floating(dtype: Any) -> bool:
+    """True for a dtype of floats, or its name."""
+    try:
+        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        return False
+
+
 def is_a(dtype: Any, kind: str) -> bool:
     """True where a dtype is of a kind of numbers: bool, integer or inexact."""
     return jnp.issubdtype(dtype, getattr(jnp, f"{kind}_" if kind == "bool" else kind))

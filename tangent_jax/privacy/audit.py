@@ -58,7 +58,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     from dp_accounting import get_epsilon_gaussian
     from scipy.stats import beta, norm
 
-    require(min(len(absent), len(present)) >= 4, "epsilon_lower_bound", "4 scores of each kind", len(absent))
+    absent, present = (finite_scores("epsilon_lower_bound", scores, 4) for scores in (absent, present))
 
     def at(threshold: float, a: np.ndarray, p: np.ndarray) -> Bound:
         wrong = np.array([np.sum(a > threshold), np.sum(p <= threshold)])
@@ -78,6 +78,15 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     return at(general, *second)._replace(gaussian_epsilon=at(gaussian, *second).gaussian_epsilon)
 
 
+def finite_scores(function: str, scores: Any, least: int) -> np.ndarray:
+    """The scores as an array "n"; InputError for fewer than `least`, or one that is no finite number."""
+    array = np.asarray(scores)
+    good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
+    got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
+    require(good, function, f"{least} finite scores of each kind, or more", got)
+    return array
+
+
 def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """The interval of the noise's scale over the claimed one, from scores of trainings without the canary.
 
@@ -85,6 +94,7 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     """
     from scipy.stats import chi2
 
+    absent = finite_scores("noise_scale", absent, 2)
     total, n = float(np.sum(np.square(absent))), len(absent)
     low, high = (float(chi2.ppf(p, n)) for p in ((1 + confidence) / 2, (1 - confidence) / 2))
     return (total / low) ** 0.5, (total / high) ** 0.5

@@ -30,8 +30,9 @@ from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import PrivatelyFitted, add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.train.checkpoints import check_on_step
 from tangent_jax.train.fit import OnStep
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.objective import Objective, checked_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
 from tangent_jax.train.targets import Predict, started
 
@@ -77,7 +78,9 @@ def fit_audited(
     images = as_batches("fit_audited", data, 64)
     check_canaries("fit_audited", images, canaries)
     dw, root = started("fit_audited", predict, start), expanded("fit_audited", folder)
-    objective, optimizer = objective or default_objective(), as_data("fit_audited", optimizer or momentum())
+    objective = checked_objective("fit_audited", objective, default_objective)
+    optimizer = as_data("fit_audited", momentum() if optimizer is None else optimizer)
+    check_on_step("fit_audited", on_step)
     check_affine("fit_audited", optimizer, dw)
     mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
     trained_by = optimizer

@@ -36,7 +36,7 @@ from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.units import as_units, sampled
 from tangent_jax.train.batches import Batches, Chunk
-from tangent_jax.train.checkpoints import History, Row, measure_name, run_identity
+from tangent_jax.train.checkpoints import History, Row, check_on_step, measure_name, run_identity
 from tangent_jax.train.fit import OnStep, State
 from tangent_jax.train.log import norms_of, open_log
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
@@ -174,7 +174,8 @@ def fit_private(
     """
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit_private", objective, default_objective)
-    optimizer = as_data("fit_private", optimizer or momentum())
+    check_on_step("fit_private", on_step)
+    optimizer = as_data("fit_private", momentum() if optimizer is None else optimizer)
     batches, units = as_units("fit_private", data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
@@ -230,7 +231,7 @@ def check_private(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, units: int
 ) -> None:
     """Raises InputError where the guarantee would not hold for one of the units."""
-    n = mechanism.public_count(units)
+    n = max(mechanism.public_count(units), units)  # a public count below the true one must not loosen the bound
     require(units >= 2, "fit_private", f"at least 2 {mechanism.unit}s", units)
     twice = len(batches) - len(np.unique(batches.rows))
     require(

@@ -36,7 +36,7 @@ from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, inve
 from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
+from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
 from tangent_jax.train.log import open_log
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
 from tangent_jax.train.targets import Predict, started
@@ -119,6 +119,7 @@ def solve(
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
     whole_number("solve", "passes", passes, 2)
+    check_on_step("solve", on_step)
     objective = checked_objective("solve", objective, make_objective)
     if certificate is not None:
         finite_number("solve", "certificate", certificate, 0.0)
@@ -300,8 +301,7 @@ def solve_linear(
 ) -> Tree:
     """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
     r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)
-    norm = norm_of(right)
-    target = tolerance * norm
+    target = tolerance * (norm := norm_of(right))
     state = State(problem.zero, problem.zero, r, p, rz, target, jnp.zeros(()))
     state = jax.tree.map(jnp.array, state)  # copies: `_advance` gives its state up
     for _ in range(passes):

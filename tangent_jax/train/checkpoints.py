@@ -106,6 +106,12 @@ def as_number(function: str, name: str, value: Any) -> float | int:
     return value if isinstance(value, (bool, int, float)) else value.item()
 
 
+def check_on_step(function: str, on_step: Any) -> None:
+    """Raises InputError for what cannot be called after a step: before anything is trained or paid."""
+    good = on_step is None or callable(on_step)
+    require(good, function, "a function (row, dw) as on_step, or None", type(on_step).__name__)
+
+
 def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
     """The name of the measurement of a run: `on_step.name(dw)` with `others`, None for an `on_step` without a name."""
     if on_step is None:

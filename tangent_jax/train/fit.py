@@ -21,7 +21,7 @@ from jax import Array
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
-from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
+from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.log import norms_of, open_log
 from tangent_jax.train.objective import (
@@ -171,12 +171,11 @@ def fit(
     whole_number("fit", "epochs", epochs, 1)
     dw, predict = started("fit", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit", objective, make_objective)
-    optimizer, metrics = as_data("fit", optimizer or adam()), metrics or {}
+    optimizer, metrics = as_data("fit", adam() if optimizer is None else optimizer), metrics or {}
     source = as_source("fit", data, key)
     if isinstance(source, Batches):
         check_data("fit", predict, dw, source, objective)
-    clash = sorted({*metrics} & {*OWN})
-    require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
+    check_watched(metrics, on_step)
     training = Training(predict, objective, optimizer, tuple(metrics.values()))
     state, history, saver = training.start(dw), History(), None
     if folder is not None:
@@ -268,6 +267,13 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     return program(
         lambda t, state, batch, at: (t.start(state.dw), t.step(state, batch, at)[0]), bare, state, batch, 0.0
     )
+
+
+def check_watched(metrics: Mapping[str, Any], on_step: Any) -> None:
+    """Raises InputError for metrics under names of a row's own, and for what cannot be called after a step."""
+    clash = sorted({*metrics} & {*OWN})
+    require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
+    check_on_step("fit", on_step)
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:

@@ -72,7 +72,7 @@ def fit_many(
     whole_number("fit_many", "epochs", epochs, 1)
     dw, predict = started("fit_many", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit_many", objective, make_objective)
-    optimizer, metrics = as_data("fit_many", optimizer or adam()), metrics or {}
+    optimizer, metrics = as_data("fit_many", adam() if optimizer is None else optimizer), metrics or {}
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
         require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)

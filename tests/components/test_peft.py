@@ -98,6 +98,10 @@ def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
 
 CONFIGS = {
     "peft_type": ("IA3", "expected peft_type LORA in .*; got IA3"),
+    "r": (3, r"expected factors of rank 3, as r in .* says; got rank 2\. Save the adapter again"),
+    "init_lora_weights": ("pissa", "expected init_lora_weights of None, True, False, gaussian in .*; got pissa"),
+    "use_qalora": (True, "expected no use_qalora in .*; got True"),
+    "of a later version": ({"a": 1}, "expected no of a later version in .*; got {'a': 1}"),
     "use_dora": (True, "expected no use_dora in .*; got True"),
     "rank_pattern": ({"q": 4}, "expected no rank_pattern in .*; got"),
     "lora_alpha": (None, "expected lora_alpha of .* > 0, finite; got None"),
@@ -114,7 +118,7 @@ TENSORS = {
         "expected modules of this model; got block_7/attention/query/lora_a",
     ),
     "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got .*\(13, 2\)"),
-    "turned": (NAME, (12, 2), r"factors of block_1/attention/query of shapes .* in .*; got .*\(2, 12\)"),
+    "turned": (NAME, (12, 2), "factors of rank 2, as r in .* says; got rank 2, 12"),
     "an axis": (NAME, (24,), r"of 2 axes, of whole parts, in .*; got shape \(24,\)"),
 }
 

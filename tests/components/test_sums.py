@@ -3,6 +3,7 @@
 import tracemalloc
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import assert_rel_close, images, small, tree_normal
@@ -84,7 +85,7 @@ def test_a_weighted_composition_reads_only_what_it_weighs():
 
 
 def test_components_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="components of one subset and architecture; got component 1"):
+    with pytest.raises(InputError, match="components of one subset, architecture and dtype; got component 1"):
         weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
     with pytest.raises(
         InputError, match=r"weighted_sum: expected as many components as coefficients .0., at least 1; got 0"
@@ -105,3 +106,19 @@ def test_only_floats_are_summed(leaf):
     for coefficient in (float("nan"), float("inf")):
         with pytest.raises(InputError, match="finite coefficients"):
             weighted_sum([{"x": np.ones(3)}], [coefficient])
+
+
+def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32():
+    """A bf16 component first made all bf16, and sums of f16 overflowed (FOUND, 83)."""
+    whole = {"kernel": np.full(3, 60000, np.float16)}
+    total = weighted_sum([whole] * 4, [0.5] * 3 + [-0.5])
+    assert (total["kernel"].dtype, total["kernel"].tolist()) == (np.float16, [60000.0] * 3)
+    fine = {"kernel": np.array([1.0, 2.0**-11, 0], np.float16)}
+    many = weighted_sum([fine] * 64, [1 / 64] * 64)
+    assert (many["kernel"] == fine["kernel"]).all()  # rounded once
+    for other in ({"kernel": np.ones(3, np.float32)}, {"kernel": jnp.ones(3, jnp.bfloat16)}):
+        with pytest.raises(InputError, match="weighted_sum: expected components of one subset, architecture and dtype"):
+            weighted_sum([whole, other], [1.0, 1.0])
+    for empty in ({}, {"body": {}}):
+        with pytest.raises(InputError, match="expected components with leaves; got an empty one"):
+            compose({"a": empty, "b": empty})

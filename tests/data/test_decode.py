@@ -4,10 +4,11 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from tangent_jax.assets.run import read_image
 from tangent_jax.core import InputError
-from tangent_jax.data.decode import as_rgb, decode
+from tangent_jax.data.decode import as_rgb, decode, size_of
 from tangent_jax.data.preprocessing import Preprocessing, sides
 
 WHOLE = Preprocessing(crop=1.0)
@@ -111,3 +112,25 @@ def test_the_defaults_are_augregs_and_each_filter_is_its_own():
         left = round((picture.size[0] - 32) / 2)
         want = np.asarray(picture.crop((left, 2, left + 32, 34)))  # round(1.5) = 2
         assert (decode(noise, "", 32, Preprocessing(crop=0.9, interpolation=name)) == want).all()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_an_image_of_several_frames_is_refused(kind):
+    """The first one was taken, unsaid (FOUND, 84)."""
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    content = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+    with pytest.raises(InputError, match=r"decode: expected an image of one frame; got pages.jpg of 2 frames"):
+        decode(content, "pages.jpg", 16, WHOLE)
+    assert decode(encoded(frames[0], kind), "one", 16, WHOLE).shape == (16, 16, 3)
+
+
+def test_a_format_that_is_not_supported_starts_no_decoder(monkeypatch, tmp_path):
+    """EPS reaches Ghostscript, whatever the file is called (FOUND, 70)."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program ran"))
+    content = encoded(Image.new("RGB", (16, 16)), "EPS")
+    for read in (lambda: decode(content, "photo.jpg", 16, WHOLE), lambda: size_of(content, "photo.jpg")):
+        with pytest.raises(InputError, match=r"decode: expected an image; got photo.jpg \(UnidentifiedImageError\)"):
+            read()
+    (tmp_path / "photo.jpg").write_bytes(content)
+    with pytest.raises(UnidentifiedImageError):
+        read_image(str(tmp_path / "photo.jpg"), (16, 16), {"crop": 1.0, "interpolation": "bilinear"})

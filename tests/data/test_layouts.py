@@ -250,6 +250,19 @@ def test_labels_of_a_tar_are_names_or_a_field_of_json(tmp_path):
     assert open_dataset(f"wds:{tmp_path}?label=kind").classes == ("a", "b")
 
 
+def test_class_0_of_a_json_is_a_class_and_two_labels_of_a_sample_are_refused(tmp_path):
+    """Class 0 was left out whole as "without a label"; of two labels the later won (FOUND, 81)."""
+    labels = [json.dumps({"cls": i % 3}).encode() for i in range(6)]
+    as_tar(tmp_path / "train.tar", [m for i in range(6) for m in sample(i, labels[i], "json")])
+    as_tar(tmp_path / "test.tar", sample(0, labels[0], "json"))
+    dataset = open_dataset(f"wds:{tmp_path}")
+    assert (dataset.classes, dataset.train.labels.tolist()) == (("0", "1", "2"), [0, 1, 2, 0, 1, 2])
+    as_tar(tmp_path / "train.tar", [*sample("a", b"0"), ("a.json", b'{"cls": 0, "width": 3}'), *sample("b", b"1")])
+    assert len(open_dataset(f"wds:{tmp_path}?label=cls").train) == 2
+    as_tar(tmp_path / "train.tar", [*sample("a", b"0"), ("a.json", b'{"cls": 1}'), *sample("b", b"1")])
+    refused(f"wds:{tmp_path}", "one cls of a in .*; got two, and a.json has the second")
+
+
 def test_samples_without_a_member_are_left_out_and_said(tmp_path):
     members = [*sample("a", b"0"), *sample("b", b"1"), ("c.png", picture()), ("d.cls", b"1"), *sample("e/f", b"0")]
     members += [
@@ -320,6 +333,20 @@ def test_the_columns_of_a_csv_are_chosen_and_one_split_is_divided(tmp_path):
     dataset = open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=kind")
     assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("x", "y", "z"), 30)
     assert open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=place").classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(("stray", "row"), [("1.0", 3), ("01", 3), ("-2", 3), ("cat", 3)])
+def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
+    """The classes were 1, 10, 2 in that order (FOUND, 81)."""
+    labels = ["0", "1", stray, "2", "10", "-1", "", *["0", "1", "2", "10"] * 8]
+    write(tmp_path, *(f"{i}.png" for i in range(len(labels))))
+    rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]
+    (tmp_path / "l.csv").write_text("\n".join(["path,label", *rows]))
+    refused(f"csv:{tmp_path}/l.csv", f"all class indices 0, 1, 2, ..., or all names; got '{stray}' of row {row} among")
+    (tmp_path / "l.csv").write_text("\n".join(["path,label", *(r for i, r in enumerate(rows) if i != 2)]))
+    assert open_dataset(f"csv:{tmp_path}/l.csv").classes == ("0", "1", "2", "10")
+    (tmp_path / "l.csv").write_text("path,label\n0.png,a\n1.png,-1\n2.png,b")
+    refused(f"csv:{tmp_path}/l.csv", r"class indices >= 0, or names, in .*; got \['-1'\]")
 
 
 @pytest.mark.parametrize(

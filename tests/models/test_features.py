@@ -8,18 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, normal, tree_normal
+from helpers import assert_rel_close, normal, small, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Examples
 from tangent_jax.models import cache, filling, layout
 from tangent_jax.models import features as module
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.cache import CachedRows, erase
-from tangent_jax.models.features import Cache, Features, features, trunk_key
+from tangent_jax.models.features import Cache, Features, features, tell_of_small_model, trunk_key
 from tangent_jax.models.int8 import packed, packed_shape, unpacked
+from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
@@ -188,7 +190,7 @@ def test_a_higher_stage_continues_from_a_lower_one(tmp_path):
     compute(2, tmp_path)
     reads = []
     got = compute(4, tmp_path, examples(reads))
-    assert len(reads) == 150  # once each, for their identifiers; none decoded
+    assert len(reads) == 151  # once each, for their identifiers, and one for its size; none decoded
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(4)))
 
 
@@ -468,3 +470,26 @@ def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check
         compute(3, tmp_path, examples(bad=(70,)), skip=True)
         assert checked == [0, 1, 2]
         checked.clear()
+
+
+def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
+    """The 16 x 16 toy was trained on photographs, unsaid (FOUND, 85)."""
+    letters, photo = load("builtin"), np.zeros((60, 40, 3), np.uint8)
+    of_photos = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: photo + i)
+    for _ in range(2):
+        tangent(letters).features(of_photos, Cache(tmp_path / "cache"))
+    err = capsys.readouterr().err
+    assert err.count("the images have 40 x 60 pixels, and the model reads 16 x 16") == 1
+    assert "Pass weights of a model of photographs" in err
+    tell_of_small_model(letters.model, open_dataset("digits").train)
+    tell_of_small_model(small(image_size=32, patch_size=16)[0], of_photos)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "complex64", "junk", 3])
+def test_rows_and_products_are_floats(dtype):
+    """Others were truncated in silence (FOUND, 83)."""
+    with pytest.raises(InputError, match="Cache: expected a dtype of floats, int8, or None"):
+        Cache(dtype=dtype)
+    with pytest.raises(InputError, match="Predictor: expected a dtype of floats, or None"):
+        tangent(load("builtin"), dtype=dtype)

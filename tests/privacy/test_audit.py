@@ -18,6 +18,7 @@ from helpers import private_task
 from scipy import stats
 
 from experiments.shared.breaks import BREAKS, break_mechanism
+from tangent_jax.core import InputError
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy import units
 from tangent_jax.privacy.audit import (
@@ -244,6 +245,20 @@ def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
     absent, present = np.tile([0.0, 10.0], 500), np.tile([5.0, 5.0], 500)
     bound = epsilon_lower_bound(absent, present, 1e-5)
     assert bound.epsilon == bound.gaussian_epsilon == 0
+
+
+BAD = [np.full(40, np.nan), np.full(40, np.inf), np.zeros((40, 2)), np.array(["a"] * 40), [0.0]]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_scores_that_are_no_finite_numbers_prove_nothing(bad):
+    """NaN scores "proved" 3.3 (FOUND, 77)."""
+    good = np.zeros(40)
+    for scores in ((bad, good), (good, bad)):
+        with pytest.raises(InputError, match="epsilon_lower_bound: expected 4 finite scores of each kind"):
+            epsilon_lower_bound(*scores, 1e-5)
+    with pytest.raises(InputError, match="noise_scale: expected 2 finite scores"):
+        noise_scale(bad)
 
 
 def test_every_gradient_lies_within_the_clip_norm():

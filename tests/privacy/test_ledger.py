@@ -11,7 +11,7 @@ import pytest
 from tangent_jax.core import InputError
 from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy import train as module
-from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.train.batches import Batches
 
@@ -68,6 +68,23 @@ def checkpoint(folder):
 
 def state_file(folder):
     return max((p for p in folder.glob("*/*/state/**/*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+@pytest.mark.parametrize(("delta", "count"), [(0.4, 2), (1 / 4, 1000), (0.1, None)])
+def test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says(delta, count):
+    """A public count of 2 allowed delta 0.4 on 60 images, at epsilon 0 (FOUND, 76)."""
+    mechanism = Mechanism(1.0, 50.0, 1, delta, count=count)
+    with pytest.raises(InputError, match="fit_private: expected delta < 1 / examples"):
+        fit_private(linear, Batches(X, Y), mechanism=mechanism, start=START)
+
+
+def test_what_cannot_be_called_after_a_step_is_refused_before_a_step_is_paid(tmp_path):
+    for on_step in (object(), 0, "print"):
+        with pytest.raises(InputError, match=r"fit_private: expected a function \(row, dw\) as on_step"):
+            train(tmp_path, on_step=on_step)
+    with pytest.raises(InputError, match="an optimiser of optax; got int"):
+        train(tmp_path, optimizer=0)
+    assert [*tmp_path.iterdir()] == []
 
 
 HARM = {
