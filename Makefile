@@ -47,9 +47,12 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-parity: .venv/dev  ## also against PyTorch, Hugging Face, jax_privacy and onnxruntime, which a user never needs
+parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and onnxruntime, which a user never needs
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity,onnx]'
+	$(PIP) --no-deps timm==1.0.31
+	$(BIN)/python tests/models/make_architectures.py
+	$(BIN)/python tests/models/parity.py
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/models tests/components tests/privacy/test_clipping.py \

@@ -4,7 +4,8 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-collect_ignore = ["models/make_fixtures.py", "models/make_frozen_head.py"]  # need PyTorch: `make parity`
+NEED_PYTORCH = ("make_fixtures", "make_frozen_head", "make_architectures", "timm_models", "parity")
+collect_ignore = [f"models/{name}.py" for name in NEED_PYTORCH]  # `make parity`
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -4,6 +4,7 @@ A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its
 whole pieces, and never inside a library that would swallow the exception.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -108,3 +109,9 @@ def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
     if not sys.stderr.isatty():
         options = {"file": Lines(sys.stderr), "mininterval": EVERY, "delay": EVERY, "ncols": 0}
     return Bar(total=total, initial=done, desc=title, unit=unit, disable=title is None, **options)
+
+
+@functools.cache
+def tell(line: str) -> None:
+    """Prints a line on stderr, once."""
+    print(line, file=sys.stderr)

@@ -113,8 +113,8 @@ def forget(identifiers: Set[str], names: Set[str]) -> None:
     """Takes out of the index what it keeps of removed images: their identifiers, and lists of tars that name them."""
     keys = {name.rpartition("/")[2] for name in names} | names
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
-        kept = index.execute("select key, text from texts")
-        gone = [key for key, text in kept if text in identifiers or (text[:1] == "[" and any(k in text for k in keys))]
+        rows = index.execute("select key, text from texts")
+        gone = [key for key, text in rows if text in identifiers or (text[:1] == "[" and any(k in text for k in keys))]
         index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 

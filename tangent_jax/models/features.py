@@ -9,10 +9,8 @@ computed on from there.
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -27,6 +25,7 @@ from jax import Array
 from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
+from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import size_of
 from tangent_jax.data.preprocessing import sides
@@ -173,12 +172,6 @@ def features(
     pairs = tuple(zip(identifiers, examples.names, strict=True))
     whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
-
-
-@functools.cache
-def tell(line: str) -> None:
-    """Prints a line on stderr, once."""
-    print(line, file=sys.stderr)
 
 
 def tell_of_small_model(model: Model, examples: Examples) -> None:

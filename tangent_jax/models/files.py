@@ -15,12 +15,21 @@ from tangent_jax.models.protocol import Model
 
 
 class Tensors(NamedTuple):
-    """The content of a file: tensors by name, its metadata, and the JSON files beside it by name."""
+    """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
+
+    `architecture`: the name that the caller gives it, None for none.
+    """
 
     tensors: dict[str, np.ndarray]
     metadata: Mapping[str, str]
     beside: Mapping[str, dict[str, Any]]
     path: str
+    architecture: str | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor by name."""
+        return {name: tuple(value.shape) for name, value in self.tensors.items()}
 
     def config(self, kind: type) -> Any:
         """The fields of `kind` that config.json beside the file gives."""

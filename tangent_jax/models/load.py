@@ -22,12 +22,14 @@ from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.architectures import architectures
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.parametrize import WRAPPERS, unwrapped
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.resnet import weights as resnet
 from tangent_jax.models.vit import weights as vit
+from tangent_jax.models.vit.stated import check_named
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
@@ -35,12 +37,14 @@ METADATA = "tangent_jax"
 """The key of a Description in a file's metadata."""
 
 
-def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
+def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrained:
     """Reads a pre-trained model of a family, such as a Vision Transformer or a ResNet.
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
                 .safetensors file, or a folder with model.safetensors;
-                expected: the architecture that it must be, such as "L/16" or "resnet50", or None for any.
+                architecture: the one that it is, by our name, such as "L/16", or timm's, such as
+                "vit_base_patch16_224"; None where the file says it. It decides what the tensors do not show, such as
+                heads and activation, where no config.json does.
     Returns:    Pretrained, its weights in f32; its model has classes = 0 where the file holds no head. A file of `save`
                 gives the model and the weights that were saved.
     Raises:     InputError naming the file, and the tensor with its expected and its actual shape.
@@ -52,17 +56,17 @@ def load(source: str | os.PathLike, expected: str | None = None) -> Pretrained:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
     elif source.startswith("random:"):
-        family, config = architecture(source.removeprefix("random:"))
+        family, config = known_architecture(source.removeprefix("random:"))
         model = family.model(config)
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
-        pretrained = read(download(source.removeprefix("hf-hub:")))
+        pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
         require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
-        pretrained = read(Path(source))
-    if expected is not None:
-        check_architecture(expected, pretrained.model, source)
+        pretrained = read(Path(source), architecture)
+    if architecture is not None:
+        check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
 
 
@@ -84,7 +88,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     write_whole(path, encoded("save", model, trees.leaves(pretrained.w), "ours"))
 
 
-def read(path: Path) -> Pretrained:
+def read(path: Path, architecture: str | None = None) -> Pretrained:
     """Reads the model in one file, or in a folder's model.safetensors."""
     if path.is_dir():
         path = path / "model.safetensors"
@@ -92,6 +96,7 @@ def read(path: Path) -> Pretrained:
     do = "Convert it first; pickled checkpoints are never loaded"
     require(path.suffix in (".npz", ".safetensors"), "load", "a .npz or .safetensors file", path.name, do)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
+    file = file._replace(architecture=architecture)
     if METADATA in file.metadata:
         return read_ours(file)
     for naming in (naming for family in FAMILIES for naming in family.namings):
@@ -142,7 +147,7 @@ def family_of(model: Model) -> Family | None:
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
 
-def architecture(name: str) -> tuple[Family, Any]:
+def known_architecture(name: str) -> tuple[Family, Any]:
     """The family and the configuration of a named architecture, such as "L/16"."""
     for family in FAMILIES:
         if name in family.architectures:
@@ -153,7 +158,11 @@ def architecture(name: str) -> tuple[Family, Any]:
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
-    (wanted, config), family, (base, _) = architecture(expected), family_of(model), unwrapped(model)
+    family, (base, _) = family_of(model), unwrapped(model)
+    if expected in architectures() and family is not None:
+        check_named(expected, base.config, source)
+        return
+    wanted, config = known_architecture(expected)
     got = f"{family.title if family else type(base).__name__} in {source}"
     require(family is wanted, "load", f"{expected}, {wanted.title}", got)
     for field in wanted.sizes:

@@ -9,11 +9,16 @@ import re
 from tangent_jax.core import require
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, key_of, named
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
+
+HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
+HUGGING_FACE += ("downsample_in_bottleneck",)
+"""The fields of Hugging Face's config.json of a ResNet besides those of all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +31,12 @@ class Beside:
 
 
 def from_torch(file: Tensors) -> Pretrained:
-    """Reads tensors under timm's, torchvision's or Hugging Face's names, at 224 pixels."""
+    """Reads tensors under timm's, torchvision's or Hugging Face's names, at 224 pixels.
+
+    Raises: InputError where neither config.json nor the caller says which network it is: anti-aliasing, strides and
+            activations leave no trace in the tensors.
+    """
+    check_said(file)
     beside: Beside = file.config(Beside)
     known = not (beside.downsample_in_bottleneck or beside.downsample_in_first_stage)
     do = "Use weights of version 1.5, whose strides are in 3 x 3 convolutions from the second layer on"
@@ -56,6 +66,25 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
         stem="large" if stem.shape[0] == 7 else "small",
         classes=flat["head/kernel"].shape[-1] if "head/kernel" in flat else 0,
     )
+
+
+def check_said(file: Tensors) -> None:
+    """Raises InputError for a network that nobody names, that is not here, or of which a field is not understood."""
+    config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
+    if config.get("model_type") == "resnet":
+        check_understood(config, (*COMMON, *HUGGING_FACE), where)
+        return
+    check_understood(config, (*WHOLE, *LABELS), where)
+    name = file.architecture or config.get("architecture")
+    do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
+    require(isinstance(name, str), "load", f"a ResNet of which the architecture is said, in {file.path}", "none", do)
+    own = named("resnet", str(name), where)
+    args = config.get("model_args") or {}
+    known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate")
+    check_understood(args, known, f"model_args of {where}")
+    require(config.get("global_pool", "avg") == "avg", "load", f"global_pool avg in {where}", config.get("global_pool"))
+    same = bool(args) or key_of(file.shapes) == own.key
+    require(same, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
 
 
 FAMILY = Family(

@@ -10,7 +10,7 @@ from tangent_jax.rules import ACTIVATIONS
 MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096}
 MOST |= {"classes": 1 << 20, "registers": 1024}
 """The largest value of each size: a larger one is a mistake, and would fill the memory before any other check."""
-POOLS = ("token", "avg", "token_avg", "attention")
+POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
 POSITIONS = ("learned", "rotary", "none")
 
 
@@ -23,7 +23,8 @@ class ViTConfig:
     is the layer norms'. Without classes there is no head, and the model gives features. Blocks from `adapter_from` on
     have adapters of `adapter_width` features, 0 for none (Houlsby et al. 2019).
 
-    pool        the class token, the mean of the patches, both side by side, or attention of a learned query (pools.py)
+    pool        the class token, the mean of the patches (normalised after it, or before), class token and mean side by
+                side, or attention of a learned query (pools.py)
     gated       the MLP is a product of two layers, SwiGLU where the activation is silu
     positions   learned, added to class token and patches; rotary, of queries and keys (rules/rotary.py), with the
                 period `rope_theta`; or none
@@ -37,7 +38,7 @@ class ViTConfig:
     patch_size: int = 16
     image_size: ImageSize = 224
     classes: int = 1000
-    pool: Literal["token", "avg", "token_avg", "attention"] = "token"
+    pool: Literal["token", "avg", "norm_avg", "token_avg", "attention"] = "token"
     pre_norm: bool = False
     layer_scale: bool = False
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"

@@ -26,6 +26,8 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
             continue
         for pattern, template, transform in rules:
             match = re.fullmatch(pattern, name)
+            if match and template == "registers" and not np.size(value):
+                break  # none
             if match:
                 value, axes = np.asarray(value), 4 if transform is conv else int(transform is T)
                 got = f"shape {value.shape} in {path}"

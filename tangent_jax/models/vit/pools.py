@@ -3,6 +3,7 @@ the head's what has leaves.
 
     token       LN x_class                                         the input of the head's stage: x_class, "d"
     avg         LN mean x_patch                                                                   the mean, "d"
+    norm_avg    mean LN x_patch                                                                mean x^_patch, "d"
     token_avg   [LN x_class, mean LN x_patch]                                 [x^_class, mean x^_patch], "2 d"
     attention   y + MLP(LN' y),  y = attention of a learned query to LN x                  x^ of all tokens, "n d"
 
@@ -26,6 +27,8 @@ def pooled(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
     x, dx = standardize(x, dx, config.eps)
     if config.pool == "attention":
         return x, dx
+    if config.pool == "norm_avg":
+        return over_patches(config, x), None if dx is None else over_patches(config, dx)
 
     def both(x: Array) -> Array:
         return jnp.stack([x[:, 0], over_patches(config, x)], 1)
@@ -42,11 +45,12 @@ def head(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     """The outputs "b c", or without a head the pooled features, from the input of the head's stage."""
     if config.pool == "attention":
         x, dx = attention_pool(config, p["pool"], p["norm"], x, dx)
-    elif config.pool == "token_avg":
+    elif config.pool in ("norm_avg", "token_avg"):
         x, dx = scale(x, dx, p["norm"]["scale"])
         beta, dbeta = p["norm"]["bias"]
         x, dx = x + beta, total(dx, shift(dbeta, x))
-        x, dx = x.reshape(x.shape[0], -1), None if dx is None else dx.reshape(x.shape[0], -1)
+        if config.pool == "token_avg":
+            x, dx = x.reshape(x.shape[0], -1), None if dx is None else dx.reshape(x.shape[0], -1)
     else:
         x, dx = layer_norm(x, dx, p["norm"], config.eps)
     return dense(x, dx, p["head"]) if config.classes else (x, dx)

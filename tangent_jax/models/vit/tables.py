@@ -79,11 +79,12 @@ TIMM_EVA: list[Rule] = [  # its DINOv3: LayerScale, biases and a gate are named 
     *TIMM,
 ]
 
-HF_ROOT = r"(?:vit\.|dinov2\.|dinov2_with_registers\.)?"
+HF_ROOT = r"(?:vit\.|deit\.|ijepa\.|dinov2\.|dinov2_with_registers\.)?"
 HF_BLOCK = HF_ROOT + r"encoder\.layer\.(\d+)"
 HUGGING_FACE: list[Rule] = [  # ViT, and DINOv2 with and without registers
     (HF_ROOT + r"embeddings\.cls_token", "class_token", same),
     (HF_ROOT + r"embeddings\.register_tokens", "registers", same),
+    (HF_ROOT + r"embeddings\.distillation_token", "distillation", same),
     (HF_ROOT + r"embeddings\.position_embeddings", "position_embedding", same),
     *torch_conv(HF_ROOT + r"embeddings\.patch_embeddings\.projection", "patch_embedding"),
     *torch_norm(HF_ROOT + "layernorm", "norm"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import require
+from tangent_jax.core.progress import tell
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
@@ -18,11 +19,11 @@ from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, translate, with_gates
+from tangent_jax.models.vit.stated import check_hugging_face, of_timm, pool_of
 from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
-HEADS = {size[0]: size[2] for size in SIZES.values()} | {1152: 16}
-"""The heads of a width, of files that do not state them; the last is SigLIP's So400m."""
+TIMM_POOLS = ("token", "avg", "map")
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations of Hugging Face that have another name here."""
 
@@ -34,9 +35,9 @@ class Beside:
     layer_norm_eps: float | None = None
     hidden_act: str | None = None
     num_attention_heads: int | None = None
-    architecture: str | None = None
     image_size: int | tuple[int, int] | None = None
     rope_theta: float | None = None
+    rope_parameters: dict[str, Any] | None = None
     hidden_size: int | None = None
     num_hidden_layers: int | None = None
     intermediate_size: int | None = None
@@ -44,7 +45,6 @@ class Beside:
     num_register_tokens: int | None = None
     use_swiglu_ffn: bool | None = None
     use_gated_mlp: bool | None = None
-    pretrained_cfg: dict[str, Any] | None = None
 
 
 STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
@@ -54,45 +54,60 @@ STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
 
 
 def from_timm(file: Tensors) -> Pretrained:
-    """Reads tensors under timm's names."""
-    words = words_of(file)
-    rotary = "pos_embed" not in file.tensors and "dinov3" in words  # the tensors of its other rotary models look alike
-    stated = (file.config(Beside).architecture or "").lower()
-    known = rotary or not re.search(r"rope|(^|_)pe_|^eva", stated)
-    require(known, "load", "an architecture of timm's without rotary positions, or DINOv3", f"{stated} by config.json")
-    flat = translate(file.tensors, TIMM_EVA if rotary else TIMM, file.path)
+    """Reads tensors under timm's names; config.json, the caller or the shapes say which architecture they are of."""
+    facts, images = of_ours(file) if file.architecture in FAMILY.architectures else of_timm(file)
+    flat = translate(file.tensors, TIMM_EVA if facts.get("positions") == "rotary" else TIMM, file.path)
     inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
-    fields: dict[str, Any] = {"pool": "avg"} if "fc_norm.weight" in file.tensors else {}
     if inner.shape[-1:] == (2 * len(outer),):
-        flat, fields["activation"] = with_gates(flat, file.path), "silu"
-    if rotary:
-        fields |= {"positions": "rotary", "activation": "silu" if "block_0/mlp_gate/kernel" in flat else "gelu"}
-    if "pre_norm/scale" in flat or rotary:
-        fields["eps"] = 1e-5  # of timm's CLIP towers and DINOv3
-    if "quickgelu" in words:
-        fields["activation"] = "quick_gelu"
-    if "pool/query_token" in flat:
-        fields["activation"] = "gelu_tanh"  # as SigLIP was trained
-    guess = Preprocessing(*(IMAGENET if re.search(r"mae|dino|deit", words) else INCEPTION))
-    return built(flat, file, fields, Preprocessing(*CLIP) if "pre_norm/scale" in flat else guess)
+        flat = with_gates(flat, file.path)
+    facts["pool"] = pool_of(file, facts["pool"]) if facts["pool"] in TIMM_POOLS else facts["pool"]
+    if images is None and file.preprocessing() is None:
+        tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
+    return built(flat, file, facts, Preprocessing(**images) if images else Preprocessing())
+
+
+def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
+    """The facts of one of the architectures that this library names, such as L/16."""
+    assert file.architecture is not None
+    config = vit_config(file.architecture)
+    fields = ("heads", "activation", "eps", "pool", "positions", "rope_theta")
+    pools = {"token": "token", "avg": "avg", "attention": "map"}
+    return {name: getattr(config, name) for name in fields} | {"pool": pools[config.pool], "class_position": None}, None
 
 
 def from_hugging_face(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of ViT and DINOv2, with the fields of config.json."""
+    kind = check_hugging_face(file, file.beside.get("config", {}))
     flat = translate(file.tensors, HUGGING_FACE, file.path)
     is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **stated(file)}
+    if kind == "ijepa":
+        fields["pool"] = "norm_avg"
+    if "distillation" in flat:  # DeiT's: a token with a position, of which its classifier reads nothing
+        flat = with_distillation(flat, file.path)
     if is_gated:
         flat, fields["activation"] = with_gates(flat, file.path), "silu"  # whatever config.json says
-    guess = IMAGENET if is_dino or re.search(r"mae|dino|deit", words_of(file)) else INCEPTION
+    guess = IMAGENET if is_dino or kind in ("deit", "vit_mae", "ijepa") else INCEPTION
     return built(flat, file, fields, Preprocessing(*guess))
+
+
+def with_distillation(flat: Flat, path: str) -> Flat:
+    """The leaves with DeiT's distillation token as a register: the token and its position, which always add."""
+    rest = {name: value for name, value in flat.items() if name != "distillation"}
+    position = flat.get("position_embedding", np.zeros((0, 0)))
+    rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
+    good = len(rows) > 2 and token.shape[-1] == rows.shape[-1] and "registers" not in flat
+    require(good, "load", f"positions of the distillation token in {path}", f"shapes {rows.shape}, {token.shape}")
+    return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
 
 
 def from_dinov3(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of DINOv3."""
+    check_hugging_face(file, file.beside.get("config", {}))
     flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
+    theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
-    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": config.rope_theta or 100.0, **default, **stated(file)}
+    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **stated(file)}
     return built(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
 
 
@@ -102,6 +117,7 @@ def from_tower(file: Tensors) -> Pretrained:
     inner = outer.get("vision_config", outer)
     require(isinstance(inner, dict), "load", f"an object in vision_config of config.json beside {file.path}", inner)
     file = file._replace(beside={**file.beside, "config": inner})
+    check_hugging_face(file, inner)
     tensors = {name: as_images(value) if "patch_embedding.w" in name else value for name, value in file.tensors.items()}
     flat = translate(tensors, TOWER, file.path)
     if "class_token" in flat:
@@ -145,12 +161,12 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     require(numbers == {*range(len(numbers))}, "load", "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
-    heads = query.shape[1] if query.ndim == 3 else HEADS.get(width, width // 64 if width % 64 == 0 else 0)
-    heads = known.pop("heads", heads)
-    require(heads >= 1, "load", "a width with known heads (64 features each)", f"width {width} in {path}")
+    heads = known.pop("heads", query.shape[1] if query.ndim == 3 else None)
+    do = "Say architecture=NAME, or put its config.json beside it"
+    require(heads is not None, "load", f"the number of heads of {path}", "a file that does not say it", do)
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
-    fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch), **known}
+    fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch, known), **known}
     return ViTConfig(
         width=width,
         depth=len(numbers),
@@ -167,11 +183,10 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     )
 
 
-def image_size(flat: Flat, file: Tensors, patch: int) -> Any:
-    """The image size that config.json says, where the position embedding has its patches, if any; else a square."""
-    config: Beside = file.config(Beside)
-    timm = (config.pretrained_cfg or {}).get("input_size", [0])
-    said = config.image_size or (tuple(timm[1:]) if isinstance(timm, list) and len(timm) == 3 else None)
+def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> Any:
+    """The image size that is said, where the position embedding has its patches, if any; else a square."""
+    said = known.pop("image_size", None) or file.config(Beside).image_size
+    said = tuple(said) if isinstance(said, list) else said
     said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
     check_image_size("load", said or 224)
     if "position_embedding" not in flat:
@@ -186,19 +201,24 @@ def image_size(flat: Flat, file: Tensors, patch: int) -> Any:
     return side * patch
 
 
-def with_class_row(flat: Flat) -> Flat:
-    """The leaves with a position of 0 for the class token, where the file has positions for the patches alone."""
+def with_class_row(flat: Flat, said: bool | None) -> Flat:
+    """The leaves with a position of 0 for the class token, where the file has positions for the patches alone.
+
+    said: whether the class token has a position; None where nobody says it: the patches of Google's and Hugging Face's
+    files are then a square.
+    """
     position = flat.get("position_embedding")
-    if position is None or position.ndim < 2 or "class_token" not in flat:
+    if position is None or position.ndim < 2 or "class_token" not in flat or said:
         return flat
     rows = position.reshape(-1, position.shape[-1])
     is_square = len(rows) > 1 and round(len(rows) ** 0.5) ** 2 == len(rows)
-    return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square else flat
+    return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square or said is False else flat
 
 
 def built(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
     """The model of these leaves; without JSON beside the weights, with the preprocessing of such models."""
-    flat = with_class_row(flat)
+    flat = with_class_row(flat, known.pop("class_position", None))
+    known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known)
     check_stated(config, file)
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
@@ -220,12 +240,6 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     said = beside.image_size
     good = said is None or rotary or sides(said) == sides(config.image_size)
     require(good, "load", f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
-
-
-def words_of(file: Tensors) -> str:
-    """The names of a file's architecture and of the file, and its metadata, in small letters."""
-    words = " ".join(map(str, file.metadata.values()))
-    return f"{file.config(Beside).architecture or ''} {file.path.rpartition('/')[2]} {words}".lower()
 
 
 FAMILY = Family(

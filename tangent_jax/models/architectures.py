@@ -1,0 +1,101 @@
+"""Architectures of timm by name: what the tensors of a file do not show, such as heads, activation and pool.
+
+`assets/timm.json` is the table, written from timm itself (tests/models/make_architectures.py). A file names its
+architecture by the config.json that timm's hub code writes, or the caller does; a file without either is of those whose
+tensors have the same names and shapes.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, Literal
+
+from tangent_jax.core import require
+from tangent_jax.core.records import short, typed
+
+APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
+"""Tensors that do not tell architectures apart: the head, which counts classes, and what no classifier uses."""
+
+WHOLE = ("architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg")
+"""The fields of timm's config.json."""
+LABELS = ("label_names", "label_descriptions", "license", "tags")
+CFG = (
+    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load",
+    "input_size", "test_input_size", "min_input_size", "fixed_input_size", "interpolation", "crop_pct",
+    "test_crop_pct", "crop_mode", "mean", "std", "num_classes", "label_offset", "label_names", "label_descriptions",
+    "pool_size", "test_pool_size", "first_conv", "classifier", "license", "description", "origin_url", "paper_name",
+    "paper_ids", "notes",
+)  # fmt: skip
+"""The fields of timm's pretrained_cfg."""
+COMMON = (
+    "_name_or_path", "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "id2label",
+    "label2id", "problem_type", "return_dict", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
+    "is_encoder_decoder", "use_cache", "initializer_range", "initializer_factor", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "attention_dropout", "drop_path_rate", "encoder_stride", "pooler_output_size",
+    "pooler_act", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names",
+    "num_channels", "num_labels", "qkv_bias", "mlp_ratio", "layerscale_value", "use_mask_token", "query_bias",
+    "key_bias", "value_bias", "proj_bias", "mlp_bias", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
+    "vision_use_head", "num_patches", "projection_dim", "logit_scale_init_value", "dropout", "hidden_size",
+    "num_hidden_layers", "intermediate_size", "image_size", "patch_size", "num_attention_heads", "hidden_act",
+    "layer_norm_eps", "num_register_tokens", "use_swiglu_ffn", "use_gated_mlp", "rope_theta", "rope_parameters",
+)  # fmt: skip
+"""Fields of Hugging Face's Vision Transformers that are read, shown by the tensors, or of no effect on the outputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """One architecture of timm.
+
+    `key`: of the names and shapes of its tensors; `facts`: what they do not show, by name; `images`: the fields of a
+    Preprocessing, of its default weights; `refused`: the part that is not here, None where all are.
+    """
+
+    family: Literal["vit", "resnet"]
+    key: str
+    images: dict[str, Any] = dataclasses.field(default_factory=dict)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    refused: str | None = None
+
+
+def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The key of tensors by their names and shapes."""
+    lines = sorted(f"{name} {[*shape]}" for name, shape in shapes.items() if not APART.match(name))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def architectures() -> dict[str, Architecture]:
+    """The table."""
+    content = (resources.files("tangent_jax") / "assets" / "timm.json").read_text()
+    return {name: typed(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
+
+
+def named(family: str, name: str, where: str) -> Architecture:
+    """The architecture of a name; InputError for one that is not timm's, or of which a part is not here."""
+    known, do = architectures().get(name), "Pass a model of your own: docs/your_model.md"
+    expected = f"an architecture of timm's {'ResNets' if family == 'resnet' else 'Vision Transformers'} in {where}"
+    require(known is not None and known.family == family, "load", expected, name, do)
+    assert known is not None
+    require(
+        known.refused is None, "load", f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
+    )
+    return known
+
+
+def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
+    """The architectures whose tensors have these names and shapes, by name; also those with parts that are not here."""
+    key = key_of(shapes)
+    return {name: own for name, own in architectures().items() if own.key == key}
+
+
+def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
+    """Raises InputError naming a field that is not among the known and is not off."""
+    for name in sorted(fields.keys() - {*known}):
+        value = fields[name]
+        is_off = value is None or value is False or value in ({}, [], "")
+        do = "Load it where that is supported, and save what is needed here"
+        require(is_off, "load", f"no {name} in {where}", short(value), do)

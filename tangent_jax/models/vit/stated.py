@@ -1,0 +1,130 @@
+"""What a file says of a Vision Transformer that its tensors do not show, of timm's files and Hugging Face's.
+
+Every field of config.json is understood, or of no effect on the outputs, or off (null, false or empty); a file with any
+other is refused by the field's name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tangent_jax.core import require
+from tangent_jax.core.records import typed
+from tangent_jax.models.architectures import (
+    CFG,
+    COMMON,
+    LABELS,
+    WHOLE,
+    Architecture,
+    alike,
+    architectures,
+    check_understood,
+    key_of,
+    named,
+)
+from tangent_jax.models.files import Tensors
+
+SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
+SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")
+"""Arguments of timm's models that names and shapes of tensors show."""
+TRAINING = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
+TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
+"""Arguments of timm's models that training or other image sizes read."""
+
+
+def of_timm(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """(facts, how its images are normalised or None) of a file under timm's names.
+
+    Raises: InputError for an architecture that is not here or not the tensors', for one that nobody names where several
+            are alike, and for a field that is not understood.
+    """
+    where = f"config.json beside {file.path}"
+    config = file.beside.get("config", {})
+    check_understood(config, (*WHOLE, *LABELS), where)
+    said: str | None = typed(str | None, config.get("architecture"), "load", f"architecture of {where}")
+    name = file.architecture or said
+    require(name == said or said is None, "load", f"architecture {said}, as config.json says", name)
+    args: dict[str, Any] = (
+        typed(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
+    )
+    cfg: dict[str, Any] = (
+        typed(dict[str, Any] | None, config.get("pretrained_cfg"), "load", f"pretrained_cfg of {where}") or {}
+    )
+    check_understood(cfg, CFG, f"pretrained_cfg of {where}")
+    if name is None:
+        return by_shapes(file)
+    own = named("vit", name, where if said else "architecture=")
+    is_whole = bool(args) or key_of(file.shapes) == own.key
+    require(is_whole, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
+    facts = dict(own.facts)
+    if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
+        facts["image_size"] = cfg["input_size"][1:]
+    facts |= {"pool": config["global_pool"]} if "global_pool" in config else {}
+    return facts | overridden(args, where), own.images
+
+
+def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The facts that model_args change; InputError for an argument that is not understood."""
+    known = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
+    check_understood(args, (*known, "no_embed_class", *SHOWN, *TRAINING), f"model_args of {where}")
+    changed = {ours: args[theirs] for theirs, ours in known.items() if args.get(theirs) is not None}
+    return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})
+
+
+def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The facts of the one network whose tensors have these names and shapes."""
+    own = alike(file.shapes)
+    do = "Say which it is: architecture=NAME of timm's, or put its config.json beside it"
+    got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
+    one_network = len({str((a.facts, a.refused)) for a in own.values()}) == 1
+    expected = f"tensors of one architecture of timm's in {file.path}"
+    require(one_network, "load", expected, got, do)
+    first = next(iter(own))
+    facts = named("vit", first, file.path).facts
+    images = [a.images for a in own.values()]
+    return dict(facts), images[0] if all(a == images[0] for a in images) else None
+
+
+def pool_of(file: Tensors, pool: Any) -> str:
+    """Our name of timm's pool; InputError for one that is not here."""
+    has_token, after = "cls_token" in file.tensors, "fc_norm.weight" in file.tensors
+    both = after and "norm.weight" in file.tensors
+    require(not both, "load", f"one norm after the blocks in {file.path}", "norm and fc_norm")
+    known = {"token": "token", "avg": "avg" if after else "norm_avg", "map": "attention"}
+    good = (
+        isinstance(pool, str) and pool in known and has_token >= (pool == "token") and not (has_token and pool == "map")
+    )
+    expected = f"a pool token, avg, or map without a class token, in {file.path}"
+    require(good, "load", expected, pool)
+    return known[pool]
+
+
+def check_named(architecture: str, config: Any, path: str) -> None:
+    """Raises InputError where a network is not the architecture of timm's that the caller names."""
+    own: Architecture = architectures()[architecture]
+    for field in ("heads", "activation", "eps") if own.family == "vit" else ():
+        want, value = own.facts.get(field), getattr(config, field, None)
+        require(want == value, "load", f"{architecture} with {field} {want}", f"{field} {value} in {path}")
+
+
+# Hugging Face's config.json
+
+TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model")
+TYPES += ("siglip2_vision_model", "clip_vision_model", "siglip", "siglip2", "clip")
+MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
+MAE += ("mask_ratio", "norm_pix_loss")
+"""Of MAE's decoder, which no classifier uses."""
+
+
+def check_hugging_face(file: Tensors, config: Mapping[str, Any]) -> str:
+    """Returns the model_type that config.json says.
+
+    Raises: InputError without a config.json that says the number of heads, unless the caller names an architecture; for
+            a type that is not here, and for a field that is not understood.
+    """
+    where, kind = f"config.json beside {file.path}", config.get("model_type")
+    is_said = "num_attention_heads" in config or file.architecture is not None
+    do = "Put its config.json beside it, or say architecture=NAME"
+    require(is_said, "load", f"num_attention_heads in {where}", "none", do)
+    require(kind is None or kind in TYPES, "load", f"a model_type of {', '.join(TYPES)} in {where}", kind)
+    check_understood(config, [*COMMON, *(MAE if kind == "vit_mae" else ())], where)
+    return kind or ""
