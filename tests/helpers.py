@@ -33,6 +33,7 @@ MODERN = {  # what DINOv2 and DINOv3 with registers, and SigLIP, are made of
     "class and mean": {"registers": 2, "layer_scale": True, "gated": True, "activation": "silu", "pool": "token_avg"},
     "rotary": {"positions": "rotary", "registers": 2, "width": 24, "eps": 1e-5},
     "rotary, gated, avg": {"positions": "rotary", "width": 24, "gated": True, "activation": "silu", "pool": "avg"},
+    "mean of normalised": {"registers": 1, "pool": "norm_avg"},
     "attention pool": {"class_token": False, "pool": "attention", "activation": "gelu_tanh"},
     "no positions, class token replaced": {"positions": "none", "registers": 1, "class_token_at": 1},
 }

@@ -3,9 +3,9 @@
     @public
     def fit(predict: Predict, data: Batches, ...)      fit: expected data of Batches; got int.
 
-Nothing is checked before a call: it costs nothing, and refuses nothing that works. Where a call raises another error than
-ours, its arguments are held against the annotations (by beartype); the first that does not fit is named, and the error is
-its cause. Where all of them fit, the error is our own fault, and stays what it is.
+Nothing is checked before a call: it costs nothing, and refuses nothing that works. Where a call raises another error
+than ours, its arguments are held against the annotations (by beartype); the first that does not fit is named, and the
+error is its cause. Where all of them fit, the error is our own fault, and stays what it is.
 """
 
 import functools
@@ -84,7 +84,9 @@ def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str
 
 def is_tree(hint: Any) -> bool:
     """True for the annotation `Tree`, or `Tree | None`."""
-    return (get_origin(hint) is Annotated and TREE in get_args(hint)) or any(is_tree(part) for part in get_args(hint)[:2])
+    return (get_origin(hint) is Annotated and TREE in get_args(hint)) or any(
+        is_tree(part) for part in get_args(hint)[:2]
+    )
 
 
 def is_tree_of_arrays(value: Any) -> bool:

@@ -159,7 +159,12 @@ def known_architecture(name: str) -> tuple[Family, Any]:
 def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrapped(model)
-    if expected in architectures() and family is not None:
+    is_ours = any(expected in family.architectures for family in FAMILIES)
+    if expected in architectures() and not is_ours:
+        of_family = family is not None and family.name == architectures()[expected].family
+        require(
+            of_family, "load", f"{expected}, of timm's", f"{family.title if family else 'another model'} in {source}"
+        )
         check_named(expected, base.config, source)
         return
     wanted, config = known_architecture(expected)

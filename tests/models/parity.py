@@ -23,6 +23,7 @@ from timm_models import NAMES, timm
 import tangent_jax as tj
 from tangent_jax.core import InputError
 from tangent_jax.data.preprocessing import sides
+from tangent_jax.models.architectures import architectures
 
 torch.manual_seed(0)
 WIDEST = 400  # features of models that are made at full depth too, as a bare file of them is
@@ -61,8 +62,9 @@ def of_timm(name, family):
     args = {"depth": 1} if family == "vit" else {"layers": (1, 1, 1, 1)}
     try:
         model = noisy(timm.create_model(name, num_classes=7, **args))
-    except TypeError:  # no depth of its own
-        model, args = noisy(timm.create_model(name, num_classes=7)), {}
+    except Exception:  # no depth of its own: one that is refused by its name is not made whole
+        why = architectures()[name].refused
+        return (("differs", np.inf) if why is None else ("refused", why),)
     with tempfile.TemporaryDirectory() as folder:
         timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
         for pickled in Path(folder).glob("*.bin"):

@@ -1,6 +1,7 @@
 """The residual network: its closed forms against autodiff at every subset and stage, and its names in the world."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -123,6 +124,7 @@ def test_both_relus_of_a_block_are_leaky(x64):
 def test_logits_are_those_of_pytorch(x64, tmp_path, name):
     tensors = {key.partition("/")[2]: FIXTURES[key] for key in FIXTURES if key.startswith(f"{name}/")}
     save_file(tensors, tmp_path / "hugging_face.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet", "depths": [2, 1], "hidden_act": "relu"}))
     found = load(tmp_path / "hugging_face.safetensors")
     assert found.model.config == ResNetConfig((2, 1), name == "resnet", 4, classes=5)
     model, w = found.model.replace(image_size=21), trees.cast(found.w, float)
@@ -163,6 +165,13 @@ def test_files_of_the_world_load(tmp_path, world):
     rename = hugging_face if world == "hugging face" else str
     path = tmp_path / "resnet.safetensors"
     save_file({rename(name): np.asarray(value) for name, value in tensors.items()} | counted, path)
+    with pytest.raises(
+        InputError, match=r"a ResNet of which the architecture is said, in .*; got none. Say which it is"
+    ):
+        load(path)
+    own = {"architecture": "resnet18", "model_args": {"layers": [2, 2, 2, 2]}}
+    config = {"model_type": "resnet"} if world == "hugging face" else own
+    (tmp_path / "config.json").write_text(json.dumps(config))
     found = load(path)
     assert dataclasses.replace(found.model, preprocessing=model.preprocessing) == model
     assert found.model.preprocessing.interpolation == "bilinear"
@@ -177,12 +186,27 @@ def test_architectures_are_told_apart(tmp_path):
     model = ResNet(resnet_config("resnet18", width=4, classes=6))
     tensors = model.to_world(trees.leaves(initial_weights(model, jax.random.key(1))))
     save_file({name: np.asarray(value) for name, value in tensors.items()}, path)
-    with pytest.raises(InputError, match=r"load: expected L/16, a Vision Transformer; got a ResNet in .*resnet\.safe"):
+    with pytest.raises(InputError, match=r"load: expected an architecture of timm's ResNets in .*; got L/16"):
         load(path, "L/16")
     with pytest.raises(InputError, match="load: expected resnet50, a ResNet; got a Vision Transformer in builtin"):
         load("builtin", "resnet50")
-    with pytest.raises(InputError, match=r"expected resnet50 with blocks \(3, 4, 6, 3\); got blocks \(2, 2, 2, 2\)"):
+    with pytest.raises(InputError, match=r"the tensors of resnet50 in .*; got others"):
         load(path, "resnet50")
+    for config, match in (
+        ({"architecture": "resnetaa50"}, "resnetaa50: another pool in the stem"),
+        ({"architecture": "resnet18", "model_args": {"output_stride": 8}}, "no output_stride in model_args"),
+        ({"architecture": "resnet18", "model_args": {"act_layer": "gelu"}}, "no act_layer in model_args"),
+        (
+            {"architecture": "resnet18", "model_args": {"layers": [2]}, "global_pool": "max"},
+            "global_pool avg in .*; got max",
+        ),
+        ({"architecture": "resnet18", "model_args": {"block_args": {"a": 1}}}, "no block_args in model_args"),
+    ):  # each was loaded as a plain ResNet (FOUND, 78)
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(InputError, match=match):
+            load(path)
+    own = {"architecture": "resnet18", "model_args": {"layers": [2, 2, 2, 2]}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
     wrong = {"layer1.0.conv1.weight": np.zeros((4, 3), np.float32)}
     save_file({name: np.asarray(value) for name, value in {**tensors, **wrong}.items()}, path)
     with pytest.raises(InputError, match=r"layer1.0.conv1.weight of 4 axes, not empty; got shape \(4, 3\)"):

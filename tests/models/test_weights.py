@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.architectures import architectures
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -65,6 +66,16 @@ def timm(config, w):
     if config.pre_norm:
         out |= {"norm_pre.weight": w["pre_norm"]["scale"], "norm_pre.bias": w["pre_norm"]["bias"]}
     return {name: np.ascontiguousarray(value) for name, value in out.items()}
+
+
+ARGS = {"embed_dim": 128, "depth": 2, "num_heads": 2, "img_size": 8, "patch_size": 4}
+
+
+def said(folder, architecture="vit_tiny_patch16_224", config=None, **args):
+    """config.json as timm's hub code writes it; returns the folder."""
+    whole = {"architecture": architecture, "num_classes": 7, "model_args": {**ARGS, **args}, **(config or {})}
+    (folder / "config.json").write_text(json.dumps(whole))
+    return folder
 
 
 def hugging_face(config, w):
@@ -127,6 +138,7 @@ def google(config, w, heads_fused=False, positions="Transformer/posembed_input/p
 def test_timm_names_give_our_tree(tmp_path, changes):
     config, w = model(**changes)
     save_file(timm(config, w), tmp_path / "model.safetensors")
+    said(tmp_path, "vit_base_patch16_clip_224" if config.pre_norm else "vit_tiny_patch16_224")
     found = load(tmp_path / "model.safetensors")
     assert found.model.config == config
     assert_rel_close(found.w, w)
@@ -140,16 +152,91 @@ def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
     save_file(
         {**tensors, "decoder_blocks.0.norm1.weight": np.ones(3), "mask_token": np.ones(3)}, tmp_path / "mae.safetensors"
     )
-    found = load(tmp_path / "mae.safetensors")
+    found = load(
+        said(tmp_path, config={"pretrained_cfg": {"mean": [*IMAGENET[0]], "std": [*IMAGENET[1]]}}) / "mae.safetensors"
+    )
     assert found.model.config == config.replace(classes=0)
     assert found.model.preprocessing.mean == IMAGENET[0]
 
 
-def test_a_norm_after_pooling_means_average_pooling(tmp_path):
-    config, w = model(pool="avg")
-    tensors = {k.replace("norm.", "fc_norm.") if k.startswith("norm.") else k: v for k, v in timm(config, w).items()}
+@pytest.mark.parametrize("pool", ["avg", "norm_avg"])
+def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(tmp_path, pool):
+    """LN(mean) was computed for both (FOUND, 78)."""
+    config, w = model(pool=pool)
+    after = {"norm.": "fc_norm."} if pool == "avg" else {}
+    tensors = {k.replace("norm.", after.get("norm.", "norm.")) if k.startswith("norm.") else k: v
+               for k, v in timm(config, w).items()}  # fmt: skip
     save_file(tensors, tmp_path / "m.safetensors")
-    assert load(tmp_path / "m.safetensors").model.config == config
+    assert load(said(tmp_path, global_pool="avg") / "m.safetensors").model.config == config
+    both = {**tensors, "norm.weight": np.ones(128, np.float32), "fc_norm.weight": np.ones(128, np.float32)}
+    save_file(both, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=r"one norm after the blocks in .*; got norm and fc_norm"):
+        load(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        ({"global_pool": "max"}, "a pool token, avg, or map without a class token, in .*; got max"),
+        ({"global_pool": "map"}, "got map"),
+        ({"act_layer": "relu"}, "activation in gelu"),
+        ({"qk_norm": True}, "no qk_norm in model_args of config.json"),
+        ({"mlp_layer": "GluMlp"}, "no mlp_layer in model_args"),
+        ({"num_heads": 3}, "width 128 a multiple of heads"),
+        ({"img_size": 12}, "an image size of 4 patches of 4 pixels; got 12"),
+    ],
+)
+def test_what_config_json_says_of_the_network_is_built_or_refused(tmp_path, args, match):
+    save_file(timm(*model()), tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=match) as error:
+        load(said(tmp_path, **args) / "m.safetensors")
+    assert "\n" not in str(error.value)
+
+
+def test_heads_activation_and_grid_are_those_that_config_json_says(tmp_path):
+    """Heads were guessed by the width, and a row was invented for 3 x 5 patches, 16 rows with the class token's."""
+    config, w = model()
+    tensors = timm(config, w)
+    tensors["pos_embed"] = np.ones((1, 16, 128), np.float32)
+    save_file(tensors, tmp_path / "m.safetensors")
+    found = load(said(tmp_path, num_heads=4, act_layer="quick_gelu", img_size=[12, 20]) / "m.safetensors").model.config
+    assert (found.heads, found.activation, found.grid) == (4, "quick_gelu", (3, 5))
+    found = load(said(tmp_path, no_embed_class=True, img_size=16) / "m.safetensors")
+    assert found.model.config.grid == (4, 4)
+    assert (found.w["position_embedding"][0] == 0).all()
+
+
+def test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes(tmp_path, capsys):
+    """Or it is refused, with the names of those that are alike."""
+    tensors = {n: np.zeros(s, np.float32) for n, s in tiny_shapes().items()}
+    save_file(tensors, tmp_path / "m.safetensors")
+    found = load(tmp_path / "m.safetensors")
+    assert (found.model.config, found.model.preprocessing.mean) == (vit_config("Ti/16"), INCEPTION[0])
+    assert "does not say how images are normalised" in capsys.readouterr().err  # AugReg's and DeiT's are alike
+    assert load(tmp_path / "m.safetensors", "deit_tiny_patch16_224").model.preprocessing.mean == IMAGENET[0]
+    for wrong, match in (
+        ("vit_small_patch16_224", "the tensors of vit_small_patch16_224 in .*; got others"),
+        ("vit_base_patch16_rope_224", "an architecture whose parts are here in .*; got vit_base_patch16_rope_224: Att"),
+        ("swin_tiny", "an architecture of timm's Vision Transformers in .*; got swin_tiny"),
+        ("S/16", "expected S/16 with width 384; got width 192"),
+    ):
+        with pytest.raises(InputError, match=match):
+            load(tmp_path / "m.safetensors", wrong)
+    clip = {n: (n, own) for n, own in architectures().items() if n.startswith("vit_base_patch16_clip")}
+    assert clip["vit_base_patch16_clip_224"][1].key == clip["vit_base_patch16_clip_quickgelu_224"][1].key
+    for few in (dict([*tensors.items()][:-1]), {**tensors, "blocks.12.norm1.weight": np.ones(192, np.float32)}):
+        save_file(few, tmp_path / "m.safetensors")
+        with pytest.raises(
+            InputError, match=r"tensors of one architecture of timm's in .*; got names and shapes of none"
+        ):
+            load(tmp_path / "m.safetensors")
+
+
+def tiny_shapes():
+    """Names and shapes of timm's vit_tiny_patch16_224."""
+    model = VisionTransformer(vit_config("Ti/16"))
+    zeros = {path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}
+    return {name: value.shape for name, value in model.to_world(zeros).items()}
 
 
 def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
@@ -170,6 +257,10 @@ def test_hugging_face_names_give_our_tree_and_their_json_is_read(tmp_path):
 def test_npz_layouts_give_our_tree(tmp_path, heads_fused, prefix):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **{prefix + k: v for k, v in google(config, w, heads_fused).items()})
+    if heads_fused:  # then nothing says how many
+        with pytest.raises(InputError, match=r"the number of heads of .*; got a file that does not say it"):
+            load(tmp_path / "m.npz")
+        return
     found = load(tmp_path / "m.npz")
     assert found.model.config == config
     assert_rel_close(found.w, w)
@@ -222,6 +313,7 @@ def broken(tmp_path, name):
     elif name == "not a ViT":
         tensors = {"cls_token": np.ones(3)}
     save_file(tensors, path)
+    said(tmp_path)
     if name == "truncated":
         path.write_bytes(path.read_bytes()[:-100])
     if name == "pickle":
@@ -256,7 +348,7 @@ def test_other_wrong_sources_are_one_clear_line(tmp_path):
         ("nowhere.npz", None, "which does not exist"),
         (tmp_path / "object.npz", None, "plain arrays"),
         (tmp_path / "empty", None, "model.safetensors in"),
-        (tmp_path / "m.safetensors", "L/16", "expected L/16 with width 1024; got width 128"),
+        (tmp_path / "m.safetensors", None, "tensors of one architecture of timm's in .*; got names and shapes of none"),
     ]:
         with pytest.raises(InputError, match=match):
             load(source, expected)
@@ -313,8 +405,11 @@ def altered(tmp_path, change, beside=None):
     tensors = timm(config, w)
     change(tensors)
     save_file(tensors, tmp_path / "model.safetensors")
+    said(tmp_path)
     if beside is not None:
         name, content = beside
+        if isinstance(content, dict) and name == "config.json":
+            content = {**json.loads((tmp_path / name).read_text()), **content}
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return tmp_path
 
@@ -354,7 +449,9 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (nothing, ("config.json", CFG), "std of three numbers above 0"),
         (nothing, ("config.json", b"{not json"), "JSON in .*config.json"),
         (nothing, ("config.json", [1]), "a JSON object in .*config.json; got list"),
-        (nothing, ("config.json", {"hidden_act": 7}), "text or null in hidden_act of config.json"),
+        (nothing, ("config.json", {"hidden_act": 7}), "no hidden_act in config.json beside .*; got 7"),
+        (nothing, ("config.json", {"architecture": 7}), "text or null in architecture of config.json"),
+        (nothing, ("config.json", {"model_args": 7}), "an object or null in model_args of config.json"),
         (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "a list in mean of the preprocessing"),
         (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
     ],
@@ -396,7 +493,7 @@ def test_clip_images_are_normalised_as_clip_wants_them_by_every_predictor(tmp_pa
     """Version 0.1's Predictor took AugReg's 0.5 for image inputs of any model."""
     config, w = model(pre_norm=True, eps=1e-5)
     save_file(timm(config, w), tmp_path / "clip.safetensors")
-    task = tangent(load(tmp_path / "clip.safetensors"), kind="everything")
+    task = tangent(load(said(tmp_path, "vit_base_patch16_clip_224") / "clip.safetensors"), kind="everything")
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     mean, std = (jnp.array(values, jnp.float32) for values in CLIP)
     want = task.model.apply(task.w, (images.astype(np.float32) / 255 - mean) / std)

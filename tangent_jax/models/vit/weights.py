@@ -12,6 +12,7 @@ import numpy as np
 
 from tangent_jax.core import require
 from tangent_jax.core.progress import tell
+from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
@@ -23,7 +24,6 @@ from tangent_jax.models.vit.stated import check_hugging_face, of_timm, pool_of
 from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
-TIMM_POOLS = ("token", "avg", "map")
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations of Hugging Face that have another name here."""
 
@@ -60,10 +60,10 @@ def from_timm(file: Tensors) -> Pretrained:
     inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
     if inner.shape[-1:] == (2 * len(outer),):
         flat = with_gates(flat, file.path)
-    facts["pool"] = pool_of(file, facts["pool"]) if facts["pool"] in TIMM_POOLS else facts["pool"]
+    facts["pool"] = pool_of(file, facts["pool"])
     if images is None and file.preprocessing() is None:
         tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
-    return built(flat, file, facts, Preprocessing(**images) if images else Preprocessing())
+    return built(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -185,7 +185,8 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
 
 def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> Any:
     """The image size that is said, where the position embedding has its patches, if any; else a square."""
-    said = known.pop("image_size", None) or file.config(Beside).image_size
+    of_architecture = known.pop("image_size", None)
+    said = of_architecture or file.config(Beside).image_size
     said = tuple(said) if isinstance(said, list) else said
     said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
     check_image_size("load", said or 224)
@@ -196,7 +197,7 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
     if said and np.prod([side // patch for side in sides(said)]) == rows:
         return said
     side, do = round(rows**0.5), "State it in config.json"
-    is_square = side**2 == rows
+    is_square = side**2 == rows and not of_architecture
     require(is_square, "load", f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
     return side * patch
 
