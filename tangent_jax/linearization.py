@@ -12,8 +12,10 @@ import jax
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.core.boundary import public
 
 
+@public
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     """Returns f_lin(dw, *x) -> Dual(f(w, *x), J_w f(w, *x) . dw), by `jax.jvp`.
 
@@ -38,6 +40,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     return f_lin
 
 
+@public
 def jacobian(
     f: Callable[..., Array], w: Tree, part: Tree, *x: Array
 ) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:

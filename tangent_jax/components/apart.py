@@ -16,6 +16,7 @@ from tangent_jax.components.receipts import Optimum
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, placement, require, show_progress, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset
@@ -138,6 +139,7 @@ class Filling:
         return jax.tree.map(np.asarray, self.store[name]), self.store.provenance(name), own
 
 
+@public
 def fill(
     store: Store,
     predict: Predictor,
@@ -235,6 +237,7 @@ def without_forgotten(store: Store, features: Features, shards: Rows) -> dict[st
     return {name: rows for name, rows in left.items() if len(rows)}
 
 
+@public
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
     """The predictor of a component, from its recipe; `weights` says where their file is now.
 

@@ -29,6 +29,7 @@ from tangent_jax.components.serving import write_onnx, write_stablehlo
 from tangent_jax.components.state import partial_of
 from tangent_jax.components.torch_model import write_torch
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
@@ -77,6 +78,7 @@ def check_format(function: str, format: str) -> None:
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
 
 
+@public
 def export(
     folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (),
@@ -104,6 +106,7 @@ def export(
         write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
 
 
+@public
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) that `export` wrote.
 

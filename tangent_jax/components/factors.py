@@ -14,6 +14,7 @@ import numpy as np
 
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.records import typed
 from tangent_jax.models.signals import Layout
 from tangent_jax.solver.curvature import Curvature
@@ -52,11 +53,13 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
     return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, biases)
 
 
+@public
 def write_factors(path: Path, factors: Curvature) -> None:
     """The factors of a step in a file beside it."""
     write_component(path, *as_tree(factors))
 
 
+@public
 def read_factors(path: Path) -> Curvature:
     """The factors that `write_factors` wrote; InputError where they were altered, or the file is another."""
     return from_tree(*read_component(path), path)
@@ -67,6 +70,7 @@ def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
     return {*factors.kernels, *factors.blocks} <= {*paths}
 
 
+@public
 def widened_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
     """The factors of a component of `own` classes under a square loss, as of one of all `classes`.
 

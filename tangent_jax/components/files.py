@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
 
@@ -29,11 +30,13 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
     return encode(flat, {**metadata, "binding": binding(tree_fingerprint, metadata)})
 
 
+@public
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
     """Writes tangent weights and their metadata to a file, whole or not at all."""
     write_whole(Path(path), encode_component(dw, trees.fingerprint(dw), metadata))
 
 
+@public
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     """(dw, metadata) of a file of tangent weights; the leaves are read-only memory maps.
 

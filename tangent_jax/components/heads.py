@@ -16,6 +16,7 @@ from tangent_jax.components.provenance import Provenance, anchor_of, check_one_b
 from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widened
 from tangent_jax.models.predict import Predictor
@@ -23,6 +24,7 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.train.losses import SquareLoss
 
 
+@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Joined:
     """Components of several class sets as components of one model, whose outputs are `classes`.
@@ -37,6 +39,7 @@ class Joined:
     factors: Mapping[str, Curvature]
 
 
+@public
 def join(
     store: Store,
     predict: Predictor | None = None,
@@ -70,6 +73,7 @@ def join(
         recipe = first.recipe
         assert recipe is not None
         predict = recipe.predictor(classes, anchor_of("join", first, weights))
+    require(classes is not None, "join", "classes, the names of the outputs of predict", "none")
     assert classes is not None
     same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None
@@ -94,8 +98,12 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
         require(here == there, "join", f"{field} {here} of {name}, as of the first", there, "Train all alike")
 
 
+@public
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """The classes of all heads, sorted."""
+    heads = [*heads]
+    good = all(isinstance(classes, (tuple, list)) for classes in heads)
+    require(good, "union", "the classes of each head, as a list", "others")
     return tuple(sorted({name for classes in heads for name in classes}))
 
 

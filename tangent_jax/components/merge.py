@@ -22,11 +22,13 @@ import numpy as np
 
 from tangent_jax.components import sums
 from tangent_jax.core import Tree, finite_number, progress_bar, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, check_factors
 
 MERGES = ("mean", "inputs", "fisher", "curvature")
 
 
+@public
 def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str, penalty: float = 1e-3) -> Tree:
     """The components as one, each weighted by its factors.
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import Tree, finite_number, require, trees, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
@@ -82,6 +83,7 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     write_whole(folder / CONFIG, json.dumps(config, indent=1) + "\n")
 
 
+@public
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
     """(the model with LoRA, dw) of an adapter of PEFT's and the pre-trained model that it belongs to.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tangent_jax.components.recipe import HEADS, Recipe
 from tangent_jax.core import machine, require
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
@@ -32,6 +33,7 @@ TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
 """Fields in which components agree that the same training gave."""
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """A component's origin.
@@ -162,11 +164,14 @@ class Provenance:
         return typed(cls, fields, "Provenance", where)
 
 
+@public
 def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
     """The provenance of components of this predictor, whose outputs are these classes; `trained` adds the examples.
 
     The anchor is hashed here, once.
     """
+    is_recipe = recipe is None or isinstance(recipe, Recipe)
+    require(is_recipe, "make_provenance", "a Recipe, or None", type(recipe).__name__)
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
     require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)

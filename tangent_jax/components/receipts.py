@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import parse_json, typed
 
@@ -52,6 +53,7 @@ class Optimum:
     converged: bool
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Receipt:
     """The record of a removal; components are named by their fingerprints.

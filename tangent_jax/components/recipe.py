@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require
+from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
@@ -30,6 +31,7 @@ HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """All that decides a component, its examples apart (defaults: the paper's).

@@ -20,6 +20,7 @@ from tangent_jax.components.provenance import Provenance, check_one_body, have_o
 from tangent_jax.components.receipts import Receipt, Traces, receipt_text
 from tangent_jax.components.store import Store, check_component
 from tangent_jax.core import require
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.owners import Owner
@@ -46,6 +47,7 @@ class Holding:
     impossible: dict[str, str]
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class RemovalPlan:
     """The effect that a removal would have on a store, as it is now.
@@ -72,6 +74,7 @@ class RemovalPlan:
             require(reason is None, "remove", f"components that allow {how}", f"{name}: {reason}", do)
 
 
+@public
 def plan_removal(
     store: Store,
     *,
@@ -171,6 +174,7 @@ def obstacle(origin: Provenance, how: str) -> str | None:
     return None if how == "retrain" or is_optimum else "it was not solved to its optimum, with a penalty above 0"
 
 
+@public
 def remove(
     store: Store, plan: RemovalPlan, how: str = "drop", *, cache: Cache | None = None, weights: str | None = None
 ) -> Receipt:

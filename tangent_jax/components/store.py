@@ -24,6 +24,7 @@ from tangent_jax.components.receipts import check_spelling, read_receipt
 from tangent_jax.components.state import Exported
 from tangent_jax.components.sums import Mapped
 from tangent_jax.core import Tree, machine, require, trees
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import expanded, file_fingerprint, fingerprint, inside
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
@@ -32,6 +33,7 @@ from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
 
 
+@public_class
 class Store(Disk, Mapping[str, Tree]):
     """A folder of components that compose, by name; safe against kills and other processes, verified byte by byte.
 

@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import Tree, require
+from tangent_jax.core.boundary import public
 
 
+@public
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
     """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
 
@@ -34,6 +36,8 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     expected = f"as many components as coefficients ({len(coefficients)}), at least 1"
     for component in components:
         require(count < len(coefficients), "weighted_sum", expected, "more")
+        is_array = all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(component))
+        require(is_array, "weighted_sum", "components of arrays", "other leaves")
         shapes = shapes_of(component)
         alike, other = first is None or shapes == first, f"component {count} with other leaves, shapes or dtypes"
         require(alike, "weighted_sum", "components of one subset, architecture and dtype", other)
@@ -71,6 +75,7 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     return total
 
 
+@public
 def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
     """The weighted sum of named components (None: the paper's composition, their mean), in the order of their names.
 
@@ -79,6 +84,8 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
                 survivors is bitwise what it would have been had the component never existed.
     """
     names = sorted(components if coefficients is None else coefficients)
+    missing = [name for name in names if name not in components]
+    require(not missing, "compose", f"names among the {len(components)} components", missing[:1])
     terms = (components[name] for name in names)
     if coefficients is None:
         return mean(terms, len(names))
@@ -90,6 +97,7 @@ def mean(components: Iterable[Tree], count: int) -> Tree:
     return weighted_sum(components, [1 / max(count, 1)] * count)
 
 
+@public
 def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:
     """The names whose mean is the greedy soup: best first, each kept if the mean's score does not fall.
 

@@ -1,7 +1,7 @@
 """The public boundary: a call that fails for its arguments says which, in one line.
 
     @public
-    def fit(predict: Predict, data: Batches, ...)      fit: expected data of Batches; got int.
+    def fit(predict: Predict, data: Batches, ...)      fit: expected data, a value of type Batches; got 3.
 
 Nothing is checked before a call: it costs nothing, and refuses nothing that works. Where a call raises another error
 than ours, its arguments are held against the annotations (by beartype); the first that does not fit is named, and the
@@ -10,18 +10,22 @@ error is its cause. Where all of them fit, the error is our own fault, and stays
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+import types
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import jax
 import numpy as np
 
 from tangent_jax.core.checks import InputError, refusal, visible
 
-P, R, C = ParamSpec("P"), TypeVar("R"), TypeVar("C", bound=type)
-FAULTS = (TypeError, AttributeError, ValueError, KeyError, IndexError, AssertionError, NotImplementedError)
-FAULTS += (ZeroDivisionError, OverflowError, RecursionError, OSError)
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
 TREE = "a pytree of arrays"
+SHOWN = ((f"typing.Annotated[typing.Any, '{TREE}']", "pytree"), ("typing.", ""), ("collections.abc.", ""))
+MOST = 1 << 31  # of a whole number that JAX takes
+VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
@@ -34,7 +38,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except InputError:
             raise
-        except FAULTS as error:
+        except Exception as error:
             wrong = misfit(function, args, kwargs)
             if wrong is None:
                 raise
@@ -44,8 +48,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def public_class(kind: C) -> C:
-    """The class, whose constructor is `public`."""
-    kind.__init__ = public(kind.__init__)
+    """The class, whose constructor is `public`, where it has one of its own."""
+    if "__init__" in vars(kind):
+        kind.__init__ = public(kind.__init__)
     return kind
 
 
@@ -54,58 +59,66 @@ def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str
 
     A call with too few arguments, or one that is not known, is Python's to explain.
     """
-    from beartype import BeartypeConf
-    from beartype.door import is_bearable
-    from beartype.roar import BeartypeException
-
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
         hints = get_type_hints(function, include_extras=True)
     except (TypeError, NameError):
         return None
-    conf = BeartypeConf(is_pep484_tower=True)
     for parameter, value in given.items():
         hint = hints.get(parameter, Any)
-        if signature.parameters[parameter].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
-            continue
-        if is_tree(hint):
-            if not is_tree_of_arrays(value) and not (value is None and type(None) in get_args(hint)):
-                return f"{parameter}, {TREE}", short(value)
-            continue
-        try:
-            fits = is_bearable(value, hint, conf=conf)
-        except (BeartypeException, TypeError):
-            continue
-        if not fits:
-            return f"{parameter}, {spelled(hint)}", short(value)
+        if signature.parameters[parameter].kind not in VARIADIC and not fits(hint, value):
+            words = TREE if is_tree(hint) else spelled(hint)
+            return f"{parameter}, {words}", short(value)
     return None
+
+
+def fits(hint: Any, value: Any) -> bool:
+    """True where a value is of an annotated type; a Tree is a pytree of numbers, with a leaf at least."""
+    from beartype import BeartypeConf
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    if isinstance(value, np.ndarray) and hint is not Any and (value.ndim == 0 or value.dtype.kind not in "biuf"):
+        return False
+    if is_tree(hint):
+        return (value is None and type(None) in get_args(hint)) or is_tree_of_arrays(value)
+    try:
+        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
+    except (BeartypeException, TypeError):  # an annotation that nobody can check
+        return True
 
 
 def is_tree(hint: Any) -> bool:
     """True for the annotation `Tree`, or `Tree | None`."""
-    return (get_origin(hint) is Annotated and TREE in get_args(hint)) or any(
-        is_tree(part) for part in get_args(hint)[:2]
-    )
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(is_tree(part) for part in get_args(hint))
+    return get_origin(hint) is Annotated and TREE in get_args(hint)
 
 
 def is_tree_of_arrays(value: Any) -> bool:
     """True for a pytree with leaves, all of them numbers or arrays of numbers."""
+    if isinstance(value, Iterator):
+        return False
     leaves = jax.tree.leaves(value)
-    numbers = (isinstance(leaf, (int, float, complex)) or np.asarray(leaf).dtype.kind in "biufcV" for leaf in leaves)
-    return bool(leaves) and not isinstance(value, (str, bytes)) and all(numbers)
+    return bool(leaves) and all(
+        isinstance(leaf, (float, complex, jax.Array))
+        or (isinstance(leaf, int) and abs(leaf) < MOST)
+        or getattr(leaf, "dtype", np.dtype(object)).kind in "biufcV"
+        for leaf in leaves
+    )
 
 
 def spelled(hint: Any) -> str:
     """An annotation in words."""
-    if isinstance(hint, type) and not get_args(hint):
-        return f"a value of type {hint.__name__}"
-    text = str(hint).replace("typing.", "").replace("collections.abc.", "")
-    return f"a value of type {text}"
+    name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    for text, shown in SHOWN:
+        name = name.replace(text, shown)
+    return f"a value of type {name}"
 
 
 def short(value: Any) -> str:
     """The type of a value, and a text or number itself."""
-    if isinstance(value, (str, bytes, int, float, bool, type(None))):
+    if isinstance(value, (str, bytes, int, float, type(None))):
         return visible(repr(value))[:60]
     return f"a value of type {type(value).__name__}"

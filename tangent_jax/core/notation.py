@@ -9,11 +9,11 @@ The tangent of `x` is `dx`; `w` is the anchor, the pre-trained weights, and `dw`
 changes. `None` in the place of a tangent is a structural zero: it is never stored, multiplied or added.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from jax import Array
 
-Tree = Any
+Tree = Annotated[Any, "a pytree of arrays"]
 """A pytree of arrays; parameter trees are nested dicts of strings."""
 
 Tangent = Array | None

@@ -70,7 +70,8 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
         )
         begin, end = entry.data_offsets
         nbytes = math.prod(entry.shape) * np.dtype(kinds[entry.dtype]).itemsize
-        good = min(entry.shape, default=0) >= 0 and begin >= 0 and begin + nbytes == end <= size - 8 - length
+        within = min(entry.shape, default=0) >= 0 and max(entry.shape, default=0) <= size
+        good = within and begin >= 0 and begin + nbytes == end <= size - 8 - length
         got = f"{path} of {size} bytes, with {name} of {nbytes} bytes at {begin} to {end}"
         require(good, function, "a whole safetensors file", got, "Fetch or make it again")
     last = max((entry.data_offsets[1] for entry in entries.values()), default=0)

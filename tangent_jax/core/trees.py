@@ -33,6 +33,8 @@ def nest(flat: Mapping[str, Any]) -> Tree:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
+            require(isinstance(node, dict), "nest", f"one leaf or others below it at {parent} of {path}", "both")
+        require(name not in node, "nest", f"one leaf or others below it at {path}", "both")
         node[name] = leaf
     return tree
 

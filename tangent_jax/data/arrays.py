@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import require
+from tangent_jax.core.boundary import public
 from tangent_jax.data.sources import Examples
 
 
+@public
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
     """Returns the rows of `x`, "n ...", with their targets as examples, which `Predictor.features` takes.
 
@@ -19,6 +21,8 @@ def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Exampl
     """
     x = x if hasattr(x, "nbytes") else np.asarray(x)
     targets = np.asarray(targets)
+    good = np.ndim(x) >= 1 and targets.ndim >= 1 and x.dtype.kind in "biuf" and targets.dtype.kind in "biuf"
+    require(good, "examples", "rows and targets that are arrays of numbers", f"{x.dtype} and {targets.dtype}")
     targets = targets.astype(np.int32) if targets.dtype.kind in "iu" else targets
     names = tuple(f"row {i}" for i in range(len(targets))) if names is None else tuple(names)
     counts = [len(part) if np.ndim(part) else 0 for part in (x, targets, names)]

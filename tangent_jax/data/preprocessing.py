@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import require, whole_number
+from tangent_jax.core.boundary import public_class
 
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -30,6 +31,7 @@ def check_image_size(function: str, image_size: ImageSize) -> None:
         whole_number(function, "image_size", side, 1, 4096)
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
     """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].

@@ -3,6 +3,7 @@
 import os
 
 from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core.boundary import public
 from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
@@ -13,6 +14,7 @@ from tangent_jax.data.tars import tars
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 
 
+@public
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set that a specification names.
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrapped
@@ -22,6 +23,7 @@ from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
     """A model with its weights w (f32) and their source. Each method returns a new one and changes nothing.
@@ -49,7 +51,7 @@ class Pretrained:
                     its name: in heads of other classes, in any order, it has the same numbers.
         """
         if isinstance(classes, int | np.integer):
-            model = self.model.with_classes(whole_number("with_head", "classes", int(classes), 1, 1 << 20))
+            model = self.model.with_classes(whole_number("with_head", "classes", classes, 1, 1 << 20))
             return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
         names = check_classes("with_head", classes)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])

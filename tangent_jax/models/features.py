@@ -23,6 +23,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expanded, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
@@ -42,6 +43,7 @@ FEW_PIXELS = 32  # a model that reads fewer is for letters
 FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
 
 
+@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
@@ -91,6 +93,7 @@ class Features:
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Cache:
     """The folder of cached features, and the way in which they are computed.
@@ -115,9 +118,13 @@ class Cache:
         """The absolute paths of the folders."""
         given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
         require(given, "Cache", "a folder at least", "none")
-        return [expanded("Cache", folder).absolute() for folder in given]
+        folders = [expanded("Cache", folder).absolute() for folder in given]
+        files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
+        require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
+        return folders
 
 
+@public
 def features(
     model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
 ) -> Features:

@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, finite_number, refusal, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expanded
 from tangent_jax.core.tensors import read_tensors
 from tangent_jax.models.protocol import Model
@@ -32,6 +33,7 @@ SCALE = 100.0  # at which CLIP's training stops its own
 BEFORE = "Begin with the model as it was before"
 
 
+@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenHead:
     """The embeddings of named classes, "c d", of any length, and the logit scale, CLIP's own exp(logit_scale).
@@ -84,6 +86,7 @@ def listed(names: Sequence[str], others: Sequence[str]) -> str:
     return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
 
 
+@public
 def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     """The head in a safetensors file.
 

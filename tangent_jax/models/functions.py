@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import InputError, Tree, identity, refusal, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import primitives, program_reading
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
@@ -138,6 +139,7 @@ class FunctionModel:
         return {paths.get(name, name): tensor for name, tensor in tensors.items()}
 
 
+@public
 def model_of(
     stages: Sequence[Stage],
     w: Any,

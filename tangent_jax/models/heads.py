@@ -7,19 +7,22 @@ equal names.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from tangent_jax.core import Tree, require
+from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 
 
+@public
 def body(tree: Tree) -> Tree:
     """The leaves of a model without those of its head."""
+    require(isinstance(tree, Mapping), "body", "the leaves of a model by name", type(tree).__name__)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 
@@ -37,6 +40,7 @@ def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
     return jax.tree.map(lambda leaf: leaf[..., chosen], tree["head"])
 
 
+@public
 def restricted(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
     """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit."""
     if tuple(classes) == tuple(own):
@@ -59,6 +63,7 @@ def relabelled(features: Features, classes: Sequence[str], own: Sequence[str]) -
     return dataclasses.replace(features, targets=targets)
 
 
+@public
 def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
     """The features of the images of `own` classes, their class indices among these."""
     rows = np.flatnonzero(np.isin(features.targets, columns(classes, own)))
@@ -70,6 +75,7 @@ def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(classes[int(label)] for label in np.unique(features.targets))
 
 
+@public
 def widened(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
     """The tangent weights of a component of `own` classes, as of one of all `classes`, at the anchor of `predict`.
 
@@ -82,6 +88,8 @@ def widened(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[
     chosen = columns(classes, own)
 
     def wide(w: Any, leaf: Any) -> np.ndarray:
+        got = f"{np.shape(leaf)[-1:]} of it"
+        require(np.shape(leaf)[-1:] == (len(own),), "widened", f"a head of {len(own)} classes in dw", got)
         silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
         silent[..., chosen] = leaf
         return silent

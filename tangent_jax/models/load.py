@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import refusal, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.tensors import encode, read_tensors
@@ -37,6 +38,7 @@ METADATA = "tangent_jax"
 """The key of a Description in a file's metadata."""
 
 
+@public
 def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrained:
     """Reads a pre-trained model of a family, such as a Vision Transformer or a ResNet.
 
@@ -75,6 +77,7 @@ def is_made(source: str) -> bool:
     return source in EMBEDDED or source.startswith("random:")
 
 
+@public
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """Writes one .safetensors file, whole or not at all, from which `load` gives this model and these weights back.
 

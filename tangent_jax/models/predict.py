@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
@@ -25,6 +26,7 @@ OUTPUTS = ("total", "tangent")
 LINEARIZATIONS = ("closed_form", "autodiff")
 
 
+@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["w"],
@@ -96,6 +98,7 @@ class Predictor:
         return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
+@public
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
 
@@ -105,6 +108,7 @@ def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **op
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
 
 
+@public
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 

@@ -10,17 +10,19 @@ needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any funct
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 from tangent_jax.models.int8 import unpacked
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Arrays:
     """Inputs that are arrays of a dtype: whole numbers, such as token ids in "int32", stay whole numbers."""
@@ -47,6 +49,7 @@ def is_a(dtype: Any, kind: str) -> bool:
     return jnp.issubdtype(dtype, getattr(jnp, f"{kind}_" if kind == "bool" else kind))
 
 
+@runtime_checkable
 class Model(Protocol):
     """A network without its weights: a frozen dataclass, hashable, so that jit takes it as static.
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
@@ -25,6 +26,7 @@ FROZEN = ("head/embeddings", "projection/bias")
 """The leaves of a frozen head that no subset trains: CLIP's projection has no bias."""
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Subset:
     """The trained leaves of one model.
@@ -58,6 +60,7 @@ Kind = str | Callable[[str], bool]
 """The leaves of a subset: one of KINDS, or a function that is true of their paths."""
 
 
+@public
 def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     """Makes the subset of a kind of leaves.
 

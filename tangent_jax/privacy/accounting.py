@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tangent_jax.core import finite_number, progress_bar, require, whole_number
+from tangent_jax.core.boundary import public
 
 EPSILONS = (1e-3, 100.0)
 """Of budgets: less is lost in rounding, more protects nobody."""
@@ -27,6 +28,7 @@ Steps = tuple[float, float, int]
 """(noise multiplier, Poisson rate, how many steps)."""
 
 
+@public
 def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_rate: float = 1.0) -> float:
     """The epsilon that `steps` Gaussian steps spend at `delta`.
 
@@ -36,7 +38,7 @@ def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_ra
     from dp_accounting import get_epsilon_gaussian
 
     check("epsilon_of", delta, steps, sampling_rate)
-    require(noise_multiplier > 0, "epsilon_of", "noise_multiplier > 0", noise_multiplier)
+    require(0 < noise_multiplier <= 1e15, "epsilon_of", "noise_multiplier > 0, at most 1e15", noise_multiplier)
     if sampling_rate == 1:
         return get_epsilon_gaussian(noise_multiplier / steps**0.5, delta)
     return sampled_epsilon((float(noise_multiplier), sampling_rate, steps), delta)
@@ -120,6 +122,7 @@ def repeated(loss: Any, steps: int) -> Any:
     return total.compose(loss.self_compose(rest)) if rest else total
 
 
+@public
 @functools.cache
 def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0) -> float:
     """The smallest noise multiplier with which `steps` Gaussian steps spend at most (epsilon, delta).

@@ -22,6 +22,7 @@ import optax
 from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
@@ -45,6 +46,7 @@ class Bound(NamedTuple):
     false_negatives: float
 
 
+@public
 def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, confidence: float = 0.95) -> Bound:
     """The lower bounds of epsilon at `delta` that scores of trainings without and with the canary prove.
 
@@ -87,6 +89,7 @@ def finite_scores(function: str, scores: Any, least: int) -> np.ndarray:
     return array
 
 
+@public
 def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """The interval of the noise's scale over the claimed one, from scores of trainings without the canary.
 
@@ -100,6 +103,7 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     return (total / low) ** 0.5, (total / high) ** 0.5
 
 
+@public
 def run_openly(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, seed: int | None = None
 ) -> list[Tree]:
@@ -126,6 +130,7 @@ def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Ob
     return [jax.tree.map(gradient, before, after) for before, after in itertools.pairwise(steps)]
 
 
+@public
 def recovered_noise(
     predict: Predict, steps: Sequence[Tree], batches: Batches, mechanism: Mechanism, objective: Objective
 ) -> list[Tree]:
@@ -153,6 +158,7 @@ def before_rounding(mechanism: Mechanism) -> Mechanism:
 TOGETHER = 50  # trainings attacked in one program
 
 
+@public
 def canary_scores(
     predict: Predict,
     dw: Tree,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tangent_jax.core import require
+from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
 
 PARTS = (1, 2, 4, 8)  # of the canaries one in so many is guessed
@@ -31,6 +32,7 @@ class OneRunBound(NamedTuple):
     right: int
 
 
+@public
 def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, confidence: float = 0.95) -> OneRunBound:
     """The lower bounds of epsilon, at the mechanism's delta, that the scores of one run prove.
 

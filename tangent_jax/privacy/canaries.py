@@ -20,6 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.core import Tree, placement, require, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import make_private, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Parts, Rows
@@ -30,6 +31,7 @@ from tangent_jax.train.fit import OnStep
 FEWEST = 20  # all guessed right, they prove an epsilon of 1
 
 
+@public
 def make_canaries(data: Any, classes: int, count: int) -> Batches:
     """Canaries for an audit: normal draws in the place of features, and labels of all classes in equal number.
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
@@ -26,6 +27,7 @@ from tangent_jax.train.optimizers import Optimizer, as_data
 from tangent_jax.train.targets import Predict, started
 
 
+@public
 def fit_private_many(
     predicts: Sequence[Predict],
     data: Any,

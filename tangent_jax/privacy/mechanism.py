@@ -17,6 +17,7 @@ import jax
 from jax import Array
 
 from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.records import typed
 from tangent_jax.privacy.accounting import (
     beside_distance,
@@ -35,6 +36,7 @@ CLIP_NORMS = (1e-12, 1e12)
 LEAST_DISCRETE = 0.25  # noise multiplier: with less, the noise would be more than it says
 
 
+@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
@@ -95,6 +97,7 @@ class Mechanism:
         return beside_distance(cost, self.delta, discrete)
 
 
+@public
 def make_mechanism(
     epsilon: float,
     delta: float,
@@ -148,6 +151,7 @@ def check_clip_norm(function: str, clip_norm: float | Array) -> None:
         require(low <= clip_norm <= high, function, f"clip_norm in {low:g}..{high:g}", clip_norm)
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Spent:
     """An account: the mechanism of a run, the steps paid for, and False where a fixed seed drew the noise.
@@ -188,6 +192,7 @@ def from_version_0_2(fields: Any) -> Any:
     return {"mechanism": mechanism, **paid}
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class PrivacyCost:
     """The most that accounts cost one unit: (epsilon, delta) for these neighbours; private if all of them are."""
@@ -198,6 +203,7 @@ class PrivacyCost:
     neighbouring: str = NEIGHBOURING["example"]
 
 
+@public
 def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost:
     """The cost of several accounts, each with the names of the units that its component saw.
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from tangent_jax.core import Tree, require, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
 from tangent_jax.privacy.attacks import calibrated
 from tangent_jax.train.evaluate import outputs
@@ -27,6 +28,7 @@ Seed = int | Sequence[int]
 """As `np.random.default_rng` takes it."""
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Membership:
     """The ranking of examples by each attack: `scores` by attack and model, "2n": n members, then n others."""
@@ -56,6 +58,7 @@ class Membership:
         return result
 
 
+@public
 def membership_attack(
     predict: Predict,
     models: Mapping[str, Tree],

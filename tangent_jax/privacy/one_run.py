@@ -23,6 +23,7 @@ import optax
 from jax import Array
 
 from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded
 from tangent_jax.privacy.audit import before_rounding
 from tangent_jax.privacy.canaries import Released, check_canaries, parts_of, secret_coins
@@ -48,6 +49,7 @@ class Audited(NamedTuple):
     coins: np.ndarray
 
 
+@public
 def fit_audited(
     predict: Predict,
     data: Any,

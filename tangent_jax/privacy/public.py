@@ -21,6 +21,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, rooted
@@ -30,6 +31,7 @@ from tangent_jax.train.objective import make_objective
 DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike
 
 
+@public
 def whitened(predict: Predictor, public: Features, private: Features) -> Predictor:
     """The predictor whose kernels train in coordinates whitened by public images; `unwhitened` gives its dw.
 
@@ -76,6 +78,7 @@ def inverse_root(a: np.ndarray) -> jax.Array:
     return jnp.asarray(np.stack(roots), a.dtype)
 
 
+@public
 def unwhitened(predict: Predictor, dw: Tree) -> Tree:
     """The tangent weights of the predictor that was whitened: R dV for dV, other leaves as they are.
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import CALLBACKS, primitives, program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
@@ -141,6 +142,7 @@ class PrivatelyFitted(NamedTuple):
     run: str | None
 
 
+@public
 def fit_private(
     predict: Predict,
     data: Any,

@@ -25,6 +25,7 @@ from jax import Array
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.boundary import public_class
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Layout, layout, probe_uses, vector
 from tangent_jax.rules.probe import widened
@@ -33,6 +34,7 @@ from tangent_jax.train.losses import Loss
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
 
 
+@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["kernels", "blocks", "count", "sums"],

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require
+from tangent_jax.core.boundary import public
 from tangent_jax.solver.kernel import KernelSolution
 
 
@@ -32,11 +33,19 @@ def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
     return truth - (1 - truth) / (classes - 1)
 
 
+@public
 def datamodeling_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     """The linear datamodeling score: Spearman's correlation over subsets, "s m", averaged over the m outputs.
 
     Source: Park et al. 2023.
     """
+    predicted, truth = np.asarray(predicted), np.asarray(truth)
+    good = (
+        truth.ndim == 2 and len(truth) > 1 and truth.shape[1] and {truth.dtype.kind, predicted.dtype.kind} <= {*"biuf"}
+    )
+    require(good, "datamodeling_score", 'numbers "s m", of two subsets or more', f"{truth.dtype} of {truth.shape}")
     require(predicted.shape == truth.shape, "datamodeling_score", f"shape {truth.shape}", predicted.shape)
-    scores: list[Any] = [spearmanr(predicted[:, z], truth[:, z]) for z in range(truth.shape[1])]
+    varies = (np.ptp(predicted, 0) > 0) & (np.ptp(truth, 0) > 0)
+    require(varies.any(), "datamodeling_score", "scores that differ between subsets", "the same for all")
+    scores: list[Any] = [spearmanr(predicted[:, z], truth[:, z]) for z in np.flatnonzero(varies)]
     return float(np.nanmean([score.statistic for score in scores]))

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
 from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
@@ -32,6 +33,7 @@ from tangent_jax.train.objective import Objective, checked_objective, make_objec
 LARGEST = 20_000  # examples x outputs
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """The tangent kernel of a task on its training examples, with what the loss wants of them.
@@ -90,6 +92,7 @@ class Kernel:
         return best[1], rows[::-1]
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class KernelSolution:
     """An optimum by the kernel: `a`, "n c", `inverse` M^-1, and the relative `residual` of M a = t - f_0."""
@@ -160,6 +163,7 @@ class KernelSolution:
         return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
 
 
+@public
 def make_kernel(
     predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, example_weights: Any = None
 ) -> Kernel:

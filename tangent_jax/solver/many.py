@@ -28,6 +28,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
@@ -66,6 +67,7 @@ class Place:
     began: float = 0.0
 
 
+@public
 def solve_many(
     predict: Predict,
     data: Batches | Data,

@@ -32,6 +32,7 @@ from tangent_jax.core import (
     trees,
     whole_number,
 )
+from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
@@ -84,6 +85,7 @@ class State(NamedTuple):
     at_point: Array
 
 
+@public
 def solve(
     predict: Predict,
     data: Batches | Data,

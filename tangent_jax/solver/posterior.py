@@ -19,6 +19,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from tangent_jax.core import progress_bar, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
 from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
@@ -29,6 +30,7 @@ from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class KernelPosterior:
     """The posterior of a fit by the kernel; `scale`: tau, of the best leave-one-out likelihood."""
@@ -53,6 +55,7 @@ class KernelPosterior:
         return solution.left_out(), self.scale * (whole - noise)
 
 
+@public
 def posterior(solution: KernelSolution) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
@@ -63,6 +66,7 @@ def posterior(solution: KernelSolution) -> KernelPosterior:
     return KernelPosterior(solution, float(solution.total_penalty * squared / r.size))
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class SolverPosterior:
     """The posterior at an optimum of any size, by one linear solve for each input and output; no row of J is kept.
@@ -103,6 +107,7 @@ class SolverPosterior:
         return np.stack(outputs), np.stack(covariances)
 
 
+@public
 def probabilities(
     outputs: np.ndarray, covariance: np.ndarray | None, beta: float, samples: int = 0, seed: int = 0
 ) -> np.ndarray:

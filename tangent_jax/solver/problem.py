@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor
@@ -223,6 +224,7 @@ def checked_weights(function: str, example_weights: Any, count: int, dtype: Any)
     return v
 
 
+@public
 def curvature(
     predict: Predictor,
     data: Batches | Data,

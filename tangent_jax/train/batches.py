@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, require, whole_number
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.owners import Owner
 from tangent_jax.train.targets import as_targets
@@ -54,6 +55,7 @@ class Chunk(NamedTuple):
         return self._replace(order=order, present=placement.divided(self.present, 1))
 
 
+@public_class
 class Batches:
     """The examples of one run: an array or memory map of inputs "n ...", targets "n ...", or their part at `rows`.
 

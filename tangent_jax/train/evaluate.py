@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from tangent_jax.core import Tree, identity, placement, require, trees, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.identities import program
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
@@ -22,30 +24,45 @@ from tangent_jax.train.targets import Predict, as_labels, called
 Metric = Callable[[Array, Array], Array]
 
 
+@public
 def accuracy(outputs: Array, targets: Array) -> Array:
     """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0.
 
     >>> accuracy(jnp.array([[0.2, 0.8], [0.9, 0.1]]), jnp.array([1, 1])).tolist()
     [1.0, 0.0]
     """
+    kind = jnp.result_type(targets) if hasattr(targets, "dtype") else np.asarray(targets).dtype
+    require(np.dtype(kind).kind in "biuf", "accuracy", "targets that are class indices", kind)
     return (outputs.argmax(-1) == targets).astype(jnp.float32)
 
 
+@public
 def squared_error(outputs: Array, targets: Array) -> Array:
     """The squared distance of the outputs "b c" from targets of their shape, "b"."""
     require(outputs.shape == targets.shape, "squared_error", f"targets of shape {outputs.shape}", targets.shape)
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
+@public
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
-    """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded)."""
+    """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded).
+
+    Args:   inputs: "n ...", or Features or Batches, as `evaluate` takes them.
+    """
+    if hasattr(inputs, "inputs") and hasattr(inputs, "targets"):
+        batches = as_batches("outputs", inputs)
+        inputs = Rows(batches.inputs, batches.rows)
     inputs = as_inputs("outputs", inputs)
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(dw))
+    do = "Call predict(dw, x) inside jit; evaluate and outputs run its batches themselves"
+    require(not traced, "outputs", "a dw outside jit", "one that is traced", do)
     require(len(inputs), "outputs", "at least one input", "none")
     size = placement.width(min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)))
     predict, dw = placement.placed((trees.as_pytree(predict), dw))
     return in_batches(lambda x: called(predict, dw, placement.divided(x, 0)), inputs, size)
 
 
+@public
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
@@ -60,6 +77,7 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
@@ -136,6 +137,7 @@ def train_epoch(
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
 
+@public
 def fit(
     predict: Predict,
     data: Source,

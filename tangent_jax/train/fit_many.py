@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, progress_bar, require, trees, whole_number
+from tangent_jax.core.boundary import public
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
@@ -48,6 +49,7 @@ def train_epoch_many(
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 
 
+@public
 def fit_many(
     predict: Predict,
     runs: Sequence[Batches],

@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, refusal, require
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, write_whole
 
 Row = dict[str, Any]
@@ -160,6 +161,7 @@ class Settings(NamedTuple):
 _SETTINGS: ContextVar[Settings | None] = ContextVar("log", default=None)
 
 
+@public
 @contextmanager
 def log_steps(
     folder: str | os.PathLike, writers: Sequence[str] = ("csv",), profile: tuple[int, int] | None = None

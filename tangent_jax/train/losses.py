@@ -18,9 +18,11 @@ import optax
 from jax import Array
 
 from tangent_jax.core import finite_number, require, trees
+from tangent_jax.core.boundary import public_class
 from tangent_jax.train.targets import as_labels
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class Loss:
     """A loss. Write a frozen dataclass of this base with `__call__`; its fields are its hyper-parameters.
@@ -61,6 +63,7 @@ def directions(outputs: Array, key: Array | None, count: int) -> Array:
     return jax.random.rademacher(key, (count, b, c), outputs.dtype) * count**-0.5
 
 
+@public_class
 class SquareLoss(Loss):
     """A loss that is the square of `quadratic` without a constant: sum_c p_c / 2 (f_c - t_c)^2."""
 
@@ -80,6 +83,7 @@ class SquareLoss(Loss):
         return t.astype(outputs.dtype), p.astype(outputs.dtype)
 
 
+@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["alpha", "kappa"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class RescaledSquare(SquareLoss):
@@ -101,6 +105,7 @@ class RescaledSquare(SquareLoss):
         check_labels(function, targets, classes)
 
 
+@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class MeanSquared(SquareLoss):
@@ -124,6 +129,7 @@ class MeanSquared(SquareLoss):
         require(targets.shape[1:] == (classes,), function, f"targets of the outputs' shape (n, {classes})", got, do)
 
 
+@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy(Loss):

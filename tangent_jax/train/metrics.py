@@ -7,8 +7,10 @@ import numpy as np
 from scipy.stats import rankdata
 
 from tangent_jax.core import require, whole_number
+from tangent_jax.core.boundary import public
 
 
+@public
 def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """The expected calibration error: the mean, over examples, of the gap of their bin.
 
@@ -31,6 +33,7 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     return float(np.abs(gaps).sum() / len(labels))
 
 
+@public
 def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     """The mean over examples of sum_c (p_c - [c is the label])^2.
 
@@ -45,6 +48,7 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
+@public
 def entropy(p: np.ndarray) -> np.ndarray:
     """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
 
@@ -58,6 +62,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return np.sum(p * -np.log(np.where(p > 0, p, 1.0)), 1)
 
 
+@public
 def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
     """The area under the ROC curve: the share of pairs whose positive scores above the negative; ties count half.
 
@@ -66,12 +71,22 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
     >>> auc(np.array([3.0, 1.0]), np.array([0.0, 2.0]))
     0.75
     """
+    positives, negatives = (as_scores("auc", scores) for scores in (positives, negatives))
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
 
 
+def as_scores(function: str, scores: np.ndarray) -> np.ndarray:
+    """The scores "n", n > 0; InputError for others."""
+    array = np.asarray(scores)
+    good = array.ndim == 1 and array.size and array.dtype.kind in "biuf"
+    require(good, function, 'scores "n", at least one', f"{array.dtype} of shape {array.shape}")
+    return array
+
+
 def as_probabilities(function: str, p: np.ndarray) -> np.ndarray:
     """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
+    require(np.asarray(p).dtype.kind in "biuf", function, "probabilities that are numbers", np.asarray(p).dtype)
     p = np.asarray(p, np.float64)
     require(p.ndim == 2 and p.size, function, 'probabilities of shape (n, c), "n c"', f"shape {p.shape}")
     good = (p >= 0).all() and np.allclose(p.sum(1), 1.0, atol=1e-3)

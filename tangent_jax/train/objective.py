@@ -18,11 +18,13 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, finite_number, placement, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape
 
 
+@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Keyed:
@@ -35,13 +37,17 @@ class Keyed:
     function: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", trees.as_pytree(self.function))
+        is_placeholder = type(self.function) is object  # of JAX's, where a pytree is rebuilt
+        if not is_placeholder:
+            require(callable(self.function), "Keyed", "a function", type(self.function).__name__)
+            object.__setattr__(self, "function", trees.as_pytree(self.function))
 
     def __call__(self, *arguments: Any) -> Array:
         require(len(arguments) == 3, "Keyed", "a key as the last argument", "none", "Only `fit` draws; measure without")
         return self.function(*arguments)
 
 
+@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["loss", "penalty"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -123,6 +129,7 @@ def undrawn(predict: Predict) -> Predict:
     return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
 
 
+@public
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
     """Makes the objective of a loss: its name (rsl, ce, mse) with hyper-parameters, a Loss, or a user's function.
 
@@ -167,6 +174,7 @@ def check_targets(function: str, targets: Any, shape: tuple[int, ...], objective
     jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *of_one)
 
 
+@public
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
     """An upper bound of the L2 distance, over the tree, of dw from the optimum of the objective on all of `data`.
 
@@ -177,6 +185,8 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     Raises:     InputError for a penalty of 0.
     """
     require(objective.penalty > 0, "distance_bound", "penalty > 0", objective.penalty)
+    floats = all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw))
+    require(floats, "distance_bound", "a dw of floats", "other numbers")
     batches = as_batches("distance_bound", data, 64)
     predict, dw = placement.placed((trees.as_pytree(predict), dw))
     total, n = jax.grad(objective.ridge)(dw), len(batches)

@@ -13,6 +13,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from tangent_jax.core import Tree, finite_number, require, trees
+from tangent_jax.core.boundary import public
 
 Optimizer = optax.GradientTransformation
 DECAY_AT = (15 / 30, 25 / 30)
@@ -21,12 +22,15 @@ _ADAM = optax.scale_by_adam()
 _MOMENTUM = optax.trace(0.9)
 
 
+@public
 def adam(learning_rate: float = 1e-3, decay_at: Sequence[float] = DECAY_AT) -> Optimizer:
     """The paper's optimiser: Adam, its learning rate x0.1 after each given fraction of the epochs (15 and 25 of 30).
 
     `update` takes `progress`, the finished fraction of the epochs, as `fit` gives it; without it nothing decays.
     """
     check_rate("adam", learning_rate)
+    good = isinstance(decay_at, Sequence) and all(isinstance(at, (int, float)) and 0 <= at <= 1 for at in decay_at)
+    require(good, "adam", "decay_at of fractions in 0..1", repr(decay_at)[:60])
     update = Partial(_update_adam, learning_rate, tuple(decay_at))
     return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), update)
 
@@ -47,6 +51,7 @@ def _update_adam(
     return jax.tree.map(lambda leaf: -jnp.asarray(rate, leaf.dtype) * leaf, updates), state
 
 
+@public
 def momentum(learning_rate: float = 0.03) -> Optimizer:
     """The optimiser of private training, v = 0.9 v + gradient, dw = dw - learning_rate v.
 
@@ -61,6 +66,7 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
     return jax.tree.map(lambda leaf: -jnp.asarray(learning_rate, leaf.dtype) * leaf, velocity), state
 
 
+@public
 def projected(optimizer: Optimizer, radius: float) -> Optimizer:
     """Projected descent: after each of the optimiser's steps dw is scaled back onto the ball |dw| <= radius.
 

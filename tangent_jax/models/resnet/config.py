@@ -4,12 +4,14 @@ import dataclasses
 from typing import Literal
 
 from tangent_jax.core import require, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
 EXPANSION = 4  # of a bottleneck's channels
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
     """The configuration of a residual network v1.5.
@@ -119,6 +121,7 @@ SIZES = {  # blocks, bottleneck (He et al. 2016)
 }
 
 
+@public
 def resnet_config(name: str, **changes: object) -> ResNetConfig:
     """The configuration of a named model, such as "resnet50".
 

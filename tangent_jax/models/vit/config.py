@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.rules import ACTIVATIONS
 
@@ -14,6 +15,7 @@ POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
 POSITIONS = ("learned", "rotary", "none")
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """The configuration of a Vision Transformer.
@@ -118,6 +120,7 @@ KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # of the named models withou
 }
 
 
+@public
 def vit_config(name: str, **changes: object) -> ViTConfig:
     """The configuration of a named model: a size of SIZES and a patch size, or a kind of KINDS before one of its sizes.
 

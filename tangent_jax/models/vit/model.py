@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees, whole_number
+from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
@@ -22,6 +23,7 @@ LATER = ("class_token", "registers", "gated", "positions", "rope_theta")
 """Fields that version 0.3 had not: settings have them where they are not as every model's of that version."""
 
 
+@public_class
 @dataclasses.dataclass(frozen=True)
 class VisionTransformer:
     """A ViT without its weights: stage 0 the embedding, 1 to depth the blocks, depth + 1 the final norm and head."""

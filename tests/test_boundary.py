@@ -1,0 +1,115 @@
+"""Every public name called with junk: it works, or one line says which argument is wrong."""
+
+import contextlib
+import inspect
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tangent_jax as tj
+from tangent_jax.core import InputError
+
+ROWS = 6
+
+
+def junk():
+    """Values of the wrong kind, made anew for each call."""
+    return {
+        "None": None, "0": 0, "-1": -1, "1.5": 1.5, "nan": float("nan"), "True": True, "empty text": "", "text": "junk",
+        "bytes": b"junk", "list": [], "list of None": [None], "dict": {}, "dict of 1": {"a": 1}, "object": object(),
+        "a class": int, "a lambda": lambda: None, "texts": np.array(["a", "b"]), "empty array": np.zeros((0, 3)),
+        "0-d array": np.array(1.0), "complex array": np.ones(3, complex), "wrong shape": np.ones((2, 3, 4)),
+        "objects": np.array([None, {}], object), "a generator": (i for i in range(2)), "huge": 10**30,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory):
+    """A value that fits for each name of a parameter."""
+    folder = tmp_path_factory.mktemp("boundary")
+    pretrained = tj.load("builtin").with_head(3, jax.random.key(0))
+    predict = tj.tangent(pretrained, kind="head", output="tangent")
+    x = np.random.default_rng(0).standard_normal((ROWS, *predict.model.input_shape(predict.subset.stage)))
+    y = np.arange(ROWS) % 3
+    examples = tuple((f"{i:064x}", f"{i}.png") for i in range(ROWS))
+    features = tj.Features(x.astype(np.float32), y, examples)
+    dw, mechanism = predict.zeros(), tj.make_mechanism(3.0, 1e-5, 1)
+    origin = tj.make_provenance(predict)
+    store = tj.Store(folder / "store")
+    store.add("a", jax.tree.map(lambda leaf: np.asarray(leaf) + 1, dw), origin)
+    return {
+        "pretrained": pretrained, "predict": predict, "x": x, "y": y, "targets": y, "labels": y, "data": features,
+        "features": features, "examples": features, "dw": dw, "w": pretrained.w, "tree": dw, "model": pretrained.model,
+        "mechanism": mechanism, "provenance": origin, "store": store, "key": jax.random.key(0), "epochs": 1,
+        "components": {"a": dw}, "classes": 3, "names": ["a"], "path": folder / "file", "folder": folder / "new",
+        "loss": tj.CrossEntropy(), "objective": tj.make_objective("ce"), "outputs": jnp.ones((ROWS, 3)),
+        "optimizer": tj.adam(), "epsilon": 3.0, "delta": 1e-5, "steps": 1, "owner": "a", "runs": [features.batches()],
+    }  # fmt: skip
+
+
+SLOW = {"fit_audited", "fit_private_many", "run_openly", "canary_scores", "fill", "membership_attack", "make_canaries"}
+"""Called with junk for every argument at once, and no more: with valid ones they train."""
+TRAINING = {"fit", "fit_many", "fit_private", "solve", "solve_many", "posterior", "make_kernel", "curvature", "export"}
+"""Called with junk for each argument that is needed: an optional one would be looked at after they have trained."""
+
+
+def calls_of(name, function, valid):
+    """(words, arguments) of each call of a public name."""
+    parameters = [
+        p for p in inspect.signature(function).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    needed = [p.name for p in parameters if p.default is p.empty]
+    for kind in junk():
+        yield f"{name}(all {kind})", {n: junk()[kind] for n in needed}
+        if name in SLOW:
+            continue
+        for p in parameters:
+            if p.name in needed or name not in TRAINING:
+                given = {n: valid.get(n, junk()[kind]) for n in needed}
+                yield f"{name}({p.name}={kind})", given | {p.name: junk()[kind]}
+
+
+OWN = {"tangent", "nonlinear", "make_subset", "evaluate", "distance_bound", "fit", "greedy_soup"}
+"""They call a function of the caller's (`kind`, `predict`, `metric`, `data`), whose own error stays what it is."""
+
+
+def attempt(function, given):
+    """None where the call works or says one line; else the error."""
+    signature = inspect.signature(function)
+    positional = [p for p in signature.parameters.values() if p.kind == p.POSITIONAL_ONLY]
+    args = [given.pop(p.name) for p in positional if p.name in given]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            function(*args, **given)
+    except InputError as error:
+        text = str(error)
+        return None if "\n" not in text and ": expected " in text else f"a message {text!r}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+    return None
+
+
+def test_no_public_call_ends_in_another_error_than_one_line(valid, tmp_path, monkeypatch):
+    """The 3,125 calls of FOUND, 86, and more."""
+    monkeypatch.chdir(tmp_path)
+    count, wrong = 0, []
+    for name in tj.__all__:
+        function = getattr(tj, name)
+        if not callable(function) or (isinstance(function, type) and not issubclass(function, object)):
+            continue
+        if isinstance(function, type) and (issubclass(function, Exception) or getattr(function, "_is_protocol", False)):
+            continue
+        if name in ("TangentViT", "ViT", "Dual") or hasattr(function, "_fields"):  # Flax's own; plain tuples
+            continue
+        for words, given in calls_of(name, function, valid):
+            count += 1
+            is_own = name in OWN and ("lambda" in words or "a class" in words)
+            error = attempt(function, given)
+            if error is not None and not is_own:
+                wrong.append(f"{words}: {error}")
+    print(f"{count} calls, {len(wrong)} of them ended in another error")
+    assert count >= 3125
+    assert not wrong, "\n".join(wrong)
