@@ -42,13 +42,13 @@ class Tensors(NamedTuple):
         given, where = self.beside.get("config", {}).get("pretrained_cfg"), f"pretrained_cfg beside {self.path}"
         timm: dict[str, Any] = typed(dict[str, Any] | None, given, "load", where) or {}
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
+        check_images(hugging_face, self.path)
         if "mean" in timm:
             names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
             fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
         elif "image_mean" in hugging_face:
-            check_scale(hugging_face, self.path)
-            interpolation = {2: "bilinear", 3: "bicubic"}.get(hugging_face.get("resample", 2), "bilinear")
+            interpolation = {2: "bilinear", 3: "bicubic"}[hugging_face.get("resample", 2)]
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
             fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}
         else:
@@ -56,13 +56,19 @@ class Tensors(NamedTuple):
         return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
 
 
-def check_scale(config: Mapping[str, Any], path: str) -> None:
-    """Raises InputError where preprocessor_config.json wants images that are not (x / 255 - mean) / std."""
+def check_images(config: Mapping[str, Any], path: str) -> None:
+    """Raises InputError where preprocessor_config.json wants images other than (x / 255 - mean) / std of RGB.
+
+    So too for a filter that is neither bilinear (2) nor bicubic (3), in Pillow's numbers.
+    """
     where = f"preprocessor_config.json beside {path}"
     factor = typed(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
     is_plain = all(config.get(name, True) for name in ("do_normalize", "do_rescale"))
     is_plain = is_plain and (factor is None or abs(factor * 255 - 1) < 1e-3)
     require(is_plain, "load", f"images divided by 255 and normalised, in {where}", "another scale, or none")
+    flipped, resample = config.get("do_flip_channel_order"), config.get("resample", 2)
+    require(not flipped, "load", f"channels in the order of RGB in {where}", f"do_flip_channel_order {flipped}")
+    require(resample in (2, 3), "load", f"resample 2 (bilinear) or 3 (bicubic) in {where}", resample)
 
 
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:

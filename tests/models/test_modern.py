@@ -162,6 +162,23 @@ def test_a_size_that_is_none_is_one_clear_line(tmp_path, fields):
     assert "\n" not in str(error.value)
 
 
+IMAGES = [
+    ({"do_normalize": False}, "images divided by 255 and normalised"),
+    ({"do_flip_channel_order": True}, "channels in the order of RGB .*; got do_flip_channel_order True"),
+    ({"resample": 0}, r"resample 2 \(bilinear\) or 3 \(bicubic\) .*; got 0"),
+    ({"resample": [3]}, r"resample 2 .*; got \[3\]"),
+]
+
+
+@pytest.mark.parametrize("mean", [{}, {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}])
+@pytest.mark.parametrize(("fields", "match"), IMAGES)
+def test_images_that_are_not_prepared_so_here_are_refused_also_without_a_mean(tmp_path, mean, fields, match):
+    modern("siglip", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**mean, **fields}))
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "match"),
     [
