@@ -65,7 +65,9 @@ TABLE: dict[str, partial] = {
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
     ),
     "architecture": flag(
-        "string", "Architecture that the weights must have, such as L/16 or resnet50; unset: any.", default=None
+        "string",
+        "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: what the file says.",
+        default=None,
     ),
     "image_size": partial(
         flags.DEFINE,

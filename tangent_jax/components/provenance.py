@@ -190,7 +190,7 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
         origin.own(function, f"the head {recipe.head}", "Train it again")
     if weights is None and not is_made(recipe.weights):
         origin.own(function, recipe.weights, "Pass weights=")
-    return load(weights or recipe.weights)
+    return load(weights or recipe.weights, recipe.architecture)
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:

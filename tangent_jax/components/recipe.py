@@ -36,9 +36,9 @@ HEADS = ("drawn", "named")
 class Recipe:
     """All that decides a component, its examples apart (defaults: the paper's).
 
-    Anchor: `weights` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a side or (height,
-    width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft, or fc, the head
-    alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the
+    Anchor: `weights`, `architecture` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a
+    side or (height, width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft,
+    or fc, the head alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the
     width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
     shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
@@ -75,6 +75,7 @@ class Recipe:
     passes: int = 100
     radius: float | None = None
     head: str = "drawn"
+    architecture: str | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
@@ -112,7 +113,7 @@ class Recipe:
         """
         fits = self.head == "drawn" or not isinstance(classes, int)
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
-        pretrained = load(self.weights) if pretrained is None else pretrained
+        pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.resized(self.image_size)
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
