@@ -38,8 +38,8 @@ class Recipe:
 
     Anchor: `weights`, `architecture` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a
     side or (height, width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft,
-    or fc, the head alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B alone) or the
-    width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
+    or fc, the head alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B
+    alone) or the width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
     shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
