@@ -3,14 +3,18 @@
 import contextlib
 import inspect
 import io
+import json
+import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tangent_jax as tj
-from tangent_jax.core import InputError
+from tangent_jax.core import InputError, Tree
+from tangent_jax.core.boundary import public
 
 ROWS = 6
 
@@ -113,3 +117,59 @@ def test_no_public_call_ends_in_another_error_than_one_line(valid, tmp_path, mon
     print(f"{count} calls, {len(wrong)} of them ended in another error")
     assert count >= 3125
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_ended_in_a_traceback_ends_in_one_line(valid, tmp_path):
+    """FOUND, 87."""
+    predict, dw, features, mechanism = (valid[name] for name in ("predict", "dw", "features", "mechanism"))
+    digits = tj.open_dataset("digits").test
+    save_file({"a": np.ones(2, np.float32), "a/b": np.ones(2, np.float32)}, tmp_path / "nested.safetensors")
+    for shape in ([2**70], [2**70, 0]):
+        header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        (tmp_path / f"{len(shape)}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (tmp_path / "file").write_text("a file")
+    named = tj.tangent(tj.load("builtin").with_head(("a", "b", "c"), jax.random.key(0)), kind="head")
+    store = tj.Store(tmp_path / "store")
+    origin = tj.make_provenance(named, tj.Recipe(head="named"), ("a", "b", "c"))
+    store.add("one", jax.tree.map(lambda leaf: np.asarray(leaf) + 1, named.zeros()), origin)
+    for match, call in {
+        "nest: expected one leaf or others below it": lambda: tj.read_component(tmp_path / "nested.safetensors"),
+        "a whole safetensors file; got .*1.safetensors": lambda: tj.load(tmp_path / "1.safetensors"),
+        "a whole safetensors file; got .*2.safetensors": lambda: tj.read_component(tmp_path / "2.safetensors"),
+        "compose: expected names among the 1 components": lambda: tj.compose({"a": dw}, {"b": 1.0}),
+        "join: expected classes, the names of the outputs": lambda: tj.join(store, predict=named),
+        "widened: expected a head of 1 classes in dw": lambda: tj.widened(named, ["a", "b"], named.zeros(), ["a"]),
+        "Cache: expected folders; got the file": lambda: predict.features(digits, tj.Cache(tmp_path / "file")),
+        "outputs: expected a dw outside jit": lambda: jax.jit(lambda dw: tj.evaluate(predict, dw, features))(dw),
+        "accuracy: expected targets that are class indices": lambda: tj.accuracy(np.ones((3, 3)), "junk"),
+        "make_provenance: expected a Recipe": lambda: tj.make_provenance(predict, recipe="junk"),
+        "adam: expected decay_at of fractions": lambda: tj.adam(decay_at="junk"),
+        "an optimiser of optax; got int": lambda: tj.fit_private(predict, features, optimizer=0, mechanism=mechanism),
+        "with_head: expected classes in": lambda: tj.load("builtin").with_head(True, jax.random.key(0)),
+    }.items():  # fmt: skip
+        with pytest.raises(InputError, match=match) as error:
+            call()
+        assert "\n" not in str(error.value)
+    np.testing.assert_array_equal(tj.outputs(predict, dw, features), tj.outputs(predict, dw, features.inputs))
+
+
+def test_an_error_of_our_own_stays_what_it_is():
+    """Where every argument is of its type nothing is caught, and a message names the first that is not."""
+
+    @public
+    def function(number: int, tree: Tree, *more: int) -> None:
+        raise KeyError("ours")
+
+    for good in ((1, {"a": np.ones(2)}), (1, {"a": 1.0}, "any")):
+        with pytest.raises(KeyError, match="ours"):
+            function(*good)
+    for bad, match in (
+        ((1.5, {"a": 1.0}), "number, a value of type int; got 1.5"),
+        ((1, "x"), "tree, a pytree of arr"),
+    ):
+        with pytest.raises(InputError, match=match):
+            function(*bad)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        function(1)
+    assert pickle.loads(pickle.dumps(tj.fit)) is tj.fit
+    assert [*inspect.signature(tj.fit).parameters][:2] == ["predict", "data"]
