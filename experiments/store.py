@@ -170,11 +170,11 @@ def remove(store: tj.Store) -> dict[str, Any]:
         check_removed(store, plan)
     cache = tj.Cache(F.cache_dir)
     if F.dry_run or not plan.components:
-        found, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
-        for line in (*(f"would delete {trace.line}" for trace in found), *(f"NOT reached: {line}" for line in left)):
+        traces, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
+        for line in (*(f"would delete {trace.line}" for trace in traces), *(f"NOT reached: {line}" for line in left)):
             print(line, file=sys.stderr)
-        traces = {"deleted": [trace.line for trace in found], "not_reached": left}
-        return {"plan": described, "unknown": plan.unknown, "removed": [], **traces}
+        listed = {"deleted": [trace.line for trace in traces], "not_reached": left}
+        return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
     receipt = tj.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
         print(f"deleted {line}", file=sys.stderr)

@@ -906,7 +906,7 @@ MUTATIONS = [
       f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
     M("tangent_jax/components/provenance.py", "if self.is_own else {})", "if True else {})", f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
     M("tangent_jax/components/provenance.py", "    if weights is None and not is_made(recipe.weights):\n", "    if False:\n", f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
-    M("tangent_jax/components/apart.py", "    if recipe.dataset != \"digits\":\n", "    if False:\n", f"{FOREIGN}::test_a_retraining_opens_no_data_set_that_another_machines_recipe_names"),
+    M("tangent_jax/components/provenance.py", "        if self.recipe.dataset != \"digits\":\n", "        if False:\n", f"{FOREIGN}::test_a_retraining_opens_no_data_set_that_another_machines_recipe_names"),
     M(ERASURE, "for place in origin.folders if origin.is_own else ():", "for place in origin.folders:", f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
     M(ERASURE, "saved_run(inside(checkpoints, origin.run)) == origin.run:", "(checkpoints / origin.run).is_dir():", f"{FOREIGN}::test_a_run_is_deleted_only_where_its_own_checkpoints_lie"),
     M(ERASURE, "STEP.fullmatch(file.name) and", "", f"{FOREIGN}::test_a_run_is_deleted_only_where_its_own_checkpoints_lie"),

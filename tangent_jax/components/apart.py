@@ -31,7 +31,6 @@ from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.objective import distance_bound
 
 AT_ONCE = 10  # models trained as one program
-
 Rows = Mapping[str, np.ndarray]
 """The rows of the features that each named shard holds."""
 
@@ -280,9 +279,7 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    if recipe.dataset != "digits":
-        origin.own("remove", recipe.dataset, "Drop the component")
-    dataset = data(recipe.dataset)
+    dataset = data(origin.dataset("remove"))
     train = dataset.train
     row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
     there = sum(pair in row_of for pair in remaining)
@@ -291,8 +288,8 @@ def retrain(
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(np.array(rows)), cache)
-    known, got = len(dataset.classes) == origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    require(origin.classes or known, "remove", f"the {origin.config.get('classes')} classes of {name}", got)
+    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
+    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
     left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.head == "named":

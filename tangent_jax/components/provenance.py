@@ -104,6 +104,13 @@ class Provenance:
         got = f"{what}, which a file names that was not written on this machine"
         require(self.is_own, function, "what this machine's user named", got, do)
 
+    def dataset(self, function: str) -> str:
+        """The data set of its recipe, where it was written here or is embedded; InputError for another's."""
+        assert self.recipe is not None
+        if self.recipe.dataset != "digits":
+            self.own(function, self.recipe.dataset, "Drop the component")
+        return self.recipe.dataset
+
     def trained(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 from tangent_jax.core import require
 from tangent_jax.core.records import short, typed
@@ -54,7 +54,7 @@ class Architecture:
     Preprocessing, of its default weights; `refused`: the part that is not here, None where all are.
     """
 
-    family: Literal["vit", "resnet"]
+    family: str
     key: str
     images: dict[str, Any] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -74,15 +74,17 @@ def architectures() -> dict[str, Architecture]:
     return {name: typed(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
 
 
-def named(family: str, name: str, where: str) -> Architecture:
-    """The architecture of a name; InputError for one that is not timm's, or of which a part is not here."""
+def named(family: str, title: str, name: str, where: str) -> Architecture:
+    """The architecture of a name; InputError for one that is not timm's, or of which a part is not here.
+
+    title: of the family, in the plural.
+    """
     known, do = architectures().get(name), "Pass a model of your own: docs/your_model.md"
-    expected = f"an architecture of timm's {'ResNets' if family == 'resnet' else 'Vision Transformers'} in {where}"
+    expected = f"an architecture of timm's {title} in {where}"
     require(known is not None and known.family == family, "load", expected, name, do)
     assert known is not None
-    require(
-        known.refused is None, "load", f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
-    )
+    expected, got = f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
+    require(known.refused is None, "load", expected, got)
     return known
 
 
@@ -92,10 +94,10 @@ def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
     return {name: own for name, own in architectures().items() if own.key == key}
 
 
-def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
-    """Raises InputError naming a field that is not among the known and is not off."""
+def check_understood(fields: Mapping[str, Any], known: Any, where: str, off: tuple = (None, False)) -> None:
+    """Raises InputError naming a field that is not among the known and is not `off` or empty."""
     for name in sorted(fields.keys() - {*known}):
         value = fields[name]
-        is_off = value is None or value is False or value in ({}, [], "")
+        is_off = any(value is empty for empty in off) or value in ({}, [], "")
         do = "Load it where that is supported, and save what is needed here"
         require(is_off, "load", f"no {name} in {where}", short(value), do)

@@ -72,7 +72,8 @@ def facts_of_vit(model):
         assert of.num_heads == attention.num_heads, "a pool of other heads"
     size = model.patch_embed.img_size
     return {
-        "heads": attention.num_heads, "activation": activation(mlp.act), "eps": norms[0].eps, "pool": pool,
+        "width": model.embed_dim, "heads": attention.num_heads,
+        "activation": activation(mlp.act), "eps": norms[0].eps, "pool": pool,
         "image_size": list(size) if size[0] != size[1] else size[0], "positions": "rotary" if rotary else "learned",
         "rope_theta": float(model.rope.temperature) if rotary else None,
         "class_position": not getattr(model, "no_embed_class", False),

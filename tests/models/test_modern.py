@@ -107,7 +107,7 @@ def test_timm_s_names_give_our_tree(tmp_path, name):
     save_file(tensors, tmp_path / "model.safetensors")
     cfg = {"mean": [0.1] * 3, "std": [0.2] * 3, "crop_mode": "squash", "input_size": [3, 8, 8]}
     config = model.config
-    args = {"img_size": 8, "num_heads": config.heads, "act_layer": config.activation}
+    args = {"img_size": 8, "embed_dim": 128, "num_heads": config.heads, "act_layer": config.activation}
     args |= (
         {"global_pool": {"token": "token", "attention": "map", "avg": "avg"}[config.pool]} if name != "dinov3" else {}
     )

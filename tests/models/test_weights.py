@@ -183,6 +183,8 @@ def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(
         ({"qk_norm": True}, "no qk_norm in model_args of config.json"),
         ({"mlp_layer": "GluMlp"}, "no mlp_layer in model_args"),
         ({"num_heads": 3}, "width 128 a multiple of heads"),
+        ({"embed_dim": None}, "192 features, as vit_tiny_patch16_224 has"),
+        ({"final_norm": False}, "no final_norm in model_args"),
         ({"img_size": 12}, "an image size of 4 patches of 4 pixels; got 12"),
     ],
 )
@@ -436,9 +438,9 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (
             put("patch_embed.proj.weight", np.ones((3, 3), np.float32)),
             None,
-            "patch_embed.proj.weight of at least 4 axes",
+            "128 features, as vit_tiny_patch16_224 has",
         ),
-        (put("patch_embed.proj.weight", np.ones((), np.float32)), None, "of at least 4 axes"),
+        (put("patch_embed.proj.weight", np.ones((), np.float32)), None, "128 features, as vit_tiny_patch16_224 has"),
         (put("blocks.0.attn.qkv.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
         (put("blocks.0.mlp.fc1.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
         (

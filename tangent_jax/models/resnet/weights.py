@@ -78,10 +78,10 @@ def check_said(file: Tensors) -> None:
     name = file.architecture or config.get("architecture")
     do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
     require(isinstance(name, str), "load", f"a ResNet of which the architecture is said, in {file.path}", "none", do)
-    own = named("resnet", str(name), where)
+    own = named("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate")
-    check_understood(args, known, f"model_args of {where}")
+    check_understood(args, known, f"model_args of {where}", off=(None,))
     require(config.get("global_pool", "avg") == "avg", "load", f"global_pool avg in {where}", config.get("global_pool"))
     same = bool(args) or key_of(file.shapes) == own.key
     require(same, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")

@@ -1,4 +1,4 @@
-"""What a file says of a Vision Transformer that its tensors do not show, of timm's files and Hugging Face's.
+"""Fields of a file that say what the tensors of a Vision Transformer do not show: timm's and Hugging Face's.
 
 Every field of config.json is understood, or of no effect on the outputs, or off (null, false or empty); a file with any
 other is refused by the field's name.
@@ -52,20 +52,25 @@ def of_timm(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
         return by_shapes(file)
-    own = named("vit", name, where if said else "architecture=")
+    own = named("vit", "Vision Transformers", name, where if said else "architecture=")
     is_whole = bool(args) or key_of(file.shapes) == own.key
     require(is_whole, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
     facts = dict(own.facts)
     if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
         facts["image_size"] = cfg["input_size"][1:]
     facts |= {"pool": config["global_pool"]} if "global_pool" in config else {}
+    width = facts.pop("width")
+    width = args.get("embed_dim") or width
+    shape = file.shapes.get("patch_embed.proj.weight", (width,))
+    require(shape[:1] == (width,), "load", f"{width} features, as {name} has, in {file.path}", shape[:1])
     return facts | overridden(args, where), own.images
 
 
 def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The facts that model_args change; InputError for an argument that is not understood."""
     known = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
-    check_understood(args, (*known, "no_embed_class", *SHOWN, *TRAINING), f"model_args of {where}")
+    understood = (*known, "no_embed_class", *SHOWN, *TRAINING)
+    check_understood(args, understood, f"model_args of {where}", off=(None,))  # false may be an option that was on
     changed = {ours: args[theirs] for theirs, ours in known.items() if args.get(theirs) is not None}
     return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})
 
@@ -79,9 +84,10 @@ def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     expected = f"tensors of one architecture of timm's in {file.path}"
     require(one_network, "load", expected, got, do)
     first = next(iter(own))
-    facts = named("vit", first, file.path).facts
+    facts = named("vit", "Vision Transformers", first, file.path).facts
     images = [a.images for a in own.values()]
-    return dict(facts), images[0] if all(a == images[0] for a in images) else None
+    shown = {fact: value for fact, value in facts.items() if fact != "width"}
+    return shown, images[0] if all(a == images[0] for a in images) else None
 
 
 def pool_of(file: Tensors, pool: Any) -> str:
