@@ -102,8 +102,7 @@ def solve(
 
     Args:       predict: a tangent model, which its Kronecker factors precondition where it has a closed form, or any
                 function (dw, x) -> outputs "b c" that is affine in dw; data: Features, or Batches, whose batch size a
-                pass uses;
-                objective: None: the paper's; its penalty times the number of examples is Lambda;
+                pass uses; objective: None: the paper's; its penalty times the number of examples is Lambda;
                 start: dw to begin at, None: a predictor's zero; or what `solve` returned, whose factors serve again;
                 example_weights: "n", >= 0, None for 1; Lambda does not change with them;
                 certificate: how far, in L2, the result may be from the optimum; None: until `passes` are used;
@@ -304,8 +303,7 @@ def solve_linear(
     """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
     r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)
     target = tolerance * (norm := norm_of(right))
-    state = State(problem.zero, problem.zero, r, p, rz, target, jnp.zeros(()))
-    state = jax.tree.map(jnp.array, state)  # copies: `_advance` gives its state up
+    state = jax.tree.map(jnp.array, State(problem.zero, problem.zero, r, p, rz, target, jnp.zeros(())))  # copied
     for _ in range(passes):
         if norm <= target:
             break
