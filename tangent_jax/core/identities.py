@@ -78,7 +78,7 @@ def fingerprint(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:
 def pieces(value: Any) -> Iterator[bytes | memoryview]:
     """Yields the bytes of a value's type and content."""
     kind = type(value)
-    if value is None or kind in (bool, int, float, complex, str, bytes):
+    if value is None or kind in (bool, int, float, complex, bytes) or isinstance(value, str):
         yield f"{kind.__name__} {value!r};".encode(errors="backslashreplace")
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)) or hasattr(value, "__array__"):
         yield from of_array(value)
