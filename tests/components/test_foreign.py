@@ -495,7 +495,7 @@ def test_names_of_others_move_no_cursor(tmp_path):
     root = tmp_path / "store"
     Store(root).add("one", part(0), origin(0))
     line = json.loads((root / "journal.jsonl").read_bytes())
-    for name in ("\x1b[2J", "a\nb", "a\u202eb", "nul\x00"):
+    for name in ("\x1b[2J", "a\nb", "a\u202eb", "nul\x00", "a/b", " a"):
         chained(root, [{**line, "name": name}])
         with pytest.raises(InputError) as refused:
             Store(root)

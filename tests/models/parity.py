@@ -18,7 +18,6 @@ import jax
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from timm_models import NAMES, timm
 
 import tangent_jax as tj
 from tangent_jax.core import InputError
@@ -57,7 +56,7 @@ def compare(model, folder, architecture=None):
     return "agrees" if error <= 1e-4 else "differs", float(error)
 
 
-def of_timm(name, family):
+def of_timm(timm, name, family):
     """The verdicts of one architecture: with config.json, and bare."""
     args = {"depth": 1} if family == "vit" else {"layers": (1, 1, 1, 1)}
     try:
@@ -118,23 +117,23 @@ class Answers:
 
 
 def main(pattern=""):
-    counts, worst, differing, why = defaultdict(Counter), defaultdict(float), [], {}
-    for name, family in NAMES.items():
-        if not re.search(pattern, name):
-            continue
-        for kind, (verdict, what) in zip(("config.json", "bare"), of_timm(name, family), strict=False):
-            counts[f"timm, {family}, {kind}"][verdict] += 1
-            print(f"{name} ({kind}): {verdict} {what if isinstance(what, str) else f'{what:.1e}'}", file=sys.stderr)
-            if verdict == "refused":
-                why.setdefault(what.split("; got")[0][:60], name)
-            else:
-                worst[f"timm, {family}, {kind}"] = max(worst[f"timm, {family}, {kind}"], what)
-            differing += [name] if verdict == "differs" else []
-    for name, (verdict, what) in of_hugging_face() if not pattern else ():
+    counts, worst, differing = defaultdict(Counter), defaultdict(float), []
+    for name, (verdict, what) in of_hugging_face() if pattern in ("", "hugging_face") else ():
         counts[f"Hugging Face, {name}"][verdict] += 1
         print(f"{name}: {verdict} {what}", file=sys.stderr)
         worst[f"Hugging Face, {name}"] = what if verdict != "refused" else 0.0
         differing += [name] if verdict == "differs" else []
+    from timm_models import NAMES, timm  # later: transformers would take its torchvision for one
+
+    for name, family in NAMES.items():
+        if not re.search(pattern, name):
+            continue
+        for kind, (verdict, what) in zip(("config.json", "bare"), of_timm(timm, name, family), strict=False):
+            counts[f"timm, {family}, {kind}"][verdict] += 1
+            print(f"{name} ({kind}): {verdict} {what if isinstance(what, str) else f'{what:.1e}'}", file=sys.stderr)
+            if verdict != "refused":
+                worst[f"timm, {family}, {kind}"] = max(worst[f"timm, {family}, {kind}"], what)
+            differing += [name] if verdict == "differs" else []
     print("| files of | load and agree | largest error | refused | differ |\n|---|---|---|---|---|")
     for row, own in counts.items():
         error = f"{worst[row]:.1e}" if own["agrees"] else "-"

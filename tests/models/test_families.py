@@ -283,7 +283,8 @@ def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match)
 def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(encode({"norm.weight": np.ones(3, np.float32)}, {}))
-    vit = r"timm, Hugging Face \(CLIP, SigLIP\), Hugging Face \(DINOv3\), Hugging Face \(ViT, DINOv2\), Google name it"
+    vit = r"timm, Hugging Face \(CLIP, SigLIP\), Hugging Face \(DINOv3\), "
+    vit += r"Hugging Face \(ViT, DeiT, I-JEPA, DINOv2\), Google name it"
     names = rf"a Vision Transformer as {vit}, or a ResNet as timm, torchvision, Hugging Face"
     with pytest.raises(InputError, match=f"load: expected {names} name it; got norm.weight in .*m.safetensors"):
         load(path)

@@ -80,9 +80,10 @@ def check_said(file: Tensors) -> None:
     require(isinstance(name, str), "load", f"a ResNet of which the architecture is said, in {file.path}", "none", do)
     own = named("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
-    known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate")
+    known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
     check_understood(args, known, f"model_args of {where}", off=(None,))
-    require(config.get("global_pool", "avg") == "avg", "load", f"global_pool avg in {where}", config.get("global_pool"))
+    pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
+    require(pools == {"avg"}, "load", f"global_pool avg in {where}", " and ".join(map(str, pools)))
     same = bool(args) or key_of(file.shapes) == own.key
     require(same, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
 

@@ -253,8 +253,8 @@ FAMILY = Family(
         Naming("Hugging Face (CLIP, SigLIP)", any_name(r"vision_model\.|encoder\.layers\.\d"), from_tower),
         Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3),
         Naming(
-            "Hugging Face (ViT, DINOv2)",
-            any_name(r"(vit\.|dinov2\w*\.)?(embeddings|encoder\.layer)\."),
+            "Hugging Face (ViT, DeiT, I-JEPA, DINOv2)",
+            any_name(r"((vit|deit|ijepa|beit|dinov2\w*)\.)?(embeddings|encoder\.layer)\."),
             from_hugging_face,
         ),
         Naming("Google", any_name(r"(opt/target/|params/)?(Transformer/|embedding/|cls$)"), from_google),
