@@ -32,6 +32,13 @@ CFG = (
 )  # fmt: skip
 """The fields of timm's pretrained_cfg."""
 COMMON = (
+    "add_cross_attention", "begin_suppress_tokens", "bos_token_id", "cross_attention_hidden_size",
+    "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length",
+    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
+    "pad_token_id", "prefix", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
+    "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tie_word_embeddings", "tokenizer_class", "top_k", "top_p", "torchscript", "typical_p", "use_bfloat16",
     "_name_or_path", "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "id2label",
     "label2id", "problem_type", "return_dict", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
     "is_encoder_decoder", "use_cache", "initializer_range", "initializer_factor", "hidden_dropout_prob",

@@ -30,7 +30,6 @@ from tangent_jax.models.parametrize import WRAPPERS, unwrapped
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.resnet import weights as resnet
 from tangent_jax.models.vit import weights as vit
-from tangent_jax.models.vit.stated import check_named
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
@@ -67,7 +66,7 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
         require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
         pretrained = read(Path(source), architecture)
-    if architecture is not None:
+    if architecture is not None and not (is_of_timm(architecture) and Path(source).exists()):  # read has looked
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
 
@@ -100,10 +99,17 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
     require(path.suffix in (".npz", ".safetensors"), "load", "a .npz or .safetensors file", path.name, do)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
     file = file._replace(architecture=architecture)
+    do = "Leave it out: this file says what it is"
     if METADATA in file.metadata:
+        expected = f"an architecture of {', '.join(known_names())}"
+        require(not is_of_timm(architecture), "load", expected, architecture, do)
         return read_ours(file)
     for naming in (naming for family in FAMILIES for naming in family.namings):
         if naming.recognises(file.tensors):
+            of_timm, got = naming.title.startswith("timm"), f"names of {naming.title} in {path}"
+            require(
+                of_timm or not is_of_timm(architecture), "load", f"tensors under timm's names for {architecture}", got
+            )
             return naming.read(file)
     known = ", or ".join(f"{f.title} as {', '.join(n.title for n in f.namings)} name it" for f in FAMILIES)
     raise refusal("load", known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")
@@ -150,26 +156,27 @@ def family_of(model: Model) -> Family | None:
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
 
+def known_names() -> list[str]:
+    """The names of the architectures of this library."""
+    return [name for family in FAMILIES for name in family.architectures]
+
+
+def is_of_timm(name: str | None) -> bool:
+    """True for a name of timm's that is none of this library's."""
+    return name in architectures() and name not in known_names()
+
+
 def known_architecture(name: str) -> tuple[Family, Any]:
     """The family and the configuration of a named architecture, such as "L/16"."""
     for family in FAMILIES:
         if name in family.architectures:
             return family, family.architectures[name]
-    known = ", ".join(name for family in FAMILIES for name in family.architectures)
-    raise refusal("load", f"an architecture of {known}", name)
+    raise refusal("load", f"an architecture of {', '.join(known_names())}", name)
 
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrapped(model)
-    is_ours = any(expected in family.architectures for family in FAMILIES)
-    if expected in architectures() and not is_ours:
-        of_family = family is not None and family.name == architectures()[expected].family
-        require(
-            of_family, "load", f"{expected}, of timm's", f"{family.title if family else 'another model'} in {source}"
-        )
-        check_named(expected, base.config, source)
-        return
     wanted, config = known_architecture(expected)
     got = f"{family.title if family else type(base).__name__} in {source}"
     require(family is wanted, "load", f"{expected}, {wanted.title}", got)

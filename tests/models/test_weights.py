@@ -234,6 +234,38 @@ def test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes(tmp_path, c
             load(tmp_path / "m.safetensors")
 
 
+def test_a_callers_name_does_not_switch_config_json_off_and_is_no_other_network_s(tmp_path):
+    save_file(timm(*model()), tmp_path / "m.safetensors")
+    assert load(said(tmp_path, num_heads=4) / "m.safetensors").model.config.heads == 4
+    with pytest.raises(InputError, match="expected Ti/16 with width 192; got width 128"):
+        load(said(tmp_path, num_heads=4) / "m.safetensors", "Ti/16")
+    with pytest.raises(InputError, match="no mlp_layer in model_args"):
+        load(said(tmp_path, mlp_layer="GluMlp") / "m.safetensors", "Ti/16")
+    save(tmp_path / "ours.safetensors", load("random:Ti/32"))
+    for source in (tmp_path / "ours.safetensors", "random:Ti/32", "builtin"):
+        with pytest.raises(InputError, match="load: expected an architecture of Ti/8"):
+            load(source, "vit_tiny_patch16_224")
+    (tmp_path / "config.json").unlink()
+    after = {n.replace("norm.", "fc_norm.") if n.startswith("norm.") else n: v for n, v in timm(*model()).items()}
+    save_file(after, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match="Ti/16, which normalises before its pool"):
+        load(tmp_path / "m.safetensors", "Ti/16")
+
+
+def test_a_file_of_hugging_face_s_takes_its_heads_from_a_callers_name_or_their_default(tmp_path):
+    config, w = model(eps=1e-12)
+    save_file(hugging_face(config, w), tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=r"expected num_attention_heads in config.json"):
+        load(tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match="expected L/16 with width 1024; got width 128"):  # 16 heads fit 128 features
+        load(tmp_path / "m.safetensors", "L/16")
+    with pytest.raises(InputError, match="tensors under timm's names for deit_tiny_patch16_224"):
+        load(tmp_path / "m.safetensors", "deit_tiny_patch16_224")
+    fields = {"model_type": "vit", "num_attention_heads": 2, "diversity_penalty": 0.0, "max_length": 20, "top_k": 50}
+    (tmp_path / "config.json").write_text(json.dumps(fields))  # as transformers 4 wrote them
+    assert load(tmp_path / "m.safetensors").model.config.heads == 2
+
+
 def tiny_shapes():
     """Names and shapes of timm's vit_tiny_patch16_224."""
     model = VisionTransformer(vit_config("Ti/16"))

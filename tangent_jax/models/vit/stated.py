@@ -14,9 +14,7 @@ from tangent_jax.models.architectures import (
     COMMON,
     LABELS,
     WHOLE,
-    Architecture,
     alike,
-    architectures,
     check_understood,
     key_of,
     named,
@@ -31,9 +29,10 @@ TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
 """Arguments of timm's models that training or other image sizes read."""
 
 
-def of_timm(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(facts, how its images are normalised or None) of a file under timm's names.
 
+    is_ours: the caller's name is one of this library's, whose sizes are compared when the file is read.
     Raises: InputError for an architecture that is not here or not the tensors', for one that nobody names where several
             are alike, and for a field that is not understood.
     """
@@ -41,7 +40,7 @@ def of_timm(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     config = file.beside.get("config", {})
     check_understood(config, (*WHOLE, *LABELS), where)
     said: str | None = typed(str | None, config.get("architecture"), "load", f"architecture of {where}")
-    name = file.architecture or said
+    name = said if is_ours else file.architecture or said
     require(name == said or said is None, "load", f"architecture {said}, as config.json says", name)
     args: dict[str, Any] = (
         typed(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
@@ -104,16 +103,10 @@ def pool_of(file: Tensors, pool: Any) -> str:
     return known[pool]
 
 
-def check_named(architecture: str, config: Any, path: str) -> None:
-    """Raises InputError where a network is not the architecture of timm's that the caller names."""
-    own: Architecture = architectures()[architecture]
-    for field in ("heads", "activation", "eps") if own.family == "vit" else ():
-        want, value = own.facts.get(field), getattr(config, field, None)
-        require(want == value, "load", f"{architecture} with {field} {want}", f"{field} {value} in {path}")
-
-
 # Hugging Face's config.json
 
+DEFAULT_HEADS: dict[str, int] = dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "clip_vision_model"), 12)
+"""Of towers whose config.json, inside that of a whole model, leaves out what is Hugging Face's default."""
 TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model")
 TYPES += ("siglip2_vision_model", "clip_vision_model", "siglip", "siglip2", "clip")
 MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
@@ -128,7 +121,7 @@ def check_hugging_face(file: Tensors, config: Mapping[str, Any]) -> str:
             a type that is not here, and for a field that is not understood.
     """
     where, kind = f"config.json beside {file.path}", config.get("model_type")
-    is_said = "num_attention_heads" in config or file.architecture is not None
+    is_said = "num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None
     do = "Put its config.json beside it, or say architecture=NAME"
     require(is_said, "load", f"num_attention_heads in {where}", "none", do)
     require(kind is None or kind in TYPES, "load", f"a model_type of {', '.join(TYPES)} in {where}", kind)

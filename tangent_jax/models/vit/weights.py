@@ -20,7 +20,7 @@ from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, translate, with_gates
-from tangent_jax.models.vit.stated import check_hugging_face, of_timm, pool_of
+from tangent_jax.models.vit.stated import DEFAULT_HEADS, check_hugging_face, of_timm, pool_of
 from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
@@ -35,6 +35,7 @@ class Beside:
     layer_norm_eps: float | None = None
     hidden_act: str | None = None
     num_attention_heads: int | None = None
+    model_type: str | None = None
     image_size: int | tuple[int, int] | None = None
     rope_theta: float | None = None
     rope_parameters: dict[str, Any] | None = None
@@ -55,7 +56,8 @@ STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
 
 def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names; config.json, the caller or the shapes say which architecture they are of."""
-    facts, images = of_ours(file) if file.architecture in FAMILY.architectures else of_timm(file)
+    is_ours, is_bare = file.architecture in FAMILY.architectures, not file.beside.get("config")
+    facts, images = of_ours(file) if is_ours and is_bare else of_timm(file, is_ours)
     flat = translate(file.tensors, TIMM_EVA if facts.get("positions") == "rotary" else TIMM, file.path)
     inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
     if inner.shape[-1:] == (2 * len(outer),):
@@ -69,7 +71,9 @@ def from_timm(file: Tensors) -> Pretrained:
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
     """The facts of one of the architectures that this library names, such as L/16."""
     assert file.architecture is not None
-    config = vit_config(file.architecture)
+    config, do = vit_config(file.architecture), "Name the architecture of timm's"
+    plain = "fc_norm.weight" not in file.tensors
+    require(plain, "load", f"{file.architecture}, which normalises before its pool, in {file.path}", "fc_norm", do)
     fields = ("heads", "activation", "eps", "pool", "positions", "rope_theta")
     pools = {"token": "token", "avg": "avg", "attention": "map"}
     return {name: getattr(config, name) for name in fields} | {"pool": pools[config.pool], "class_position": None}, None
@@ -144,7 +148,10 @@ def stated(file: Tensors) -> dict[str, Any]:
     """The fields of a configuration that config.json states and the tensors do not show."""
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
-    fields = {"eps": config.layer_norm_eps, "activation": act, "heads": config.num_attention_heads}
+    heads = config.num_attention_heads or DEFAULT_HEADS.get(config.model_type or "")
+    if heads is None and file.architecture is not None and file.architecture in FAMILY.architectures:
+        heads = vit_config(file.architecture).heads
+    fields = {"eps": config.layer_norm_eps, "activation": act, "heads": heads}
     return {name: value for name, value in fields.items() if value is not None}
 
 
