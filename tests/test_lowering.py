@@ -120,7 +120,7 @@ def solver(predict, dw, x, y):
         outputs = passes.outputs_of(part.linear, dw)
         kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
         part = part._replace(linear=kept)
-        gradient, _, outputs = passes.add_gradient(dw, part, dw, OBJECTIVE)
+        (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
         r, p, rz = optimum._directed(gradient, None)
         state = optimum.State(dw, dw, r, p, rz, rz, rz)

@@ -173,7 +173,15 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
         return passes.part_curvature(part, dw, outputs, objective, jax.random.key(0), 0, signals=4)
 
     return {
-        "gradient": partial(compiled, "gradient", inspect.unwrap(passes.add_gradient), dw, part, dw, objective),
+        "gradient": partial(
+            compiled,
+            "gradient",
+            inspect.unwrap(passes.add_gradient),
+            passes.Summed(dw, jnp.zeros(())),
+            part,
+            dw,
+            objective,
+        ),
         "product with kept values": product,
         "factors, 4 signals an example": partial(compiled, "factors, 4 signals an example", part_factors, part, dw),
     }

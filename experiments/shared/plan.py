@@ -217,9 +217,10 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) ->
     matrices = jax.eval_shape(lambda *a: passes.part_curvature(*a, **curvature[2]), *curvature[1])
     keeps = held <= passes.room()
     part = part._replace(linear=held_part) if keeps else part
+    none: Any = jax.eval_shape(lambda: jnp.zeros(()))
     programs = {
         "product": (passes.add_product, (dw, part, dw, outputs, objective), {}),
-        "gradient": (passes.add_gradient, (dw, part, dw, objective), {}),
+        "gradient": (passes.add_gradient, (passes.Summed(dw, none), part, dw, objective), {}),
         "factors": curvature,
     }
     # the state's four trees, the product and its sum; the factors and their inverses

@@ -239,8 +239,8 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
         origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
         shown = body if have_own_heads(origins) else dict
-        terms = (shown(store.checked(store.file("components", now[name]), now[name])) for name in sorted(now))
-        composed = store.write("composed", sums.mean(terms, len(now))) if now else {}
+        left = sums.Mapped(now, lambda _, entry: shown(store.checked(store.file("components", entry), entry)))
+        composed = store.write("composed", sums.compose(left)) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},

@@ -7,7 +7,9 @@ components' tangent outputs. Removal re-sums the survivors, as subtraction round
 components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -79,22 +81,28 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
 def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
     """The weighted sum of named components (None: the paper's composition, their mean), in the order of their names.
 
-    Args:       components: read one at a time, so a mapping may read them from disk as it is asked.
+    Args:       components: read one ahead, in a thread, so a mapping may read them from disk as it is asked.
     Guarantees: bitwise the same whatever the order of insertion; so removing a component and composing the
                 survivors is bitwise what it would have been had the component never existed.
     """
     names = sorted(components if coefficients is None else coefficients)
     missing = [name for name in names if name not in components]
     require(not missing, "compose", f"names among the {len(components)} components", missing[:1])
-    terms = (components[name] for name in names)
-    if coefficients is None:
-        return mean(terms, len(names))
-    return weighted_sum(terms, [coefficients[name] for name in names])
+    terms = read_ahead(components, names)
+    shares = dict.fromkeys(names, 1 / max(len(names), 1)) if coefficients is None else coefficients
+    return weighted_sum(terms, [shares[name] for name in names])
 
 
-def mean(components: Iterable[Tree], count: int) -> Tree:
-    """The average of `count` components, in the order given."""
-    return weighted_sum(components, [1 / max(count, 1)] * count)
+def read_ahead(components: Mapping[str, Tree], names: Sequence[str]) -> Iterator[Tree]:
+    """The components of these names in turn, each read and its checksum computed while the one before is summed."""
+    with ThreadPoolExecutor(1) as reader:
+        coming: deque = deque()
+        for name in names:
+            coming.append(reader.submit(components.__getitem__, name))
+            if len(coming) > 1:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 @public

@@ -21,7 +21,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.signals import Layout
 from tangent_jax.solver.jacobian import Part as Leaf
 from tangent_jax.solver.jacobian import rows_of
-from tangent_jax.solver.passes import Fresh, Part, bent_of, room
+from tangent_jax.solver.passes import Fresh, Part, Summed, bent_of, room
 from tangent_jax.solver.problem import Problem
 from tangent_jax.train.objective import Objective
 
@@ -107,21 +107,23 @@ def _formed(linear: Fresh) -> Formed:
 
 @partial(jax.jit, donate_argnames="total")
 def add_products(
-    total: Tree, parts: Part, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
-) -> Tree:
+    total: Summed, parts: Part, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
+) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf.
 
     parts: what `formed` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
     """
 
-    def add(sums: Steps, batch: tuple[Part, Array, Array]) -> tuple[Steps, None]:
+    def add(sums: tuple[Steps, Array], batch: tuple[Part, Array, Array]) -> tuple[tuple[Steps, Array], None]:
         part, outputs, v = batch
         bent = bent_of(part, outputs, part.linear.times(beside), v, at_point, objective)
-        return trees.plus(sums, jax.linear_transpose(part.linear.times, beside)(bent)[0]), None
+        kernels, others = own = jax.linear_transpose(part.linear.times, beside)(bent)[0]
+        squares = jnp.sum(others**2, 1) + sum(jnp.sum(leaf**2, (0, 1, 3)) for leaf in kernels.values())
+        return (trees.plus(sums[0], own), sums[1] + jnp.sqrt(squares)), None
 
     beside = parts.linear.side_by_side(q)
-    sums, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, beside), (parts, outputs, v))
-    return trees.plus(total, parts.linear.apart(sums, total))
+    (sums, norms), _ = jax.lax.scan(add, (jax.tree.map(jnp.zeros_like, beside), total.norms), (parts, outputs, v))
+    return Summed(trees.plus(total.total, parts.linear.apart(sums, total.total)), norms)
 
 
 @jax.jit

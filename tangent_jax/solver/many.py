@@ -35,7 +35,7 @@ from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, inve
 from tangent_jax.solver.formed import add_products, formed
 from tangent_jax.solver.leading import leading
 from tangent_jax.solver.optimum import Solved
-from tangent_jax.solver.passes import Part
+from tangent_jax.solver.passes import SHOWN, Part, Summed
 from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import Row
@@ -87,8 +87,8 @@ def solve_many(
                 each result may be from its optimum, None: until `passes`, the most for each, are used;
                 at_once: problems that work side by side, whose state is about eight steps dw each.
     Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
-    Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, up to the rounding of the base's
-                gradient and, relative to themselves, of the change dw_k - base and of dw_k. Lambda = n penalty in all.
+    Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, with the rounding of the base's
+                gradient and of the change's. Lambda = n penalty in all.
     Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
                 that are none and fewer starts than rows.
     """
@@ -131,7 +131,7 @@ class Many:
         self.problem, self.base, self.passes = problem, jax.tree.map(jnp.asarray, base), passes
         self.target, self.curvature = (certificate or 0.0) * problem.total_penalty, curvature  # of |grad F_k|
         self.inverse: Inverse | None = None
-        self.gradient, self.outputs = self.base, []
+        self.gradient, self.outputs = problem.ridge(self.base), []
         self.formed: Part | None = None
 
     def prepare(self, count: int) -> None:
@@ -146,11 +146,15 @@ class Many:
         if self.formed is not None:  # nothing else is read from pass to pass
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
-        norm = float(passes_of.norm_of(self.gradient))
+        norm = float(passes_of.norm_of(self.gradient.total))
         require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
         self.leading = leading(
-            lambda q: self.add_products(jax.tree.map(lambda leaf: penalty * leaf, q), q, v, nowhere),
+            lambda q: (
+                self.add_products(
+                    Summed(jax.tree.map(lambda leaf: penalty * leaf, q), jnp.zeros(count)), q, v, nowhere
+                ).total
+            ),
             penalty,
             states.empty(self.base, count).delta,
         )
@@ -168,9 +172,9 @@ class Many:
                 state = self.fill(state, places, asked)
                 if all(place.asked is None for place in places):
                     return
-                state, norms = self.advance(state, places)
+                state, norms, rounding = self.advance(state, places)
                 for k, place in enumerate(places):
-                    if place.asked is not None and self.is_done(place, float(norms[k])):
+                    if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
                         ended[place.asked.turn] = self.solved(place, state.delta, k)
                         places[k] = Place()
                         bar.update()
@@ -189,7 +193,7 @@ class Many:
             if new.start is None and len(changed) <= self.problem.batches.width:  # its gradient needs no pass
                 gradient = self.gradient_at_base(changed, new.example_weights)
                 state, norm = states.begin_at_base(state, k, gradient, self.inverse)
-                places[k].at_point = not NEAR * self.target < float(norm) < np.inf
+                places[k].at_point = not self.nearly < float(norm) < np.inf
             else:
                 state = states.begin(state, k, self.base, self.base if new.start is None else new.start)
         return state
@@ -202,20 +206,20 @@ class Many:
         part = Part(passes_of.Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
         total, zero = (jax.tree.map(lambda leaf: jnp.array(leaf[None]), tree) for tree in (self.gradient, problem.zero))
         f, at_base = passes_of.outputs_of(part.linear, self.base), jnp.ones(1, bool)
-        return states.add_products(total, part, problem.zero, f, zero, v[None, rows], at_base, problem.objective)
+        return states.add_products(total, part, problem.zero, f, zero, v[None, rows], at_base, problem.objective).total
 
-    def advance(self, state: states.State, places: list[Place]) -> tuple[states.State, np.ndarray]:
-        """One pass for all: a gradient where a problem is at a point, else a product; also |r|, "k"."""
+    def advance(self, state: states.State, places: list[Place]) -> tuple[states.State, np.ndarray, np.ndarray]:
+        """One pass for all: a gradient where a problem is at a point, else a product; also |r|, its rounding, "k"."""
         n = len(self.problem.batches)
         at_point = jnp.array([place.at_point for place in places])
         v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
         state, q, total = states.operands(state, self.gradient, at_point, self.problem.total_penalty, self.leading)
         total = self.add_products(total, q, v, at_point)
         changed = np.minimum(np.abs(v - 1), 1).mean(1)
-        state, norms = states.advance(state, total, at_point, self.inverse, self.leading, changed)
-        return state, placement.on_host(norms)
+        state, norms = states.advance(state, total.total, at_point, self.inverse, self.leading, changed)
+        return state, placement.on_host(norms), placement.on_host(total.rounding)
 
-    def add_products(self, total: Tree, q: Tree, v: np.ndarray, at_point: Array) -> Tree:
+    def add_products(self, total: Summed, q: Tree, v: np.ndarray, at_point: Array) -> Summed:
         """`total` and the products of one pass, as `states.add_products` has them."""
         objective = self.problem.objective
         if self.formed is not None:
@@ -230,17 +234,24 @@ class Many:
         at, _ = self.problem.batches.padded(np.arange(v.shape[1]))
         return (placement.divided(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
 
-    def is_done(self, place: Place, norm: float) -> bool:
+    @property
+    def nearly(self) -> float:
+        """The norm of a residual that ends a problem's conjugate gradients: its rounding counts then, too."""
+        rounding = float(self.gradient.rounding)
+        return max(NEAR * self.target - rounding, SHOWN * rounding)
+
+    def is_done(self, place: Place, norm: float, rounding: float) -> bool:
         """True where a problem's pass, now added to its history, was its last; decides what its next one is."""
         name, rows = ("certificate" if place.at_point else "estimate"), place.history
         before = next((row["gradient_norm"] for row in reversed(rows) if row["exact"]), np.inf)
-        row = {"passes": len(rows) + 1, "gradient_norm": norm, "exact": place.at_point}
-        rows.append({**row, name: norm / self.problem.total_penalty})
+        rounding = rounding if place.at_point else 0.0
+        row = {"passes": len(rows) + 1, "gradient_norm": norm, "rounding": rounding, "exact": place.at_point}
+        rows.append({**row, name: (norm + rounding) / self.problem.total_penalty})
         left = self.passes - len(rows)
         if place.at_point:  # ends at its target, at the last pass, or where rounding allows no more
             place.at_point = False
-            return norm <= self.target or left < 2 or not norm <= 0.5 * before
-        place.at_point = norm <= NEAR * self.target or left == 1 or not np.isfinite(norm)
+            return norm + rounding <= self.target or left < 2 or not norm <= 0.5 * before
+        place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
     def solved(self, place: Place, delta: Tree, k: int) -> Solved:
@@ -251,7 +262,7 @@ class Many:
             certificate=last["certificate"],
             gradient_norm=last["gradient_norm"],
             total_penalty=self.problem.total_penalty,
-            converged=last["gradient_norm"] <= self.target,
+            converged=last["gradient_norm"] + last["rounding"] <= self.target,
             passes=last["passes"],
             history=place.history,
             seconds=time.perf_counter() - place.began,

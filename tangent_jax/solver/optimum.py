@@ -2,8 +2,9 @@
 
     dw* = argmin F,   F(dw) = sum_i v_i loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2
 
-    certificate = |grad F(dw)| / Lambda >= |dw - dw*|        F is Lambda-strongly convex
+    certificate = (|grad F(dw)| + rounding) / Lambda >= |dw - dw*|        F is Lambda-strongly convex
 
+`rounding` is what the gradient's own sum may have lost in its dtype (passes.Summed).
 Square losses: one linear system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and
 Stiefel 1952) preconditioned by the layers' Kronecker factors (curvature.py). Any other loss: Newton's method with the
 same inner solver and a backtracking line search. There is no learning rate.
@@ -34,7 +35,7 @@ from tangent_jax.core import (
 )
 from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.passes import along, norm_of
+from tangent_jax.solver.passes import SHOWN, Summed, along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
@@ -52,10 +53,10 @@ class Solved(NamedTuple):
     """A step at its optimum, or on the way there.
 
     `certificate` bounds |dw - dw*| in L2 over the tree, from `gradient_norm` = |grad F(dw)|, computed afresh at the
-    end (None where Lambda is 0); `converged`: whether it is what was asked for; `passes` over the data, all counted;
-    `history`: a row for each pass: one whose gradient is `exact` has a `certificate`, another an `estimate` of it,
-    which bounds nothing; `curvature`: the factors that preconditioned, None for none; `run`: the identity of all that
-    decided it, where a folder was given.
+    end, and its rounding (None where Lambda is 0); `converged`: whether it is what was asked for; `passes` over the
+    data, all counted; `history`: a row for each pass: one whose gradient is `exact` has a `certificate`, another an
+    `estimate` of it, which bounds nothing; `curvature`: the factors that preconditioned, None for none; `run`: the
+    identity of all that decided it, where a folder was given.
     """
 
     dw: Tree
@@ -111,9 +112,9 @@ def solve(
                 on_step: called after every pass with its row of the history and dw; what it returns is added to the
                 row; folder: a run that was killed goes on from there, told from others as `fit`'s.
     Returns:    Solved; `converged` is False where the passes were used up, or where rounding allows no more.
-    Guarantees: |dw - dw*| <= certificate, up to the rounding of one gradient in f32, for a loss that is convex in the
-                outputs; dw* is the optimum in exact arithmetic, also where products with J are in half precision.
-                Resumed or not, the same bits.
+    Guarantees: |dw - dw*| <= certificate, the gradient's rounding included, for a loss that is convex in the outputs;
+                dw* is the optimum in exact arithmetic, also where products with J are in half precision. Resumed or
+                not, the same bits.
     Edge cases: what products with J read is kept from pass to pass where it takes at most a quarter of the devices'
                 memory, on a CPU of the machine's; else computed in each.
     Raises:     InputError for a model that is not affine in dw, a start of other leaves, a penalty of 0 where a
@@ -197,19 +198,19 @@ class Solver:
     def is_done(self, *new: Row) -> bool:
         """True where the last pass was a gradient that meets the target, moved no closer, or left no pass to use."""
         rows = [*self.history.rows, *new]
-        points = [(row["gradient_norm"], row["loss"]) for row in rows if row["exact"]]
+        points = [(row["gradient_norm"], row["loss"], row["rounding"]) for row in rows if row["exact"]]
         if not points or not rows[-1]["exact"]:
             return False
-        (before, loss), (now, lower) = points[-2:] if len(points) > 1 else [(np.inf, np.inf), *points]
+        (before, loss, _), (now, lower, rounding) = points[-2:] if len(points) > 1 else [(np.inf,) * 3, *points]
         stuck = now > 0.5 * before and (lower >= loss or self.problem.is_quadratic)  # rounding allows no more
-        return now <= self.target or stuck or self.passes - rows[-1]["passes"] <= self.reserve
+        return now + rounding <= self.target or stuck or self.passes - rows[-1]["passes"] <= self.reserve
 
     def begin(self, state: State) -> tuple[State, Row]:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
-        gradient, value = self.gradient(state.base)
+        (gradient, _), value, rounding = self.gradient(state.base)
         norm = float(norm_of(gradient))
         require(np.isfinite(norm), "solve", "a finite gradient", norm, "Look for inputs that are not finite")
-        row = self.row(norm, loss=value, exact=True)
+        row = self.row(norm, loss=value, rounding=rounding, exact=True)
         if self.is_done(row):
             return state, row
         self.prepare()
@@ -219,16 +220,15 @@ class Solver:
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         if self.problem.exact is not self.problem.predict:
             forcing = max(forcing, INNER * norm)
-        rounding = float(jnp.finfo(self.problem.dtype).eps) * norm  # below, the recurrence divides 0 by 0
-        tolerance, zeros = jnp.asarray(max(0.9 * self.target, forcing, rounding)), jax.tree.map(jnp.zeros_like, r)
-        return State(state.base, zeros, r, p, rz, tolerance, jnp.zeros(())), row
+        tolerance = jnp.asarray(max(0.9 * self.target - rounding, forcing, SHOWN * rounding))
+        return State(state.base, jax.tree.map(jnp.zeros_like, r), r, p, rz, tolerance, jnp.zeros(())), row
 
-    def gradient(self, dw: Tree) -> tuple[Tree, float]:
-        """The gradient and the value of F at dw; a square loss has its factors before, with all that is kept."""
+    def gradient(self, dw: Tree) -> tuple[Summed, float, float]:
+        """Gradient and value of F at dw, and the rounding; a square loss has its factors before, with all it keeps."""
         if self.problem.is_quadratic:
             self.factorise()
         gradient, value, self.outputs = self.problem.gradient(dw)
-        return gradient, value
+        return gradient, value, float(gradient.rounding)
 
     def factorise(self) -> None:
         """The factors, unless they are known, or the model has no closed form to make them of."""
@@ -272,7 +272,7 @@ class Solver:
     def row(self, norm: float, **more: Any) -> Row:
         """The row of a pass: a certificate of its gradient where that is exact, else an estimate."""
         penalty, name = self.problem.total_penalty, "certificate" if more["exact"] else "estimate"
-        bound = {name: norm / penalty} if penalty > 0 else {}
+        bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
         return {"passes": self.used + 1, "gradient_norm": norm, **more, **bound}
 
     def solved(self, state: State) -> Solved:
@@ -283,7 +283,7 @@ class Solver:
             certificate=last.get("certificate"),
             gradient_norm=last["gradient_norm"],
             total_penalty=self.problem.total_penalty,
-            converged=last["gradient_norm"] <= self.target,
+            converged=last["gradient_norm"] + last["rounding"] <= self.target,
             passes=self.used,
             history=self.history.merged(),
             seconds=sum(row["seconds"] for row in self.history.rows),

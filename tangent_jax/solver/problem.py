@@ -101,15 +101,20 @@ class Problem:
             self.held.extend(part._replace(linear=passes.keep(part.linear, self.zero)) for part in self.fresh())
         return iter(self.held)
 
-    def gradient(self, dw: Tree) -> tuple[Tree, float, list[Array]]:
+    def gradient(self, dw: Tree) -> tuple[passes.Summed, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
-        total, losses, outputs = passes.along(self.zero, self.total_penalty, dw), [], []
+        total, losses, outputs = self.ridge(dw), [], []
         exact = self.exact
         for part in self.parts() if exact is self.predict else self.fresh(exact):
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
         return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(passes.norm_of(dw)) ** 2, outputs
+
+    def ridge(self, dw: Tree) -> passes.Summed:
+        """Lambda dw, with which the sum of a gradient begins."""
+        total = passes.along(self.zero, self.total_penalty, dw)
+        return passes.Summed(total, passes.norm_of(total))
 
     def product(self, v: Tree, outputs: list[Array]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
@@ -164,7 +169,7 @@ class Problem:
         f = np.zeros((len(y), self.classes), self.dtype)
         of_gradient = dataclasses.replace(part.linear, predict=self.exact)
         programs = [
-            program(passes.add_gradient, dw, part._replace(linear=of_gradient), dw, self.objective),
+            program(passes.add_gradient, self.ridge(dw), part._replace(linear=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if self.has_factors:

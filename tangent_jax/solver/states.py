@@ -11,7 +11,7 @@ from tangent_jax.core import Tree, trees
 from tangent_jax.solver import passes
 from tangent_jax.solver.curvature import Inverse
 from tangent_jax.solver.leading import Leading
-from tangent_jax.solver.passes import Part
+from tangent_jax.solver.passes import Part, Summed
 from tangent_jax.train.objective import Objective
 
 
@@ -58,17 +58,19 @@ def result(base: Tree, delta: Tree, k: Any) -> Tree:
 
 @partial(jax.jit, donate_argnames="state")
 def operands(
-    state: State, gradient: Tree, at_point: Array, total_penalty: Any, leading: Leading
-) -> tuple[State, Tree, Tree]:
+    state: State, gradient: Summed, at_point: Array, total_penalty: Any, leading: Leading
+) -> tuple[State, Tree, Summed]:
     """(the state, corrected at a point; q, with which A is multiplied: delta there, else the direction; what the pass's
     sum begins with)."""
 
     def corrected(delta: Tree, r: Tree, at: Array) -> Tree:
         return passes.along(delta, jnp.where(at, 1, 0), leading.correction(r)[0])
 
-    def own(delta: Tree, p: Tree, at: Array) -> tuple[Tree, Tree]:
+    def own(delta: Tree, p: Tree, at: Array) -> tuple[Tree, Summed]:
         q = jax.tree.map(partial(jnp.where, at), delta, p)
-        return q, jax.tree.map(lambda q, g: total_penalty * q + jnp.where(at, g, 0), q, gradient)
+        ridge = jax.tree.map(lambda leaf: total_penalty * leaf, q)
+        begun = jax.tree.map(lambda leaf, g: leaf + jnp.where(at, g, 0), ridge, gradient.total)
+        return q, Summed(begun, passes.norm_of(ridge) + jnp.where(at, gradient.norms, 0))
 
     given = state.delta, state.r, at_point
     delta = jax.lax.cond(at_point.any(), jax.vmap(corrected), lambda delta, *_: delta, *given)
@@ -78,13 +80,13 @@ def operands(
 
 @partial(jax.jit, donate_argnames="total")
 def add_products(
-    total: Tree, part: Part, zero: Tree, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
-) -> Tree:
+    total: Summed, part: Part, zero: Tree, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
+) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
     forward = part.linear.at(zero)[1]
     changes = jax.vmap(forward, out_axes=2)(q)
     bent = passes.bent_of(part, outputs, changes, v, at_point, objective)
-    return trees.plus(total, jax.vmap(jax.linear_transpose(forward, zero), 2)(bent)[0])
+    return jax.vmap(Summed.plus)(total, jax.vmap(jax.linear_transpose(forward, zero), 2)(bent)[0])
 
 
 @partial(jax.jit, donate_argnames="state")

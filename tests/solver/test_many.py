@@ -135,3 +135,27 @@ def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
             assert [row["exact"] for row in solved.history] == [*[False] * (solved.passes - 1), True]
             # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
             assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
+
+
+def test_certificates_in_f32_hold_the_rounding_of_their_gradients():
+    rng = np.random.default_rng(0)
+    x = np.float32(3e-3 * rng.standard_normal((60, 12)))  # eigenvalues below Lambda: the bound is nearly sharp
+    y, weights = rng.integers(0, 3, 60), rng.integers(0, 3, (12, 60)).astype(np.float64)
+    j = np.einsum("ni,cd->ncid", x.astype(np.float64), np.eye(3)).reshape(60, 3, -1)
+    data, objective = Batches(x, y, batch_size=8), make_objective("rsl", 1e-4)
+    start = solve(linear, data, objective, start=np.zeros((12, 3), np.float32), certificate=1e-4)
+    many = solve_many(linear, data, objective, example_weights=weights, start=start, certificate=1e-4)
+    alone = (solve(linear, data, objective, example_weights=v, start=start, certificate=1e-4) for v in weights)
+    exceeded = 0
+    for v, one, other in zip(weights, many, alone, strict=True):
+        expected = ridge(j, np.zeros((60, 3)), y, total=60 * 1e-4, weights=v)
+        for solved in (one, other):
+            distance = np.linalg.norm(flat(solved.dw) - expected)
+            exceeded += distance > solved.gradient_norm / solved.total_penalty
+            assert distance <= solved.certificate
+            assert not solved.converged  # 1e-4 is less than f32 can show here
+    assert exceeded  # without the rounding some would say less than is true
+
+
+def linear(dw, x):
+    return x @ dw
