@@ -1,5 +1,8 @@
 """Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
 
+Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
+(ridge, ranpac, lda); their settings are chosen on held-out images.
+
 With --search_lrs every method's learning rate (and rank) is chosen on held-out images by the accuracy of its
 composition at the largest number of shards. The paper's tables of composition. Many machines train the components
 by --farm or --worker (docs/batch_jobs.md).
@@ -19,6 +22,7 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import command, farm, plots, setup, titles
+from experiments.shared.additive import ADDITIVE, Additive
 from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers, positive
 from experiments.shared.search import Runs
 from experiments.shared.shards import Method, owners_of_train
@@ -30,8 +34,11 @@ flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list(
     "methods",
     ["taft", "soup", "fc"],
-    "Methods to compare: taft, soup (non-linear models averaged), fc, and [tangent_]lora, _adapter.",
+    "Methods to compare: taft, soup (non-linear models averaged), fc, [tangent_]lora, _adapter; by statistics: exact "
+    "(LDA on the features and tangent features), ridge, lda (on the features), ranpac (random ReLU features).",
 )
+flags.DEFINE_integer("width", 1024, "Numbers of the tangent features' sketch (exact).", 2, 1 << 15)
+flags.DEFINE_integer("directions", 4, "Random directions of the features whose gradients they are (exact).", 1, 1024)
 flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
 flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
 flags.DEFINE_list(
@@ -65,18 +72,19 @@ def main() -> None:
     if F.sharding == "owner":
         counts = [len(owners_of_train())]
     runs = Runs(command.out_folder() / "runs.jsonl")
-    settings = {name: searched(name, max(counts), runs) for name in F.methods}
-    methods = {name: make(name, **settings[name]["chosen"]) for name in F.methods}
-    first = methods[F.methods[0]]
+    settings = {name: searched(name, max(counts), runs) for name in F.methods if name in TRAINED}
+    methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
+    first = next(iter(methods.values()), None) or make("taft")
     shards = {count: first.divide(count) for count in counts}
     if farm.is_worker():
         return farm.train_own(work(methods, shards))
     if F.farm:
         farm.launch("compose", work(methods, shards))
+    sums = {name: Additive(name, methods.get("taft") or make("taft")) for name in F.methods if name in ADDITIVE}
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {}
+        row = {name: own.accuracy(divided) for name, own in sums.items()}
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
@@ -91,7 +99,8 @@ def main() -> None:
                 row["greedy"] = greedy(method, store)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: method.accuracy(method.full()) for name, method in methods.items()}
+    full = {name: own.accuracy(own.method.whole()) for name, own in sums.items()}
+    full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     columns = list(table[f"{counts[0]}"])
     rows = {**table, "full data": full}.items()
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
@@ -105,18 +114,19 @@ def main() -> None:
             "numbers": method.predict.subset.size,
             "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
         }
+    settings |= {name: own.facts() for name, own in sums.items()}
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
 
 
 def check_flags() -> None:
     """Raises InputError for flags that no composition can have: before any long work."""
-    methods, _ = listed("methods", TRAINED), positive("merge_penalties")
+    methods, _ = listed("methods", [*TRAINED, *ADDITIVE]), positive("merge_penalties")
     is_mean = listed("merge", MERGES) == ["mean"]
     require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --methods", ",".join(F.merge))
     require(not (is_mean and F["merge_penalties"].present), "flags", "--merge beside --merge_penalties", "mean")
     require(F.search_lrs or not F["search_ranks"].present, "flags", "--search_lrs beside --search_ranks", "none")
-    linear = all(TRAINED[name][0] != "nlft" for name in methods)
+    linear = all(TRAINED.get(name, ("",))[0] != "nlft" for name in methods)
     got = ",".join(methods)
     require(F.solver == "adam" or linear, "flags", "--methods of tangents and heads beside --solver=optimum", got)
 

@@ -10,7 +10,7 @@ from run_binary import run
 from experiments.shared.search import Runs
 
 LONG = "9" * 20
-METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter"
+METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"
 CASES = [
     ("finetune", ["--seed=" + LONG], "flag --seed="),
     ("finetune", ["--seed=4294967296"], "flag --seed="),
