@@ -191,6 +191,8 @@ def test_images_that_are_not_prepared_so_here_are_refused_also_without_a_mean(tm
         ("siglip", {"image_size": "x"}, "image_size of config.json"),
         ("siglip", {"image_size": [12, 0]}, r"image_size in 1\.\.4096"),
         ("clip", {"vision_config": 7}, "an object in vision_config"),
+        ("clip", {"vision_config": {}}, "a model_type of siglip, siglip2, clip in .*; got clip_vision_model"),
+        ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path, name, fields, match):
