@@ -245,7 +245,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
     try:
         assert zygote.stdin is not None
         assert zygote.stdout is not None
-        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "8"))):
+        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "3"))):
             zygote.stdin.write("go\n")
             zygote.stdin.flush()
             pid = int(zygote.stdout.readline())

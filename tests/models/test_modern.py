@@ -237,6 +237,7 @@ def pictures(count):
     return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: made[i])
 
 
+@pytest.mark.long
 def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(tmp_path):
     """Hugging Face's folder to features, fit, compose, private, optimum and export."""
     modern("dinov2 registers", tmp_path)
