@@ -62,6 +62,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
 PLANS, LOG = "tests/components/test_plans.py", "tests/train/test_log.py"
+RUN = "tangent_jax/train/run.py"
 PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     f"tangent_jax/solver/{name}.py"
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
@@ -169,7 +170,7 @@ MUTATIONS = [
       "tests/experiments/test_private_binaries.py::test_private_protects_owners"),
     M(TRAIN, "(g.astype(r.dtype) + r) / mechanism.clip_norm", "g.astype(r.dtype) / mechanism.clip_norm",
       f"{AUDIT}::test_the_penalty_is_in_every_private_step"),
-    M(TRAIN, "                ledger.pay(step + 1)\n", "                pass\n",
+    M(RUN, "            self.ledger.pay(self.ledger.spent.steps_paid + 1)\n", "            pass\n",
       f"{NOISE}::test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid"),
     M(TRAIN, "Spent(mechanism, 0, seed is None)", "Spent(mechanism, 0, True)",
       f"{NOISE}::test_training_learns_and_says_what_it_spent"),
@@ -284,7 +285,7 @@ MUTATIONS = [
       f"{IDENTITY}::test_a_run_after_a_change_of_the_users_code_is_a_fresh_run"),
     M("tangent_jax/train/fit.py", "run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs)", "run_identity(source, training.traced, epochs)",
       f"{IDENTITY}::test_two_models_two_data_sets_two_settings_never_share_a_checkpoint"),
-    M("tangent_jax/train/fit.py", "    return training, Saver(folder, run_identity(source,", "    bare = dataclasses.replace(training, traced='')\n    return bare, Saver(folder, run_identity(source,",
+    M("tangent_jax/train/fit.py", "measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))\n", "measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))\n            training = dataclasses.replace(training, traced='')\n",
       f"{IDENTITY}::test_a_global_that_changes_under_a_function_is_another_run_in_the_same_process"),
     M("tangent_jax/core/identities.py", "    for constant in closed.consts:\n        yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))\n", "",
       f"{IDENTITY}::test_two_models_two_data_sets_two_settings_never_share_a_checkpoint"),
@@ -680,7 +681,7 @@ MUTATIONS = [
     M("tangent_jax/train/log.py", 'text[: text.rfind("\\n") + 1]', "text", f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
     M("tangent_jax/train/log.py", "purge_step=done + 1", "purge_step=done + 100", f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
     M("tangent_jax/train/log.py", "self.done + count >= profile[0]", "self.done + count > profile[0]", f"{LOG}::test_the_steps_asked_for_are_traced_and_others_are_not"),
-    M("tangent_jax/train/fit.py", "            log.measured(returned)\n", "", f"{LOG}::test_the_rows_of_fit_are_its_steps"),
+    M(RUN, "        self.log.measured(returned)\n", "", f"{LOG}::test_the_rows_of_fit_are_its_steps"),
     M("tangent_jax/train/fit.py", "norms_of(gradient, state.dw, after.dw)", "norms_of(gradient, after.dw, after.dw)", f"{LOG}::test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step"),
     M("tangent_jax/privacy/train.py", "norms_of(gradient, state.dw", "norms_of(arguments[0].value, state.dw", f"{LOG}::test_a_private_log_holds_private_values_alone"),
     M("tangent_jax/privacy/log.py", "if is_full and mechanism.unit", "if mechanism.unit", f"{LOG}::test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides"),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core import Tree, placement, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism
@@ -24,6 +24,7 @@ from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, as_data
+from tangent_jax.train.run import Run
 from tangent_jax.train.targets import Predict, started
 
 
@@ -64,11 +65,12 @@ def fit_private_many(
     parts = micro_batches(batches, mechanisms[0], units, np.ones(len(units), bool))
     chunks = [Chunk(*batches.resident(), *part).placed() for part in parts]
     step_many = partial(_step_many, axes=axes, structure=structure)
-    with progress_bar(mechanisms[0].steps, "step") as bar:
+    with Run("fit_private_many") as run:
+        run.show(mechanisms[0].steps, "step")
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([step_key(m, seed, step) for m, seed in zip(mechanisms, seeds, strict=True)])
             states = jax.block_until_ready(step_many(leaves, states, keys, chunks, len(units), objective))
-            bar.update()
+            run.advance()
     return [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
 
 

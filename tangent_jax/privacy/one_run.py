@@ -32,9 +32,9 @@ from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import PrivatelyFitted, add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import check_on_step
-from tangent_jax.train.fit import OnStep
 from tangent_jax.train.objective import Objective, checked_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
+from tangent_jax.train.run import OnStep
 from tangent_jax.train.targets import Predict, started
 
 

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, whole_number
+from tangent_jax.core import Tree, finite_number, placement, require, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
@@ -40,6 +40,7 @@ from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, m
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.run import Run
 from tangent_jax.train.targets import Predict
 
 NEAR = 0.97  # of the target: an estimate that ends a problem
@@ -167,21 +168,22 @@ class Many:
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with progress_bar(count, "problem") as bar:
+        with Run("solve_many") as run:
+            run.show(count, "problem")
             while True:
                 state = self.fill(state, places, asked)
                 if all(place.asked is None for place in places):
                     return
                 state, norms, rounding = self.advance(state, places)
+                before = len(ended)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
                         ended[place.asked.turn] = self.solved(place, state.delta, k)
                         places[k] = Place()
-                        bar.update()
+                run.advance(len(ended) - before)
                 while turn in ended:
                     yield ended.pop(turn)
                     turn += 1
-                check_stop()
 
     def fill(self, state: states.State, places: list[Place], asked: Iterator[Asked]) -> states.State:
         """The state with the next problems in the places that are empty."""

@@ -12,7 +12,6 @@ same inner solver and a backtracking line search. There is no learning rate.
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,28 +21,17 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import (
-    Tree,
-    check_stop,
-    finite_number,
-    is_stopping,
-    placement,
-    progress_bar,
-    require,
-    trees,
-    whole_number,
-)
+from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.passes import SHOWN, Summed, along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
-from tangent_jax.train.log import open_log
+from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.run import OnStep, Run
 from tangent_jax.train.targets import Predict, started
 
-OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
 INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
@@ -121,7 +109,6 @@ def solve(
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
     whole_number("solve", "passes", passes, 2)
-    check_on_step("solve", on_step)
     objective = checked_objective("solve", objective, make_objective)
     if certificate is not None:
         finite_number("solve", "certificate", certificate, 0.0)
@@ -132,58 +119,44 @@ def solve(
     problem = make_problem("solve", predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
         check_factors("solve", dw, curvature)
-    saver, history = None, History()
-    if folder is not None:
-        history.measure = measure_name(on_step, dw)
-        saver = Saver(folder, run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes))
-    solver = Solver(problem, certificate, passes, curvature, history, saver)
-    return solver.run(dw, on_step)
+    with Run("solve", on_step) as run:
+        if folder is not None:
+            name = run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes)
+            run.keep(Saver(folder, name), measure_name(on_step, dw))
+        return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 
 
 class Solver:
     """One run of `solve`: its passes one by one, each a gradient at a new point or a step of conjugate gradients."""
 
     def __init__(
-        self, problem: Problem, target: float | None, passes: int, curvature: Curvature | None, history: History,
-        saver: Saver | None,
-    ) -> None:  # fmt: skip
-        self.problem, self.passes, self.saver, self.history = problem, passes, saver, history
+        self, problem: Problem, target: float | None, passes: int, curvature: Curvature | None, history: History
+    ) -> None:
+        self.problem, self.passes, self.history = problem, passes, history
         self.target = 0.0 if target is None else target * problem.total_penalty  # of |grad F|
         self.curvature, self.is_given = curvature, curvature is not None
         self.inverse: Inverse | None = None
         self.outputs: list[Array] = []  # at the point `base`
 
-    def run(self, dw: Tree, on_step: OnStep | None) -> Solved:
+    def run(self, dw: Tree, run: Run) -> Solved:
         """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
-        if self.saver is not None:
-            state = self.saver.restore(state, self.history)
-        state = placement.placed(state)
+        state = placement.placed(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
-        with (
-            progress_bar(self.passes, "pass", self.used) as bar,
-            open_log("solve", self.saver and self.saver.run, self.used, self.passes) as log,
-        ):
-            while not self.is_done():
-                began = time.perf_counter()
-                log.begin()
-                state, row = self.begin(state) if state.at_point else self.advance(state)
-                row["seconds"] = time.perf_counter() - began
-                log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
-                dw = along(state.base, 1.0, state.offset)
-                values = placement.together(partial(on_step, dict(row), dw)) if on_step else None
-                self.history.add("solve", row, values)
-                log.measured(values)
-                placement.agree_to_stop()
-                if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
-                    self.saver.save(state, self.history)
-                bar.update(self.used - bar.n)
-                bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
-        check_stop()
-        return self.solved(state)
+        run.show(self.passes, "pass", self.used)
+        run.open_log(self.used, self.passes)
+        while not self.is_done():
+            began = time.perf_counter()
+            run.begin()
+            state, row = self.begin(state) if state.at_point else self.advance(state)
+            row["seconds"] = time.perf_counter() - began
+            run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
+            run.end(row, along(state.base, 1.0, state.offset), state, self.is_done(row))
+            run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
+        return self.solved(state)._replace(run=run.identity)
 
     @property
     def used(self) -> int:
@@ -288,7 +261,6 @@ class Solver:
             history=self.history.merged(),
             seconds=sum(row["seconds"] for row in self.history.rows),
             curvature=self.curvature,
-            run=None if self.saver is None else self.saver.run,
         )
 
 
