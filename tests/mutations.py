@@ -246,7 +246,7 @@ MUTATIONS = [
     M(CANARIES, "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]", "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8)).repeat(2)[:count]", f"{ONE_RUN}::test_coins_are_fair_and_new_in_every_run"),
     M(CANARIES, "np.frombuffer(os.urandom(count), np.uint8)", "np.random.default_rng(0).integers(0, 256, count, np.uint8)", f"{ONE_RUN}::test_coins_are_fair_and_new_in_every_run"),
     M(CANARIES, "        if not path.exists():\n", "        if True:\n", f"{ONE_RUN}::test_a_run_that_was_killed_goes_on_with_its_coins_and_scores_the_steps_that_count"),
-    M(ATTACK, "return Audited(fitted, scores, coins)", "return Audited(fitted, scores + coins, coins)", f"{ONE_RUN}::test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin"),
+    M(ATTACK, "audit=Audit(scores, coins)", "audit=Audit(scores + coins, coins)", f"{ONE_RUN}::test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin"),
     M(ATTACK, "dataclasses.replace(m, count=len(images))", "dataclasses.replace(m, count=len(images) + len(canaries) // 2)", f"{ONE_RUN}::test_scores_of_a_sound_run_are_normal_and_prove_no_more_than_the_claim"),
     M(ATTACK, "rate * (i + c / 2)", "rate * i", f"{ONE_RUN}::test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are"),
     M(ATTACK, "return scales * along, scales * norms", "return along, scales * norms", f"{ONE_RUN}::test_canaries_of_a_vision_transformer_are_scored_as_their_gradients_are"),

@@ -26,9 +26,9 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import Fitted
 from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.objective import distance_bound
+from tangent_jax.train.run import Fitted
 
 AT_ONCE = 10  # models trained as one program
 Rows = Mapping[str, np.ndarray]
@@ -324,7 +324,8 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
+    assert solved.optimum is not None
     provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
-    optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
+    optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
     return Retrained(solved.dw, provenance, solved.certificate, optimum)

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from tangent_jax.train.fit import State
 from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
-from tangent_jax.train.run import OnStep, Run
+from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, started
 
 BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
@@ -124,24 +124,6 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[Stat
     return after, norms_of(gradient, state.dw, after.dw)
 
 
-class PrivatelyFitted(NamedTuple):
-    """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
-
-    `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
-    `non_finite`: units, summed over the steps, whose gradient was not finite; `run`: the identity of all that decided
-    it, where a folder was given. Neither is private, nor are the seconds: what else is here depends on a training
-    example through dw alone.
-    """
-
-    dw: Tree
-    steps: int
-    spent: Spent
-    history: list[Row]
-    seconds: float
-    non_finite: int
-    run: str | None
-
-
 @public
 def fit_private(
     predict: Predict,
@@ -154,7 +136,7 @@ def fit_private(
     seed: int | None = None,
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
-) -> PrivatelyFitted:
+) -> Fitted:
     """Trains dw under differential privacy: the mechanism's steps.
 
     Args:       predict, start, on_step: as in `fit`; data: Features or Batches, whose batch size is that of
@@ -163,7 +145,9 @@ def fit_private(
                 None draws noise and samples from the operating system's entropy; a number repeats them, and then
                 nothing is private;
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
-    Returns:    PrivatelyFitted.
+    Returns:    Fitted, with `spent`; each row of the history has the `seconds` until its step ended, and `non_finite`,
+                the units whose gradient was not finite. Neither is private, nor is `run`: what else is there depends
+                on a training example through dw alone.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
                 unit, given secret noise, and a start and a predictor that do not come of the data; sums are divided by
                 q n, never by their sample's size; a run never takes a step that `spent` does not count, killed or not.
@@ -208,9 +192,8 @@ def fit_private(
             row["non_finite"] = int(total.non_finite)
             log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
             run.end(row, state.dw, state, step + 1 == mechanism.steps)
-    rows, non_finite = run.history.merged(), int(sum(row["non_finite"] for row in run.history.rows))
-    dw = placement.replicated(state.dw)
-    return PrivatelyFitted(dw, len(rows), spent, rows, rows[-1]["seconds"], non_finite, run.identity)
+    dw, rows = placement.replicated(state.dw), run.history.merged()
+    return Fitted(dw, rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
 
 def check_finite(norm: float, step: int) -> None:

@@ -29,34 +29,12 @@ from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
-from tangent_jax.train.run import OnStep, Run
+from tangent_jax.train.run import Fitted, OnStep, Optimum, Run
 from tangent_jax.train.targets import Predict, started
 
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
 INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
-
-
-class Solved(NamedTuple):
-    """A step at its optimum, or on the way there.
-
-    `certificate` bounds |dw - dw*| in L2 over the tree, from `gradient_norm` = |grad F(dw)|, computed afresh at the
-    end, and its rounding (None where Lambda is 0); `converged`: whether it is what was asked for; `passes` over the
-    data, all counted; `history`: a row for each pass: one whose gradient is `exact` has a `certificate`, another an
-    `estimate` of it, which bounds nothing; `curvature`: the factors that preconditioned, None for none; `run`: the
-    identity of all that decided it, where a folder was given.
-    """
-
-    dw: Tree
-    certificate: float | None
-    gradient_norm: float
-    total_penalty: float
-    converged: bool
-    passes: int
-    history: list[Row]
-    seconds: float
-    curvature: Curvature | None = None
-    run: str | None = None
 
 
 class State(NamedTuple):
@@ -80,13 +58,13 @@ def solve(
     data: Batches | Data,
     objective: Objective | None = None,
     *,
-    start: Tree | Solved | None = None,
+    start: Tree | Fitted | None = None,
     example_weights: Any = None,
     certificate: float | None = 0.01,
     passes: int = 200,
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
-) -> Solved:
+) -> Fitted:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
     Args:       predict: a tangent model, which its Kronecker factors precondition where it has a closed form, or any
@@ -99,7 +77,9 @@ def solve(
                 the result, which moves nothing: so the result is the step after pass `passes` - 1;
                 on_step: called after every pass with its row of the history and dw; what it returns is added to the
                 row; folder: a run that was killed goes on from there, told from others as `fit`'s.
-    Returns:    Solved; `converged` is False where the passes were used up, or where rounding allows no more.
+    Returns:    Fitted, with `certificate` (of a gradient computed afresh at the end; None where Lambda is 0) and
+                `optimum`, whose `converged` is False where the passes were used up, or where rounding allows no more.
+                A row whose gradient is `exact` has a certificate, another an `estimate` of it, which bounds nothing.
     Guarantees: |dw - dw*| <= certificate, the gradient's rounding included, for a loss that is convex in the outputs;
                 dw* is the optimum in exact arithmetic, also where products with J are in half precision. Resumed or
                 not, the same bits.
@@ -114,7 +94,7 @@ def solve(
         finite_number("solve", "certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"
         require(objective.penalty > 0, "solve", "penalty > 0 for a certificate", float(objective.penalty), do)
-    before, curvature = (start.dw, start.curvature) if isinstance(start, Solved) else (start, None)
+    before, curvature = (start.dw, start.curvature) if isinstance(start, Fitted) else (start, None)
     dw = started("solve", predict, before)
     problem = make_problem("solve", predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
@@ -138,7 +118,7 @@ class Solver:
         self.inverse: Inverse | None = None
         self.outputs: list[Array] = []  # at the point `base`
 
-    def run(self, dw: Tree, run: Run) -> Solved:
+    def run(self, dw: Tree, run: Run) -> Fitted:
         """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
@@ -156,7 +136,7 @@ class Solver:
             run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
             run.end(row, along(state.base, 1.0, state.offset), state, self.is_done(row))
             run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
-        return self.solved(state)._replace(run=run.identity)
+        return self.fitted(state, run.identity)
 
     @property
     def used(self) -> int:
@@ -248,20 +228,13 @@ class Solver:
         bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
         return {"passes": self.used + 1, "gradient_norm": norm, **more, **bound}
 
-    def solved(self, state: State) -> Solved:
+    def fitted(self, state: State, run: str | None) -> Fitted:
         """The result of the passes so far."""
-        last = self.history.rows[-1]
-        return Solved(
-            dw=placement.replicated(state.base),
-            certificate=last.get("certificate"),
-            gradient_norm=last["gradient_norm"],
-            total_penalty=self.problem.total_penalty,
-            converged=last["gradient_norm"] + last["rounding"] <= self.target,
-            passes=self.used,
-            history=self.history.merged(),
-            seconds=sum(row["seconds"] for row in self.history.rows),
-            curvature=self.curvature,
-        )
+        last, rows = self.history.rows[-1], self.history.merged()
+        converged = last["gradient_norm"] + last["rounding"] <= self.target
+        optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        dw, seconds = placement.replicated(state.base), sum(row["seconds"] for row in rows)
+        return Fitted(dw, rows, seconds, self.used, run, last.get("certificate"), optimum)
 
 
 def pass_values(row: Row) -> Row:

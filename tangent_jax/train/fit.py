@@ -37,7 +37,7 @@ from tangent_jax.train.objective import (
     undrawn,
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
-from tangent_jax.train.run import OnStep, Run
+from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, output_shape, started
 
 Metrics = Mapping[str, Metric]
@@ -49,23 +49,6 @@ class State(NamedTuple):
 
     dw: Tree
     optimizer_state: Any
-
-
-class Fitted(NamedTuple):
-    """Trained tangent weights dw and their history: per epoch loss, seconds, metrics, and the values of `on_step`.
-
-    `seconds` is the wall time of training, with compilation and without `on_step`; `examples_per_second` is the median
-    epoch's; `run`: the identity of the run, where a folder was given; `certificate`: of a solver, an upper bound of the
-    L2 distance of dw from the optimum, and the solver's passes are then the steps.
-    """
-
-    dw: Tree
-    history: list[Row]
-    seconds: float
-    steps: int
-    examples_per_second: float
-    run: str | None = None
-    certificate: float | None = None
 
 
 class Batch(NamedTuple):
@@ -207,7 +190,7 @@ def fit(
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
-    return summary(placement.replicated(state.dw), run.history.merged())._replace(run=run.identity)
+    return summary(placement.replicated(state.dw), run.history.merged(), run.identity)
 
 
 def named(training: Training, state: State, source: Any) -> Training:
@@ -281,8 +264,6 @@ def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps:
     return {"epoch": epoch + 1, "loss": loss, "seconds": 0.0, "steps": steps, "examples": examples}
 
 
-def summary(dw: Tree, history: list[Row]) -> Fitted:
-    """The result of a run at its end."""
-    seconds = [row["seconds"] for row in history]
-    speed = history[-1]["examples"] / float(np.median(seconds))
-    return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)
+def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:
+    """The result of a run of epochs; its seconds are those of the epochs, without `on_step`."""
+    return Fitted(dw, history, sum(row["seconds"] for row in history), sum(row["steps"] for row in history), run)

@@ -19,7 +19,6 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
     Batch,
-    Fitted,
     Metrics,
     State,
     Training,
@@ -30,7 +29,7 @@ from tangent_jax.train.fit import (
 )
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
-from tangent_jax.train.run import Run
+from tangent_jax.train.run import Fitted, Run
 from tangent_jax.train.targets import Predict, started
 
 

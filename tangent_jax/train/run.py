@@ -17,19 +17,75 @@ A trainer says what decides its run, then takes one step after another:
             state, row = ...                           the trainer's step
             run.end(row, state.dw, state, is_last)     measured, logged, saved where it is due; then a run may stop
 
-So a run that was killed goes on from its last save, and all steps before that have their rows.
+So a run that was killed goes on from its last save, and all steps before that have their rows. It ends in a `Fitted`.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar
 from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, position
 from tangent_jax.train.log import Log, open_log
 
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
+
+
+class Optimum(NamedTuple):
+    """How a solver ended: |grad F(dw)|, computed afresh at the end; Lambda; and whether it is what was asked for.
+
+    `curvature`: the factors that preconditioned (`Curvature`), None for none.
+    """
+
+    gradient_norm: float
+    total_penalty: float
+    converged: bool
+    curvature: Any = None
+
+
+class Audit(NamedTuple):
+    """What an attacker reads off a private run.
+
+    `scores`: one for each canary, made without the coins, "m"; `coins`: True where the canary was in, "m".
+    """
+
+    scores: np.ndarray
+    coins: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """The result of every trainer.
+
+    Of all trainers:
+        dw           the trained tangent weights
+        history      a row for each epoch, step or pass, with the values of `on_step`
+        seconds      of wall time, with compilation
+        steps        that were taken; of a solver, passes over the data
+        run          the identity of all that decided it, where a folder was given
+    Of some, else None:
+        certificate  of a solver, where Lambda is above 0: an upper bound of |dw - dw*| in L2 over the tree
+        optimum      of a solver: how it ended (`Optimum`)
+        spent        of a private run: its account (`Spent`); paid for are more steps than taken where a kill lost some
+        audit        of `fit_audited`: scores and coins (`Audit`)
+    """
+
+    dw: Tree
+    history: list[Row]
+    seconds: float
+    steps: int
+    run: str | None = None
+    certificate: float | None = None
+    optimum: Optimum | None = None
+    spent: Any = None
+    audit: Audit | None = None
+
+    @property
+    def curvature(self) -> Any:
+        """The factors that preconditioned its solver; None for none."""
+        return None if self.optimum is None else self.optimum.curvature
 
 
 class Run(ExitStack):
