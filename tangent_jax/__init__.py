@@ -9,7 +9,7 @@
 """
 
 from tangent_jax._version import __version__
-from tangent_jax.components.apart import fill, predictor_of
+from tangent_jax.components.apart import fill
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.factors import read_factors, widened_factors, write_factors
 from tangent_jax.components.files import read_component, write_component
@@ -20,6 +20,7 @@ from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import RemovalPlan, plan_removal, remove
+from tangent_jax.components.retraining import predictor_of
 from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
