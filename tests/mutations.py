@@ -720,7 +720,7 @@ MUTATIONS = [
     M("tangent_jax/components/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_no_store_writes_is_refused"),
     M("tangent_jax/components/state.py", "known = is_well_formed(line)", "known = all(map(is_well_formed, entries))", f"{CLAIMS}::test_a_journal_is_read_in_linear_time"),
     M("tangent_jax/components/apart.py", "for name in group if name in self.shards.rows]", "for name in missing]", f"{CLAIMS}::test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it"),
-    M("tangent_jax/components/apart.py", "        held.enter_context(self.claims.claimed(number))\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/components/apart.py", "            held.enter_context(self.claims.claimed(number))\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
     M("tangent_jax/components/apart.py", 'with self.claims.claimed("stale"):', "if True:", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
     M("tangent_jax/components/claims.py", "            self.store.reload()\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
     M("tangent_jax/components/claims.py", '"running" if held else "lost" if process', '"running" if process', f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),

@@ -2,8 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import jax
@@ -72,9 +72,8 @@ class Shards:
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
         settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
-        return dict(
-            zip(names, fit_many(self.predict, self.batches(names), recipe.objective(), **settings), strict=True)
-        )
+        fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings)
+        return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
         """What the provenances of all their components share."""
@@ -125,9 +124,10 @@ def fill(
     left = dataclasses.replace(whole, rows=placement.from_writer(lambda: whole.rows_left(store)))
     filling = Filling(store, Claims(store), left, whole.provenance(owners or {}), factors)
     placement.in_writer(filling.discard_stale)
-    for number in range(len(groups)):
-        if only is None or number in only:
-            filling.train(groups, number, at_once)
+    for number, group in enumerate(groups):
+        if (only is None or number in only) and filling.missing(group):
+            with filling.claimed(groups, number):
+                filling.train(group, at_once)
     filling.mirror()
 
 
@@ -151,16 +151,27 @@ class Filling:
                     print(f"{len(old)} components {of}, are taken out of {self.store.root}", file=sys.stderr)
                     self.store.discard(old)
 
-    def train(self, groups: Sequence[Sequence[str]], number: int, at_once: int) -> None:
-        """Claims a group with components missing, trains it whole, and adds them: each has the bits of its group."""
-        group = groups[number]
-        if not self.missing(group):
-            return
+    def missing(self, group: Sequence[str]) -> list[str]:
+        """The shards of a group that the store of process 0 has no component of."""
+        return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
+
+    @contextmanager
+    def claimed(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
+        """Holds a group, after whoever holds it now; the store's state is then what that one left."""
+
+        def claim() -> None:
+            self.claims.write_groups(groups)
+            held.enter_context(self.claims.claimed(number))
+
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
-            placement.in_writer(partial(self.claim, groups, number, held))
-            missing = self.missing(group)  # another process may have added them while this one waited
-            names = [name for name in group if name in self.shards.rows]
-            fits = self.shards.fit(at_once, names) if missing else {}
+            placement.in_writer(claim)
+            yield
+
+    def train(self, group: Sequence[str], at_once: int) -> None:
+        """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
+        missing = self.missing(group)  # less than before it was claimed, where another process had it
+        if missing:
+            fits = self.shards.fit(at_once, [name for name in group if name in self.shards.rows])
             for name in missing:
                 self.add(name, fits[name])
 
@@ -182,15 +193,6 @@ class Filling:
         if name not in self.shards.rows or (self.factors and not self.store.has_factors(name)):
             return False
         return same_training(self.store.provenance(name), self.origin(name))
-
-    def missing(self, group: Sequence[str]) -> list[str]:
-        """The shards of a group that the store of process 0 has no component of."""
-        return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
-
-    def claim(self, groups: Sequence[Sequence[str]], number: int, held: ExitStack) -> None:
-        """Claims a group until `held` is closed."""
-        self.claims.write_groups(groups)
-        held.enter_context(self.claims.claimed(number))
 
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
