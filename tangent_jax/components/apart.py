@@ -32,7 +32,7 @@ Rows = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """What is trained apart: one predictor, by one recipe, on the rows of the features that each named shard holds.
+    """Components to train apart: of one predictor, by one recipe, on the rows of the features that each shard names.
 
     `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
     """
@@ -76,7 +76,7 @@ class Shards:
         return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
-        """What the provenances of all their components share."""
+        """The provenance that all their components share."""
         names = [name for _, name in self.features.examples]
         said = zip(names, owners_of(names, owners), strict=True)
         shared = make_provenance(self.predict, classes=self.classes)
@@ -133,7 +133,7 @@ def fill(
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """The steps that fill a store; `shared`: what the provenances of all its components share."""
+    """The steps that fill a store; `shared`: the provenance that all its components share."""
 
     store: Store
     claims: Claims

@@ -35,7 +35,7 @@ OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 
 
 class Optimum(NamedTuple):
-    """How a solver ended: |grad F(dw)|, computed afresh at the end; Lambda; and whether it is what was asked for.
+    """The end of a solver: |grad F(dw)|, computed afresh; Lambda; and whether the certificate is what was asked for.
 
     `curvature`: the factors that preconditioned (`Curvature`), None for none.
     """
@@ -47,7 +47,7 @@ class Optimum(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What an attacker reads off a private run.
+    """The readings of an attacker on a private run.
 
     `scores`: one for each canary, made without the coins, "m"; `coins`: True where the canary was in, "m".
     """
