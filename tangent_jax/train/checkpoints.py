@@ -54,7 +54,7 @@ def run_identity(batches: Batches, *others: Any) -> str:
 Row = dict[str, Any]
 
 
-def position(row: Row) -> int:
+def position(row: Mapping[str, Any]) -> int:
     """The epoch, step or pass of a row, counted from 1."""
     return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
 
