@@ -22,9 +22,10 @@ from experiments.report import inspector
 from experiments.report.pages import thumbnail
 from experiments.report.rendering import raster, write_page
 from experiments.shared import accuracies
-from tangent_jax.components.apart import Retrained, fill, predictor_of
+from tangent_jax.components.apart import fill
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import Retrained, predictor_of
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.data.registry import open_dataset
