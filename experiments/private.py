@@ -22,7 +22,7 @@ import tangent_jax as tj
 from experiments.shared import audited as audits
 from experiments.shared import command, plan, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
-from tangent_jax.core import identity, require
+from tangent_jax.core import identity, require, trees
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset
 from tangent_jax.privacy.canaries import FEWEST
@@ -175,7 +175,7 @@ def main() -> None:
     origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
+    tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
     warn(train, spent)

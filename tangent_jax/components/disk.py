@@ -64,6 +64,8 @@ class Disk:
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
         self.root, self.trust = expanded("Store", root).absolute(), trust
+        nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
+        require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker, self.journal = self.root / "store.json", Journal(self.root)
         self.state, self.identity, self._lock = State(), "", None
         if not self.marker.exists() and not self.journal.head.exists():
@@ -104,8 +106,9 @@ class Disk:
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
-        dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
+        dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
+        text = "" if provenance is None else provenance.to_json(tree_fingerprint)
         content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}

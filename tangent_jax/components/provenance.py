@@ -154,18 +154,25 @@ class Provenance:
         """All that its file says, as JSON has it."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "is_own"}
 
-    def to_json(self) -> str:
-        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs."""
+    def to_json(self, weights: str = "") -> str:
+        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs.
+
+        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`): the seal counts beside it alone.
+        """
         fields = self.fields
-        return json.dumps(fields | ({"seal": machine.seal(json.dumps(fields))} if self.is_own else {}))
+        return json.dumps(fields | ({"seal": machine.seal(json.dumps([fields, weights]))} if self.is_own else {}))
 
     @classmethod
-    def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong."""
+    def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
+        """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong.
+
+        Args: weights: the fingerprint of the dw that the text came with; without the one under the seal `is_own` is
+              False.
+        """
         fields = parse_json("Provenance", text, where)
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # its seal says so, and never its text
-        fields["is_own"] = machine.is_own(json.dumps(fields), seal)
+        fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
         fields |= {"folders": fields.pop("kept")} if "kept" in fields else {}  # as version 0.2 wrote them
         fields["privacy"] = from_version_0_2(fields.get("privacy"))
         return typed(cls, fields, "Provenance", where)
