@@ -14,7 +14,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import command, plots, setup, titles
 from experiments.shared.flags import F
-from tangent_jax.components.apart import fit_apart
+from tangent_jax.components.apart import Shards
 from tangent_jax.core import identity, placement, trees
 from tangent_jax.core.files import locked
 from tangent_jax.core.journal import Journal
@@ -91,7 +91,7 @@ def run(
             if shards > 1:
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
-                fitted = fit_apart(predict, train, recipe, named)
+                fitted = Shards(predict, train, recipe, named).fit()
                 dw = tj.compose({part: own.dw for part, own in fitted.items()})
             else:
                 dw = recipe.fit(predict, train).dw

@@ -22,9 +22,10 @@ from experiments.report import inspector
 from experiments.report.pages import thumbnail
 from experiments.report.rendering import raster, write_page
 from experiments.shared import accuracies
-from tangent_jax.components.apart import Retrained, fill, predictor_of
+from tangent_jax.components.apart import fill
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import Retrained, predictor_of
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.data.registry import open_dataset
@@ -238,6 +239,17 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     again = read(out / "request.html").text
     assert "cat-0.png asked for before" in again
     assert "No component holds any of them. 2 images were removed before." in again
+
+
+def test_a_store_that_took_in_another_is_shown(tmp_path):
+    other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
+    other.add("theirs", part(0), origin(0))
+    other.release(tmp_path / "sent", other.sum())
+    store.add_all(other)
+    assert "merge" in [line["op"] for line in store.journal.entries]
+    run("inspect", f"--store={store.root}", f"--out={tmp_path}/out")
+    text = read(tmp_path / "out/index.html").text
+    assert "What another store released, exported and showed was taken in" in text
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):
