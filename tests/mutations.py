@@ -55,6 +55,7 @@ DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chach
 NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
 CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
+JOURNAL, JOURNALS = "tangent_jax/core/journal.py", "tests/core/test_journal.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
 IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
@@ -519,8 +520,8 @@ MUTATIONS = [
       f"{REMOVAL}::test_composing_after_a_removal_does_not_bring_removed_images_back"),
     M("tangent_jax/models/cache.py", "            file.write(content)\n", "            pass\n",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
-    M(CACHE, 'sorted(self.folder.glob("journal*.jsonl"))', "[self.journal]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
-    M(CACHE, "lines[self.lines_read.get(journal, 0) :]", "[]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
+    M(CACHE, 'sorted(self.folder.glob("journal*.jsonl"))', "[self.own_journal]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
+    M(CACHE, "journal.entries[read:]]", "[]]", f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
     M(CACHE, "[(start * self.nbytes, as_bytes", "[(rows.start * self.nbytes, as_bytes", f"{FEATURES}::test_a_large_cache_is_spread_over_files_and_folders"),
     M(CACHE, "for number in sorted({row // layout.rows_per_file for row in rows}):", "for number in (0, 2):", f"{FEATURES}::test_erasure_reaches_the_rows_in_every_folder_from_any_of_them"),
     M(CACHE, "                errors.append(error)\n", "                pass\n", f"{FEATURES}::test_erasure_names_a_folder_that_is_not_there_and_erases_the_others"),
@@ -554,9 +555,13 @@ MUTATIONS = [
       f"{PLANS}::test_a_table_of_owners_says_whose_an_image_is_where_the_components_do_not_and_comes_first"),
     M("tangent_jax/components/provenance.py", "{name: self.owners[name] for _, name in features.examples if name in self.owners}", "self.owners",
       f"{PLANS}::test_owners_are_kept_of_the_examples_that_a_component_saw_alone"),
-    M("tangent_jax/components/disk.py", "require(not is_old,", "require(True,",
-      f"{STORE}::test_a_store_of_version_0_1_is_refused_in_one_line_and_nothing_of_it_changes"),
-    M("tangent_jax/components/journal.py", "                os.fsync(file.fileno())\n", "", f"{REMOVAL}::test_a_line_is_on_the_disk_before_it_counts"),
+    M("tangent_jax/components/state.py", "texts = [entry[field] for", "texts = [entry.get(field, \"\") for", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M(JOURNAL, "                os.fsync(file.fileno())\n", "", f"{JOURNALS}::test_a_line_is_on_the_disk_before_it_is_counted_and_both_before_append_returns"),
+    M(JOURNAL, "== self.last()\n", "is not None\n", f"{JOURNALS}::test_lines_that_are_missing_twice_or_in_another_order_are_told"),
+    M(JOURNAL, "            require(read_plain(self.head) in counted,", "            require(True or counted,", f"{JOURNALS}::test_any_changed_byte_of_a_counted_journal_is_told_by_the_names_of_its_files"),
+    M(JOURNAL, ", self.count(max(len(lines) - 1, 0))]", "]", f"{JOURNALS}::test_a_line_cut_at_any_byte_is_left_out_and_the_next_one_takes_its_place"),
+    M(JOURNAL, "        require(same, self", "        require(True, self", f"{JOURNALS}::test_of_two_writers_the_one_that_read_before_is_refused_and_writes_nothing"),
+    M(JOURNAL, "            self.cut()\n            raise\n", "            raise\n", f"{JOURNALS}::test_a_full_disk_leaves_nothing_half_written"),
     M("tangent_jax/core/files.py", "        synchronize(partial)\n", "",
       "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
     M("tangent_jax/core/files.py", "            synchronize(part)\n", "            pass\n",

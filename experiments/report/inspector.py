@@ -142,7 +142,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     """The components of a store by name; `wrong`: what `verify` says."""
     added: dict[str, str] = {}
     for line in store.journal.entries:
-        if line["op"] not in ("compose", "export"):
+        if line["op"] not in ("compose", "export", "merge"):
             added |= {name: line["time"] for name in names_in(line)}
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
@@ -156,12 +156,10 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
 
 def names_in(line: Mapping[str, Any]) -> list[str]:
     """The components that a line of the journal is about; of a removal and what took their places, those that stay."""
-    operation = line["op"]
-    if operation == "add":
+    if line["op"] == "add":
         return [line["name"]]
-    if operation == "convert":
-        return [*line["components"]]
-    return [*line.get("added", ())] if operation in ("remove", "discard") else [*line["names"]]
+    fields = {"remove": "added", "discard": "added", "merge": "showed"}
+    return [*line.get(fields.get(line["op"], "names"), ())]
 
 
 def removals_of(store: tj.Store) -> Iterator[Removal]:

@@ -1,7 +1,7 @@
 """A store's folder: its mark, its journal, its lock, and files that exist only while the journal names them.
 
     store.json                  marks the folder as a store: its identity, the version of the format
-    journal.jsonl               one line per add, compose, remove, discard, export (journal.py), and HEAD, its count
+    journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
@@ -32,11 +32,11 @@ import numpy as np
 
 from tangent_jax.components.factors import as_tree, from_tree, of_subset
 from tangent_jax.components.files import encode_component, read_component, read_metadata
-from tangent_jax.components.journal import Journal
 from tangent_jax.components.provenance import Provenance
 from tangent_jax.components.state import State, replay
 from tangent_jax.core import Tree, check_stop, require, trees
 from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
+from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
 
@@ -64,9 +64,10 @@ class Disk:
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
         self.root, self.trust = expanded("Store", root).absolute(), trust
-        self.marker, self.journal = self.root / "store.json", Journal(self.root)
+        self.marker = self.root / "store.json"
+        self.journal = Journal("Store", self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
-        if not self.marker.exists() and not self.journal.head.exists():
+        if not is_store(self.root):
             self.create()
         self.reload()
 
@@ -78,7 +79,7 @@ class Disk:
         require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
         with locked(self.root / "lock"):
             if not self.marker.exists():
-                self.journal.create()
+                self.journal.settle()
                 self.mark()
 
     def mark(self) -> None:
@@ -149,7 +150,7 @@ class Disk:
         check_stop()
         assert self._lock is not None
         self._lock.check()
-        self.journal.append(entry)
+        self.journal.append({**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
         self.state = replay(self.journal.entries)
         self.sweep()
 
@@ -194,7 +195,7 @@ class Disk:
             pass
 
     def load(self) -> None:
-        """Reads marker and journal; InputError where one is missing, or a later version or 0.1 wrote them."""
+        """Reads marker and journal; InputError where one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json("Store", self.marker.read_bytes(), self.marker)
             do = "Update tangent_jax; nothing was changed"
@@ -202,8 +203,6 @@ class Disk:
             self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
-        is_old, do = any("crc" not in entry for entry in self.state.files()), "Convert it with tangent_jax 0.2 first"
-        require(not is_old, "Store", "a store of version 0.2 or later", f"one of version 0.1 in {self.root}", do)
 
 
 class Factors(Mapping[str, Curvature]):

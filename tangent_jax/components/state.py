@@ -17,10 +17,10 @@ FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
 """Of a file's entry. "weights" is the fingerprint of its numbers, under the name that version 0.2 gave it."""
 
 
-TEXT = ("op", "time", "previous", "name", "merge", "receipt", "receipt_hash", "of", "path", "result", "seal")
+TEXT = ("op", "time", "name", "merge", "receipt", "receipt_hash", "of", "path", "result", "seal")
 TYPES: dict[str, Any] = dict.fromkeys((*TEXT, *FIELDS[:-1]), str) | {"shown": bool, "penalty": (int, float)}
 TYPES |= dict.fromkeys(("names", "removed", "showed", "released", "forgotten", "exports"), list)
-TYPES |= dict.fromkeys(("components", "added", "composed", "factors"), dict)
+TYPES |= dict.fromkeys(("added", "composed", "factors"), dict)
 TYPES |= dict.fromkeys(("weighted", "privacy"), (dict, type(None)))
 """Of the fields of a line."""
 Hashes = tuple[str, ...]
@@ -89,8 +89,6 @@ class State:
         if operation == "add":
             self.components[line["name"]] = entry
             self.shown |= {entry["id"]} if line.get("shown") else set()
-        elif operation == "convert":  # by version 0.2, of a store of 0.1
-            self.components, self.composed = dict(line["components"]), {}
         elif operation == "compose":
             names = line["names"] if line["weighted"] is None else [*line["names"], "weighted"]
             if line.get("merge", "mean") != "mean":
@@ -152,6 +150,8 @@ def with_factors(entries: list[dict]) -> list[dict]:
 def replay(entries: Iterable[dict[str, Any]]) -> State:
     """The state that the journal's lines make; InputError for a line that this version does not know."""
     state = State()
+    expected = "lines of this version in the journal"
+    do = "Merge a store of version 0.1 into a new one by tangent_jax 0.3 first"
     for number, line in enumerate(entries, 1):
         try:
             known = is_well_formed(line)
@@ -159,8 +159,8 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
                 state.apply(line)
         except (KeyError, TypeError, AttributeError) as error:
             got = f"line {number} ({type(error).__name__}: {error})"
-            raise refusal("Store", "lines of this version in the journal", got) from error
-        require(known, "Store", "lines of this version in the journal", f"line {number}")
+            raise refusal("Store", expected, got, do) from error
+        require(known, "Store", expected, f"line {number}", do)
     return state
 
 
@@ -174,8 +174,6 @@ def is_well_formed(line: dict[str, Any]) -> bool:
     operation, composed, named = line["op"], [], {}
     if operation == "add":
         named = {line["name"]: line}
-    elif operation == "convert":
-        named = line["components"]
     elif operation == "compose":
         composed = [line]
     elif operation in ("remove", "discard"):
@@ -184,7 +182,7 @@ def is_well_formed(line: dict[str, Any]) -> bool:
     receipts = {line["receipt"]: line["receipt_hash"]} if "receipt" in line else {}
     names = [*named, *(name for field in ("names", "removed", "showed") for name in line.get(field, ()))]
     identities = [*(entry.get("id") for entry in entries), *receipts]
-    texts = [entry.get(field, "") for entry in entries for field in FIELDS[1:-1]] + [*receipts.values()]
+    texts = [entry[field] for entry in entries for field in FIELDS[1:-1]] + [*receipts.values()]
     texts += [text for field, text in line.items() if field != "path" and isinstance(text, str)]
     are_ours = all(isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) for text in identities)
     return are_ours and all(map(is_name, names)) and all(isinstance(text, str) and text.isprintable() for text in texts)

@@ -155,6 +155,7 @@ def test_a_store_that_cannot_be_taken_in_is_refused_in_one_line(tmp_path, change
 ENTRY = {"id": "0" * 16, "weights": "w", "file": "f", "origin": "o", "crc": "0" * 8}
 ADD = {"op": "add", "name": "a", **ENTRY}
 BAD = [{**ENTRY, "id": "../x"}, {**ENTRY, "id": None}, {**ENTRY, "file": 1}, {**ENTRY, "factors": {**ENTRY, "id": 3}}]
+BAD += [{"id": "0" * 16, "weights": "w", "files": "f"}]  # as version 0.1 wrote them
 
 
 @pytest.mark.parametrize("entry", BAD)
@@ -163,7 +164,6 @@ BAD = [{**ENTRY, "id": "../x"}, {**ENTRY, "id": None}, {**ENTRY, "file": 1}, {**
     [
         lambda entry: {"op": "add", "name": "b", **entry},
         lambda entry: {"op": "compose", "names": ["a"], "weighted": None, **entry},
-        lambda entry: {"op": "convert", "components": {"b": entry}},
         lambda entry: {"op": "remove", "removed": [], "added": {"b": entry}},
         lambda entry: {"op": "remove", "removed": [], "names": ["a"], "composed": entry},
     ],

@@ -19,7 +19,6 @@ from tangent_jax.components.disk import KINDS, MARKS
 from tangent_jax.components.erasure import find_traces
 from tangent_jax.components.files import write_component
 from tangent_jax.components.heads import join
-from tangent_jax.components.journal import START
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
@@ -29,6 +28,7 @@ from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expanded, fingerprint, inside, open_plain, write_whole
+from tangent_jax.core.journal import START
 from tangent_jax.core.records import sealed
 from tangent_jax.data.identifiers import keep
 from tangent_jax.data.owners import Owner

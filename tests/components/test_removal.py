@@ -293,14 +293,6 @@ def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
     assert Store(tmp_path).verify() == []
 
 
-def test_a_journal_that_another_process_wrote_meanwhile_is_not_written_over(tmp_path):
-    first, second = Store(tmp_path), Store(tmp_path)
-    second.add("b", part(1), origin(1))
-    with pytest.raises(InputError, match="another process changed"):
-        first.journal.append({"op": "discard", "removed": []})
-    assert [*Store(tmp_path)] == ["b"]
-
-
 def test_removed_weights_go_when_a_store_killed_after_its_commit_next_changes(tmp_path, monkeypatch):
     store = Store(tmp_path)
     for s in range(2):

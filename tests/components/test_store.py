@@ -372,34 +372,3 @@ def test_an_account_that_version_0_2_wrote_is_read_in_provenance_and_journal(tmp
             Spent.from_json({name: value for name, value in ACCOUNT_0_2.items() if name != field})
     with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
         Spent.from_json({**dataclasses.asdict(ACCOUNT), "steps_paid": 51})
-
-
-OLD = {"op": "add", "name": "old", "id": "0" * 16, "weights": "1" * 64, "files": "2" * 64}
-
-
-def test_a_store_of_version_0_1_is_refused_in_one_line_and_nothing_of_it_changes(tmp_path):
-    store = Store(tmp_path)
-    store.journal.append(OLD)
-    kept = tmp_path / "components" / OLD["id"] / "provenance.json"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("{}")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
-    for use in (lambda: Store(tmp_path), store.compose, lambda: store.add("new", part(0), origin(0))):
-        with pytest.raises(
-            InputError, match=r"one of version 0\.1 in .*\. Convert it with tangent_jax 0\.2 first"
-        ) as error:
-            use()
-        assert "\n" not in str(error.value)
-    assert before == {path: path.read_bytes() for path in before}
-
-
-def test_a_store_that_version_0_2_converted_is_read(tmp_path):
-    """Its journal begins with lines of version 0.1."""
-    store = Store(tmp_path)
-    store.journal.append(OLD)
-    entry = {**store.write("components", part(0), origin(0))}
-    store.journal.append({"op": "convert", "components": {"old": entry}})
-    again = Store(tmp_path)
-    assert trees.fingerprint(again["old"]) == trees.fingerprint(part(0))
-    assert again.verify() == []
-    assert drop(again, "old").removed == {"old": trees.fingerprint(part(0))}

@@ -241,6 +241,17 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert "No component holds any of them. 2 images were removed before." in again
 
 
+def test_a_store_that_took_in_another_is_shown(tmp_path):
+    other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
+    other.add("theirs", part(0), origin(0))
+    other.release(tmp_path / "sent", other.sum())
+    store.add_all(other)
+    assert "merge" in [line["op"] for line in store.journal.entries]
+    run("inspect", f"--store={store.root}", f"--out={tmp_path}/out")
+    text = read(tmp_path / "out/index.html").text
+    assert "What another store released, exported and showed was taken in" in text
+
+
 def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):
     shutil.copytree(drawn[0].root, tmp_path / "store")
     store = Store(tmp_path / "store")

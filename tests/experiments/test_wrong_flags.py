@@ -8,6 +8,7 @@ from photos import write
 from run_binary import run
 
 from experiments.shared.search import Runs
+from tangent_jax.core import InputError
 
 LONG = "9" * 20
 METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"
@@ -230,14 +231,16 @@ def test_test_images_that_change_are_measured_again(tmp_path, cache):
     assert second["accuracy"] <= 0.5  # every test image is a training image of the other class
 
 
-def test_a_torn_or_damaged_line_of_finished_runs_is_made_again(tmp_path):
-    runs = Runs(tmp_path / "runs.jsonl")
+def test_a_torn_line_of_finished_runs_is_made_again_and_an_altered_one_is_told(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    runs, other = Runs(path), Runs(path)
     runs.add("a", 0.5)
-    for i, torn in enumerate((b'{"key": "b", "accu', b"\xff\xfe\n", b"[]\n", b'{"key": "c", "accuracy": "high"}\n')):
-        with (tmp_path / "runs.jsonl").open("ab") as file:
-            file.write(torn)
-        again = Runs(tmp_path / "runs.jsonl")
-        assert again.done.keys() >= {"a"}
-        assert not again.done.keys() & {"b", "c"}
-        again.add(f"after {i}", 0.25)
-    assert len(Runs(tmp_path / "runs.jsonl").done) == 5
+    other.add("b", 0.25, 1.5)  # of another command with the same --out
+    path.write_bytes(path.read_bytes() + b'{"key": "c", "accu')
+    again = Runs(path)
+    assert (again.done, again.norms) == ({"a": 0.5, "b": 0.25}, {"b": 1.5})
+    again.add("c", 0.75)
+    assert Runs(path).done == {"a": 0.5, "b": 0.25, "c": 0.75}
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
+    with pytest.raises(InputError, match=f"Runs: expected an unaltered journal; got {path} altered at line 2"):
+        Runs(path)
