@@ -19,12 +19,13 @@ from jax import export
 
 import tangent_jax as tj
 from tangent_jax.core import trees
+from tangent_jax.linear import cg
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
-from tangent_jax.solver import optimum, passes
+from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
@@ -122,9 +123,7 @@ def solver(predict, dw, x, y):
         part = part._replace(linear=kept)
         (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
-        r, p, rz = optimum._directed(gradient, None)
-        state = optimum.State(dw, dw, r, p, rz, rz, rz)
-        return optimum._advance(state, bent, None), curvature, passes.change_of(kept, dw)
+        return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
 
     return run, dw, part(predict, dw, x, y)
 

@@ -67,7 +67,7 @@ class Summed(NamedTuple):
 
     def plus(self, own: Tree) -> "Summed":
         """With one more batch."""
-        return Summed(trees.plus(self.total, own), self.norms + jnp.sqrt(trees.squared_norm(own)))
+        return Summed(trees.plus(self.total, own), self.norms + trees.norm(own))
 
     @property
     def rounding(self) -> Array:
@@ -161,18 +161,6 @@ def keep_with_curvature(
 def added(a: Tree, b: Tree) -> Tree:
     """a + b."""
     return trees.plus(a, b)
-
-
-@jax.jit
-def along(dw: Tree, t: Any, v: Tree) -> Tree:
-    """dw + t v, in the dtypes of dw: t is wide where JAX is."""
-    return jax.tree.map(lambda a, b: a + jnp.asarray(t, a.dtype) * b, dw, v)
-
-
-@jax.jit
-def norm_of(tree: Tree) -> Array:
-    """|tree|, in L2 over all leaves."""
-    return jnp.sqrt(trees.squared_norm(tree))
 
 
 @jax.jit

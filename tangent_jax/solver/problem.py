@@ -109,16 +109,16 @@ class Problem:
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
-        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(passes.norm_of(dw)) ** 2, outputs
+        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.norm(dw)) ** 2, outputs
 
     def ridge(self, dw: Tree) -> passes.Summed:
         """Lambda dw, with which the sum of a gradient begins."""
-        total = passes.along(self.zero, self.total_penalty, dw)
-        return passes.Summed(total, passes.norm_of(total))
+        total = trees.along(self.zero, self.total_penalty, dw)
+        return passes.Summed(total, trees.norm(total))
 
     def product(self, v: Tree, outputs: list[Array]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
-        total = passes.along(self.zero, self.total_penalty, v)
+        total = trees.along(self.zero, self.total_penalty, v)
         for part, f in zip(self.parts(), outputs, strict=True):
             total = passes.add_product(total, part, v, f, self.objective)
         return total
