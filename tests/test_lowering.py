@@ -20,6 +20,7 @@ from jax import export
 import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.linear import cg
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step
@@ -110,7 +111,7 @@ def epoch_of_many(predict, dw, x, y):
 
 
 def part(predict, dw, x, y):
-    return passes.Part(passes.Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
+    return passes.Part(Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
 
 
 def solver(predict, dw, x, y):
@@ -118,9 +119,9 @@ def solver(predict, dw, x, y):
 
     def run(dw, part):
         keyed = jax.random.key(0)
-        outputs = passes.outputs_of(part.linear, dw)
+        outputs = passes.outputs_of(part.jacobian, dw)
         kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
-        part = part._replace(linear=kept)
+        part = part._replace(jacobian=kept)
         (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
         return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)

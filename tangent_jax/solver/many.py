@@ -30,6 +30,7 @@ from jax import Array
 from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.linear import cg
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
@@ -204,10 +205,10 @@ class Many:
         count, problem = 1 << max(len(changed) - 1, 0).bit_length(), self.problem  # powers of two: few programs
         rows = np.resize(changed, count)
         x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
-        part = Part(passes_of.Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
+        part = Part(Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
         total, zero = (jax.tree.map(lambda leaf: jnp.array(leaf[None]), tree) for tree in (self.gradient, problem.zero))
-        f, at_base = passes_of.outputs_of(part.linear, self.base), jnp.ones(1, bool)
-        return states.add_products(total, part, problem.zero, f, zero, v[None, rows], at_base, problem.objective).total
+        f, at_base = passes_of.outputs_of(part.jacobian, self.base), jnp.ones(1, bool)
+        return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
 
     def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
         """One pass for all: a gradient where a problem is at a point, else a product; also |r|, its rounding, "k"."""
@@ -227,7 +228,7 @@ class Many:
             f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
             return add_products(total, self.formed, f, q, rows, at_point, objective)
         for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
-            total = states.add_products(total, part, self.problem.zero, f, q, rows, at_point, objective)
+            total = states.add_products(total, part, f, q, rows, at_point, objective)
         return total
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:

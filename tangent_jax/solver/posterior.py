@@ -22,12 +22,13 @@ from scipy.special import log_softmax, softmax
 from tangent_jax.core import progress_bar, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.linear import cg
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
 from tangent_jax.solver.kernel import KernelSolution
 from tangent_jax.solver.optimum import Solved
 from tangent_jax.solver.problem import make_problem
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 

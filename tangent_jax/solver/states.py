@@ -70,13 +70,11 @@ def operands(
 
 @partial(jax.jit, donate_argnames="total")
 def add_products(
-    total: Summed, part: Part, zero: Tree, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
+    total: Summed, part: Part, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
 ) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
-    forward = part.linear.at(zero)[1]
-    changes = jax.vmap(forward, out_axes=2)(q)
-    bent = passes.bent_of(part, outputs, changes, v, at_point, objective)
-    return jax.vmap(Summed.plus)(total, jax.vmap(jax.linear_transpose(forward, zero), 2)(bent)[0])
+    own = passes.products_of(part, outputs, part.jacobian.side_by_side(q), v, at_point, objective)
+    return jax.vmap(Summed.plus)(total, part.jacobian.apart(own, q))
 
 
 @partial(jax.jit, donate_argnames="state")
