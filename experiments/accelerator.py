@@ -38,6 +38,7 @@ from experiments.shared.flags import F, define, listed, numbers
 from experiments.shared.timing import Row
 from tangent_jax.core import Tree, check_stop, require
 from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.features import run_trunk
 from tangent_jax.solver import passes
 
@@ -92,7 +93,7 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
 def values(predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array]) -> dict[str, Any]:
     """Each of the library's computations once, on the same inputs: the values that are compared."""
     (x, y), objective = data, tj.make_objective("ce", penalty=1e-2)
-    part = passes.Part(passes.Fresh(predict, x, jnp.arange(len(y))), y, jnp.ones(len(y)))
+    part = passes.Part(Fresh(predict, x, jnp.arange(len(y))), y, jnp.ones(len(y)))
     options: Any = {"loss": objective.loss, "clip_norm": 0.1}
     outputs = predict(dw, x)
     curvature = passes.part_curvature(part, dw, outputs, objective, None, 0, signals=1)

@@ -27,9 +27,10 @@ from experiments.shared import command, networks, plots, setup, titles
 from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
 from experiments.shared.parts import saved
 from tangent_jax.core import Tree, identity, progress_bar, require
+from tangent_jax.linear.gram import gram
 from tangent_jax.solver import expansion as expansions
 from tangent_jax.solver.influence import datamodeling_score, margin_directions
-from tangent_jax.solver.jacobian import gram, jacobian_rows
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.objective import Objective
 
 define(

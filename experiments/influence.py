@@ -27,8 +27,9 @@ from experiments.shared.memory import reuse_freed
 from experiments.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
+from tangent_jax.linear.gram import gram
 from tangent_jax.solver import influence
-from tangent_jax.solver.jacobian import gram, jacobian_rows
+from tangent_jax.solver.rows import jacobian_rows
 
 define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
 flags.DEFINE_enum(

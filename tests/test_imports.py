@@ -19,6 +19,7 @@ ORDER = [
     "core",
     "rules",
     "linearization",
+    "linear",
     "data",
     "train",
     "models",

@@ -19,12 +19,14 @@ from jax import export
 
 import tangent_jax as tj
 from tangent_jax.core import trees
+from tangent_jax.linear import cg
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
-from tangent_jax.solver import optimum, passes
+from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
@@ -109,7 +111,7 @@ def epoch_of_many(predict, dw, x, y):
 
 
 def part(predict, dw, x, y):
-    return passes.Part(passes.Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
+    return passes.Part(Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
 
 
 def solver(predict, dw, x, y):
@@ -117,14 +119,12 @@ def solver(predict, dw, x, y):
 
     def run(dw, part):
         keyed = jax.random.key(0)
-        outputs = passes.outputs_of(part.linear, dw)
+        outputs = passes.outputs_of(part.jacobian, dw)
         kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
-        part = part._replace(linear=kept)
+        part = part._replace(jacobian=kept)
         (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
-        r, p, rz = optimum._directed(gradient, None)
-        state = optimum.State(dw, dw, r, p, rz, rz, rz)
-        return optimum._advance(state, bent, None), curvature, passes.change_of(kept, dw)
+        return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
 
     return run, dw, part(predict, dw, x, y)
 

@@ -19,6 +19,7 @@ import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
+from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.discrete import on_grid, step_key
@@ -160,10 +161,10 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
     """The computations of a pass of `solve` on one batch: gradient, Hessian's product with kept values, factors."""
     predict, objective = tj.tangent(pretrained, dtype=dtype), tj.make_objective("rsl", penalty=0.1)
     dw, (x, y) = predict.zeros(), inputs_of(predict, batch, dtype)
-    part = passes.Part(passes.Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
+    part = passes.Part(Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
 
     def product() -> Operation:
-        held, outputs = part._replace(linear=passes.keep(part.linear, dw)), jnp.zeros((batch, predict.model.classes))
+        held, outputs = part._replace(jacobian=keep(part.jacobian, dw)), jnp.zeros((batch, predict.model.classes))
         return compiled(
             "product with kept values", inspect.unwrap(passes.add_product), dw, held, dw, outputs, objective
         )

@@ -23,6 +23,7 @@ import tangent_jax as tj
 from experiments.shared.flags import F
 from tangent_jax.core import Tree, placement, refusal
 from tangent_jax.data.sources import Dataset
+from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_size, run_trunk
 from tangent_jax.models.int8 import packed_shape
 from tangent_jax.privacy.train import _clip_all, _private_step
@@ -205,18 +206,18 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) ->
     often = -(-len(batches) // count)
     rows = Divided((count,), jnp.int32)
     if chunk.order is None:  # streamed, batch by batch
-        fresh = passes.Fresh(predict, Divided((count, *inputs.shape[2:]), inputs.dtype), None)
+        fresh = Fresh(predict, Divided((count, *inputs.shape[2:]), inputs.dtype), None)
     else:
-        fresh = passes.Fresh(predict, inputs, rows)
+        fresh = Fresh(predict, inputs, rows)
     part = passes.Part(fresh, Divided((count,), jnp.int32), Divided((count,), jnp.float32))
-    held_part: Any = jax.eval_shape(passes.keep, fresh, dw)
+    held_part: Any = jax.eval_shape(keep, fresh, dw)
     held = size_of(held_part) * often
     outputs = jax.ShapeDtypeStruct(held_part.outputs.shape, held_part.outputs.dtype)
     key = jax.eval_shape(lambda: jax.random.key(0))
     curvature = passes.part_curvature, (part, dw, outputs, objective, key, 0), {"signals": -(-SIGNALS // len(batches))}
     matrices = jax.eval_shape(lambda *a: passes.part_curvature(*a, **curvature[2]), *curvature[1])
     keeps = held <= passes.room()
-    part = part._replace(linear=held_part) if keeps else part
+    part = part._replace(jacobian=held_part) if keeps else part
     none: Any = jax.eval_shape(lambda: jnp.zeros(()))
     programs = {
         "product": (passes.add_product, (dw, part, dw, outputs, objective), {}),

@@ -16,7 +16,7 @@ from tangent_jax.components.files import read_component, write_component
 from tangent_jax.core import Tree, refusal, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.records import typed
-from tangent_jax.models.signals import Layout
+from tangent_jax.linear.signals import Layout
 from tangent_jax.solver.curvature import Curvature
 
 

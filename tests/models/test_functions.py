@@ -14,9 +14,10 @@ from helpers import assert_rel_close, normal, tree_normal
 import tangent_jax as tj
 from tangent_jax import rules
 from tangent_jax.core import Dual, InputError, trees
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.models import filling
 from tangent_jax.models.protocol import prepared
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver.rows import jacobian_rows
 
 VOCABULARY, TOKENS, WIDTH = 300, 4, 3  # bf16 and int8 hold no id of 299
 

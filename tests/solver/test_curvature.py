@@ -10,11 +10,11 @@ from dense import private_case
 from helpers import assert_rel_close, private_task, tree_normal
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.models.signals import Layout
+from tangent_jax.linear.signals import Layout
 from tangent_jax.solver import curvature as of_curvature
 from tangent_jax.solver.curvature import Curvature, invert, outer
-from tangent_jax.solver.jacobian import jacobian_rows
 from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
@@ -73,7 +73,7 @@ def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(
 def test_tokens_share_their_kernels_factors(x64):
     predict, dw, x, y, *_ = private_case("blocks", 2)
     found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw)
-    parts = jacobian_rows(predict, x).parts
+    parts = jacobian_rows(predict, x).leaves
     halves = np.sqrt(2 / 7 * (1 + 2 * np.eye(7)[y]))  # the root of the loss's Hessian, alpha = 3
     for path in ("block_0/mlp_in/kernel", "block_0/attention/key/kernel"):
         rows, s = parts[path].x, parts[path].s * halves[:, :, None, None, None]

@@ -11,12 +11,14 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from tangent_jax.core import InputError
+from tangent_jax.linear import gram as gram_of
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.solver import influence
-from tangent_jax.solver import jacobian as of_jacobian
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver import rows as rows_of_j
 from tangent_jax.solver.kernel import make_kernel
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.posterior import SolverPosterior, fitted_beta, posterior, probabilities
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.losses import MeanSquared, SquareLoss
@@ -49,8 +51,8 @@ SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), EVERYTHING, ("blocks"
 
 @pytest.mark.parametrize(("kind", "blocks", "pool"), SUBSETS)
 def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks, pool):
-    monkeypatch.setattr(of_jacobian, "CHUNK", 500)  # several chunks
-    monkeypatch.setattr(of_jacobian, "BATCH", 4)
+    monkeypatch.setattr(gram_of, "CHUNK", 500)  # several chunks
+    monkeypatch.setattr(rows_of_j, "BATCH", 4)
     predict, dw, x, _, j, f = private_case(kind, blocks, pool)
     j = j.reshape(-1, j.shape[-1])
     rows = jacobian_rows(predict, x)

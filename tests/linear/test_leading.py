@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tangent_jax.core import trees
-from tangent_jax.solver.leading import leading
+from tangent_jax.linear.leading import leading
 
 SIZE, RANK = 60, 8
 

@@ -1,17 +1,19 @@
-"""Signals of every trained leaf: the inputs of its uses, and the cotangents that flow back to them.
+"""Rows of J as inputs times signals: the inputs of a trained leaf's uses, and the cotangents that flow back to them.
 
-The tangent is linear in every leaf, so an example's row of the Jacobian is its input times the signal that arrives:
+The tangent is linear in every leaf, so an example's row u^T J is its input times the signal of the cotangent u:
 
     y += x dW      J = sum_t x_t (x) s_t         kernels, token by token, head by head where the kernel has heads
     y += x * dg    J = sum_t x_t * s_t           gains
     y += dbeta     J = sum_t s_t                 biases, tokens, positions
 
-Both come of one forward and one backward pass over probes (rules/probe.py) that form no gradient. Per-example norms
-(privacy/norms.py), curvature and kernels (solver/) are made of them.
+Both come of one forward and one backward pass over probes (rules/probe.py) that form no gradient. Per-example norms,
+Kronecker factors, Gram matrices, sketches and products with many steps are made of them, leaf by leaf (`Leaf`).
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +21,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Tree, trees
-from tangent_jax.models.predict import Predictor
-from tangent_jax.models.protocol import prepared
 from tangent_jax.rules.probe import Probe, widened
 
 
@@ -62,21 +62,66 @@ class UseProbe(Probe):
 
 
 class Probed(NamedTuple):
-    """A forward pass over probes: outputs "b c", uses of the leaves, and the map of a cotangent to their signals."""
+    """A forward pass over probes: outputs "b c", uses of the leaves, and the map of a cotangent to their signals.
+
+    `shapes`: of every leaf, by path.
+    """
 
     outputs: Array
     uses: list[Use]
     back: Callable[[Array], list[Array]]
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def biases(self) -> dict[str, str]:
+        """The path of each kernel's bias, where both are trained."""
+        return {use.beside: use.path for use in self.uses if use.beside is not None}
+
+    def rows(self, cotangents: Array) -> dict[str, "Leaf"]:
+        """u^T J of each example, leaf by leaf; cotangents: u, "k b c". A leaf that reaches no output is left out."""
+        if len(cotangents) == 1:  # as for a gradient: the program is that of one backward pass
+            signals = [s[None] for s in self.back(cotangents[0])]
+        else:
+            signals = jax.vmap(self.back)(cotangents)
+        leaves: dict[str, Leaf] = {}
+        for use, s in zip(self.uses, signals, strict=True):
+            if use.spec is not None:
+                assert use.x is not None
+                assert use.path not in leaves, use.path  # a kernel enters once
+                axes = layout(use)
+                leaves[use.path] = Leaf(axes.rows(use.x), jax.vmap(axes.signals)(s).swapaxes(0, 1), axes)
+                continue
+            each = jax.vmap(partial(vector, use, ndim=len(self.shapes[use.path])))(s)
+            each = each.reshape(*each.shape[:2], -1).swapaxes(0, 1)
+            before = leaves[use.path].s if use.path in leaves else 0
+            leaves[use.path] = Leaf(None, before + each, None)
+        return leaves
 
 
-def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
-    """The outputs on a batch "b ...", the uses of every leaf of dw, and the way back to their signals.
+@partial(jax.tree_util.register_dataclass, data_fields=["x", "s"], meta_fields=["layout"])
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf's part of k rows of each example, never multiplied out where it is a kernel's: sum_t x_t (x) s_kt.
 
-    Args:       at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
+    Of a kernel the inputs x "b t h i" and the signals s "b k t h o"; of another leaf x is None and s "b k p" the rows.
+    """
+
+    x: Any
+    s: Any
+    layout: "Layout | None"
+
+    def take(self, rows: Any) -> "Leaf":
+        """The examples at `rows`."""
+        return dataclasses.replace(self, x=None if self.x is None else self.x[rows], s=self.s[rows])
+
+
+def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> Probed:
+    """The outputs f(dw) on a batch, the uses of every leaf of dw, and the way back to their signals.
+
+    Args:       f: a closed form, made of rules, which take probes in the place of the leaves; its leaves come nested;
+                at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
-    w, x = prepared(predict.model, predict.w, x, predict.dtype, predict.subset.stage)
-    dual = predict.closed_form("probe_uses")
 
     def outputs_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
@@ -86,11 +131,10 @@ def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) ->
             terms.append(y)
             return jnp.zeros(y.shape, y.dtype) if zeros is None else zeros[len(terms) - 1]
 
-        leaves = trees.leaves(trees.cast(dw, predict.dtype))
         probes = {path: UseProbe(path, leaf, uses, zero, at_zero) for path, leaf in leaves.items()}
-        pairs = trees.pair(w, trees.nest(probes))
-        return predict.answer(dual(pairs, x, predict.subset.stage)), (uses, terms)
+        return f(trees.nest(probes)), (uses, terms)
 
+    leaves = trees.leaves(dw)
     shapes = jax.eval_shape(lambda: outputs_of(None)[1][1])
     zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     named: list[Use] = []
@@ -102,7 +146,8 @@ def probe_uses(predict: Predictor, dw: Tree, x: Array, at_zero: bool = False) ->
 
     outputs, back, inputs = jax.vjp(run, zeros, has_aux=True)
     uses = [use._replace(x=x) for use, x in zip(named, inputs, strict=True)]
-    return Probed(outputs, uses, lambda cotangent: back(cotangent)[0])
+    of_leaves = {path: jnp.shape(leaf) for path, leaf in leaves.items()}
+    return Probed(outputs, uses, lambda cotangent: back(cotangent)[0], of_leaves)
 
 
 def letters(use: Use) -> tuple[str, str, str]:
