@@ -16,8 +16,10 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, search, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
@@ -57,7 +59,7 @@ def main() -> None:
     able = setup.has_class_token()
     require(able or "cls" not in F.which, "flags", "--which without cls for a network without a class token", F.weights)
     wanted = {which: columns(which) for which in listed("which", TITLES)}
-    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     result: dict[str, Any] = {}
     for which, searched in wanted.items():

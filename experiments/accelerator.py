@@ -33,9 +33,10 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, operations, timing
-from experiments.shared.flags import F, define, listed, numbers
+from experiments.shared import operations, timing
 from experiments.shared.timing import Row
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, check_stop, require
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.models.features import run_trunk

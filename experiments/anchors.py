@@ -9,8 +9,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments.shared import command, search, setup
-from experiments.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require, trees
 
 define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "linearization")
@@ -26,7 +28,7 @@ def main() -> None:
     anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
     for file in files:
         setup.pretrained(file)  # refused before any long work
-    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     most = min(len(dataset.train) for dataset in sets.values())
     require(all(1 <= count <= most for count in counts), "flags", f"--shards in 1..{most}", counts[1:])

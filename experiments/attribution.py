@@ -23,9 +23,10 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, networks, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
+from experiments.shared import networks
 from experiments.shared.parts import saved
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
 from tangent_jax.core import Tree, identity, progress_bar, require
 from tangent_jax.solver import expansion as expansions
 from tangent_jax.solver.influence import datamodeling_score, margin_directions

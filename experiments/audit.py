@@ -20,10 +20,10 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import audited as audits
-from experiments.shared import command, plots, setup, titles
 from experiments.shared.breaks import BREAKS, break_mechanism
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
+from tangent_jax.commands.shared import audited as audits
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
 from tangent_jax.privacy.canaries import FEWEST
 

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, timing, titles
-from experiments.shared.flags import F, define, numbers
+from experiments.shared import timing
 from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
 from experiments.shared.timing import Operation
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import F, define, numbers
 
 define("dtype", out="out/bench")
 flags.DEFINE_list("sizes", ["Ti", "S"], "Sizes Ti, S, B, L (patches of 16), or architectures such as dinov3-S/16.")

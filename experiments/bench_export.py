@@ -19,9 +19,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command
-from experiments.shared.flags import F, define, listed, numbers
 from experiments.shared.timing import Operation, rounds
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.components.serving import flat, serve
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded

@@ -15,8 +15,8 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plan, setup
-from experiments.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared import command, plan, setup
+from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
 
 NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
 define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")

@@ -24,8 +24,8 @@ from absl import flags
 from PIL import Image
 
 import tangent_jax as tj
-from experiments.shared import command
-from experiments.shared.flags import F, define
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import progress_bar
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import content_identifier

@@ -14,9 +14,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
-from experiments.shared.shards import steady
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
+from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import Tree
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)

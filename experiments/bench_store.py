@@ -14,8 +14,8 @@ from absl import flags
 from tqdm import tqdm
 
 import tangent_jax as tj
-from experiments.shared import command
-from experiments.shared.flags import F, define
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import trees
 
 define(out="out/bench_store")

@@ -16,9 +16,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, titles
-from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
-from experiments.shared.shards import Method, steady
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from tangent_jax.commands.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
 define(*SHARDED, "shards", "orders", "shadows", **SHARDED_DEFAULTS, out="out/forget")

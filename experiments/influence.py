@@ -20,11 +20,11 @@ from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
 from experiments.report import pages
-from experiments.shared import command, plots, titles
-from experiments.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
 from experiments.shared.left_out import Leaving
 from experiments.shared.memory import reuse_freed
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data.sources import Examples
 from tangent_jax.solver import influence

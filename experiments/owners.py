@@ -22,9 +22,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
-from experiments.shared.search import Runs
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
+from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset
 

@@ -24,8 +24,9 @@ import tangent_jax as tj
 from experiments.report.claims import CLAIMS
 from experiments.report.findings import Claim
 from experiments.report.sections import Section, as_html, as_markdown
-from experiments.shared import command, setup
-from experiments.shared.flags import MODEL, F, define, listed, numbers
+from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
 from tangent_jax.core.files import expanded, fingerprint, write_whole
 
@@ -76,7 +77,8 @@ class Job(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        return ["python", "-m", f"experiments.{self.binary}", *self.flags]
+        own = ["tangent_jax", self.binary] if self.binary in COMMANDS else [f"experiments.{self.binary}"]
+        return ["python", "-m", *own, *self.flags]
 
     @property
     def folder(self) -> Path:

@@ -19,9 +19,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, titles
-from experiments.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
-from experiments.shared.shards import Method, steady
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
+from tangent_jax.commands.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
 define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")

@@ -11,8 +11,10 @@ import sys
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, search, setup
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import require
 
@@ -46,7 +48,7 @@ def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe
 
 def main() -> None:
     depth = setup.pretrained(F.weights).model.stages - 2
-    runs = search.Runs(command.out_folder() / "runs.jsonl")
+    runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     solvers = listed("solvers", SOLVERS)
     methods = listed("methods", ("fc", "nlft", "taft"))

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import MODEL, F, define
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import MODEL, F, define
 from tangent_jax.core import Tree
 from tangent_jax.train.optimizers import apply
 

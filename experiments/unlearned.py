@@ -18,11 +18,11 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
 from tangent_jax.core import identity, progress_bar, require
 from tangent_jax.privacy.attacks import ATTACKS, Ranking
 

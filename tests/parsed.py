@@ -5,12 +5,14 @@ import shlex
 import sys
 from pathlib import Path
 
-from experiments.shared.flags import EVERY, F, check_effects, define
+from run_binary import module_of
+
+from tangent_jax.commands.shared.flags import EVERY, F, check_effects, define
 
 if __name__ == "__main__":
     binary, path = sys.argv[1:]
     sys.argv = [binary]
-    importlib.import_module(f"experiments.{binary}")
+    importlib.import_module(module_of(binary))
     define(*EVERY)
     for line in Path(path).read_text().splitlines():
         for name in F:

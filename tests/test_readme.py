@@ -9,13 +9,15 @@ import pytest
 from run_binary import ROOT, output, start
 
 import tangent_jax as tj
+from tangent_jax.commands.main import COMMANDS
 
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(
     p.read_text() for where in ("", "guide/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
 )
 
-COMMANDS = re.findall(r"python -m experiments\.([a-z]\w+)((?:\\\n|[^\n`])*)", PAGES)
+WORDS = rf"(?:python -m experiments\.|tangent-jax (?=(?:{'|'.join(COMMANDS)})\b))"
+LINES = re.findall(rf"{WORDS}([a-z]\w+)((?:\\\n|[^\n`])*)", PAGES)
 
 
 def blocks(text):
@@ -84,8 +86,8 @@ def flags_of(binary):
 
 @pytest.mark.slow
 def test_the_commands_name_binaries_and_flags_that_exist():
-    assert len(COMMANDS) >= 15
-    for binary, arguments in COMMANDS:
+    assert len(LINES) >= 15
+    for binary, arguments in LINES:
         used = {re.sub(r"^no(?=search_anchor|retrain)", "", flag) for flag in re.findall(r"--(\w+)", arguments)}
         assert used <= flags_of(binary), (binary, arguments)
 
@@ -93,7 +95,7 @@ def test_the_commands_name_binaries_and_flags_that_exist():
 @pytest.mark.slow
 def test_every_flag_of_a_command_has_an_effect_beside_the_others(tmp_path):
     commands: dict[str, list[str]] = {}
-    for binary, arguments in COMMANDS:
+    for binary, arguments in LINES:
         plain = arguments.partition(" #")[0].replace("\\\n", " ")
         commands.setdefault(binary, []).append(" ".join(plain.split()))
     for binary, lines in commands.items():
@@ -107,7 +109,7 @@ def test_every_binary_is_listed():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "docs/binaries.md").read_text(), re.MULTILINE)
     listed = set(re.findall(r"\w+", " ".join(rows)))
     binaries = {path.stem for path in (ROOT / "experiments").glob("*.py") if "command.run(main" in path.read_text()}
-    assert listed == binaries
+    assert listed == binaries | {*COMMANDS}
 
 
 def test_every_link_and_picture_of_the_pages_is_there():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from photos import photographs
-from run_binary import ROOT, run
+from run_binary import ROOT, module_of, run
 
 from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance
@@ -100,7 +100,7 @@ SPY = """
 import json, sys
 import numpy as np
 from absl import app
-from experiments import {binary} as module
+import {module} as module
 asked = []
 {body}
 def main(argv):
@@ -124,7 +124,7 @@ module.Cell.train = train
 
 def spied(binary, body, *flags):
     """The list of all that a binary asks to be trained, on test or on held-out images."""
-    code = SPY.format(binary=binary, body=body)
+    code = SPY.format(module=module_of(binary), body=body)
     command = [sys.executable, "-W", "ignore", "-c", code, *flags]
     return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
 

@@ -55,7 +55,7 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
 @pytest.mark.slow
 def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
     flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"], tmp_path / "ledger.json"
-    child = start("experiments.private", *flags)
+    child = start("tangent_jax", "private", *flags)
     try:
         wait_until(child, lambda: ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20)
     finally:

@@ -7,7 +7,7 @@ import pytest
 from photos import write
 from run_binary import run
 
-from experiments.shared.search import Runs
+from tangent_jax.commands.shared.runs import Runs
 
 LONG = "9" * 20
 METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import command
-from experiments.shared.flags import F
-from experiments.shared.shards import Method
-from experiments.shared.worker import Worker
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.shards import Method
+from tangent_jax.commands.shared.worker import Worker
 from tangent_jax.components.claims import Claims
 from tangent_jax.core import check_stop, progress_bar, refusal, require
 from tangent_jax.core.files import locked
@@ -108,7 +108,7 @@ def launch(binary: str, work: Sequence[Work]) -> None:
         # of two launchers the second is refused: their workers would only wait for each other
         for path in sorted({part.method.path(part.title) for part in work}):
             held.enter_context(locked(Claims(tj.Store(path)).lock("launcher"), wait=False))
-        base = [sys.executable, "-m", f"experiments.{binary}", *sys.argv[1:]]
+        base = [sys.executable, "-m", "tangent_jax", binary, *sys.argv[1:]]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         workers = [Worker([*base, f"--worker={i}/{F.workers}"], visible) for i in range(F.workers)]
         jobs = submit(workers)

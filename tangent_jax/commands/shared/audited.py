@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from experiments.shared import plots, titles
+from tangent_jax.commands.shared import plots, titles
 
 
 def summary(audited: tj.Audited, claimed: tj.Mechanism, confidence: float) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The operator's tool: python -m experiments.store COMMAND --store=DIR, where COMMAND is one of
+"""Keeps components in a store: adds, merges, lists, composes, removes, verifies and exports them.
+
+tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 
 add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --other, one atomic step each; again, it adds what is missing
@@ -27,9 +29,9 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command
-from experiments.shared.flags import F, define
-from experiments.shared.removing import check_removed, describe, planned
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.removing import check_removed, describe, planned
 from tangent_jax.components.card import unnamed
 from tangent_jax.components.claims import STATES, Claims
 from tangent_jax.components.disk import is_store

@@ -1,4 +1,4 @@
-"""Pages of a store: python -m experiments.inspect --store=DIR, and with --request or --owner that of a removal.
+"""Writes a store as pages for a browser, and with --request or --owner the page of a removal request.
 
 index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals, whether
 their receipts verify, and the events in order; with --datasets the accuracy with and without each component. Each
@@ -17,12 +17,12 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.report import requests
-from experiments.report.inspector import Inspection
-from experiments.report.rendering import write_page
-from experiments.shared import command
-from experiments.shared.accuracies import Accuracies, tasks_of
-from experiments.shared.flags import CACHED, F, define
+from tangent_jax.commands.report import requests
+from tangent_jax.commands.report.inspector import Inspection
+from tangent_jax.commands.report.rendering import write_page
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
+from tangent_jax.commands.shared.flags import CACHED, F, define
 from tangent_jax.components.disk import is_store
 from tangent_jax.core import progress_bar, require
 from tangent_jax.core.files import expanded, write_whole

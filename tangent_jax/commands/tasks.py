@@ -22,9 +22,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
-from experiments.shared.joint import fit_jointly
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
+from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.components.factors import body_factors
 from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.components.provenance import same_training

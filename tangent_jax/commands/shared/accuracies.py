@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import setup
+from tangent_jax.commands.shared import setup
 from tangent_jax.components.apart import Retrained
 from tangent_jax.core import Tree, require
 from tangent_jax.data.sources import Dataset

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tangent_jax as tj
-from experiments.report.inspector import Inspection, Removal
-from experiments.report.pages import thumbnail
+from tangent_jax.commands.report.inspector import Inspection, Removal
+from tangent_jax.commands.report.rendering import thumbnail
 from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import others
 from tangent_jax.components.removal import WAYS
@@ -228,4 +228,4 @@ def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -
     what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in WAYS}
-    return {how: ["python", "-m", "experiments.store", "remove", *flags, what, *end] for how, end in ends.items()}
+    return {how: ["tangent-jax", "store", "remove", *flags, what, *end] for how, end in ends.items()}

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tangent_jax as tj
-from experiments.shared.flags import F
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, placement, refusal
 from tangent_jax.data.sources import Dataset
 from tangent_jax.models.filling import run_size, run_trunk

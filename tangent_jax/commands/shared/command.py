@@ -21,8 +21,8 @@ import numpy as np
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from experiments.shared import jobs
-from experiments.shared.flags import EVERY, check_effects, define
+from tangent_jax.commands.shared import jobs
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define
 from tangent_jax.components.disk import is_store
 from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole

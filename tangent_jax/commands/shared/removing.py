@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from experiments.shared.flags import F
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.components.receipts import read_receipt
 from tangent_jax.core import require
 from tangent_jax.core.files import expanded

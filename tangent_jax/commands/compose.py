@@ -21,11 +21,21 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, farm, plots, setup, titles
-from experiments.shared.additive import ADDITIVE, Additive
-from experiments.shared.flags import FARM, OPTIMUM, SHARDED, SHARDED_DEFAULTS, F, define, listed, numbers, positive
-from experiments.shared.search import Runs
-from experiments.shared.shards import Method, owners_of_train
+from tangent_jax.commands.shared import command, farm, plots, setup, titles
+from tangent_jax.commands.shared.additive import ADDITIVE, Additive
+from tangent_jax.commands.shared.flags import (
+    FARM,
+    OPTIMUM,
+    SHARDED,
+    SHARDED_DEFAULTS,
+    F,
+    define,
+    listed,
+    numbers,
+    positive,
+)
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.solver.posterior import fitted_beta

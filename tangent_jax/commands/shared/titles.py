@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.shared.plots import short
+from tangent_jax.commands.shared.plots import short
 
 
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:

@@ -19,9 +19,9 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import audited as audits
-from experiments.shared import command, plan, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
+from tangent_jax.commands.shared import audited as audits
+from tangent_jax.commands.shared import command, plan, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tangent_jax as tj
-from experiments.shared.flags import FIELD_OF, F, listed
+from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.privacy.public import check_public

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import setup
-from experiments.shared.flags import F
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.models.ntk import feature_map, rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, of_rows
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import jax
 
 import tangent_jax as tj
-from experiments.shared.flags import F
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import require
 from tangent_jax.core.files import expanded
 

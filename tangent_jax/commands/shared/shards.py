@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import setup
-from experiments.shared.flags import F
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.components.apart import fit_apart, group_shards
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded

@@ -10,8 +10,8 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plan, plots, setup, titles
-from experiments.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared import command, plan, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
