@@ -226,12 +226,12 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     commands = [text for text in page.texts if text.startswith("tangent-jax store")]
     assert len(commands) == 3
     assert "--exact" in commands[2]
-    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[3:])
+    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[2:])
     assert json.loads(said)["retrained"] == ["even", "odd"]
     store.reload()
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
-    assert f"set {100 * accuracy:.1f} %" in exact.partition("python")[0]
+    assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
     line, _ = run("inspect", *flags, f"--request={sent}", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text
