@@ -36,8 +36,8 @@ def fork(module, arguments, stdout, stderr, environment):
 
 
 def module_of(binary):
-    """The module of a binary: a command of the library, or an experiment."""
-    return f"{'tangent_jax.commands' if binary in COMMANDS else 'experiments'}.{binary}"
+    """The module of a binary: a command of the library, or an experiment such as "bench step"."""
+    return f"{'tangent_jax.commands' if binary in COMMANDS else 'experiments'}.{binary.replace(' ', '.')}"
 
 
 def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environment):

@@ -33,11 +33,10 @@ def test_help_has_a_line_for_each_command_and_imports_no_jax():
     said = "lambda: print(*{'jax', 'numpy', 'absl'} & {*sys.modules})"
     done = call("--help", code=f"import atexit; atexit.register({said})")
     assert done.returncode == 0, done.stderr
-    head, _, *lines, _, end, heavy = done.stdout.splitlines()
+    head, _, *lines, heavy = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [*COMMANDS]
     assert all(line.endswith(".") and 40 < len(line) <= 130 for line in lines)
     assert head.startswith("tangent-jax COMMAND --flags")
-    assert "--version" in end
     assert heavy == ""
 
 
@@ -65,7 +64,7 @@ def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
     assert own <= {*MODULES}
     for name, path in MODULES.items():
         assert not {*imports(path)} & own, name
-    programs = {name for name, path in MODULES.items() if "command.run(main" in path.read_text()}
+    programs = {name for name, path in MODULES.items() if "\n    command.run(main" in path.read_text()}
     assert programs == own
     for name in own:
         assert ast.get_docstring(ast.parse(MODULES[name].read_text())), name

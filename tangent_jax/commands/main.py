@@ -5,6 +5,7 @@ import os
 import runpy
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,34 +15,43 @@ COMMANDS = ("finetune", "compose", "tasks", "private", "store", "inspect")
 
 
 def main() -> None:
-    """Runs the command that the arguments name; a wrong one is one line on stderr and exit code 1."""
+    """The installed script tangent-jax."""
+    if sys.argv[1:] == ["--version"]:
+        return print(f"tangent-jax {__version__}")
+    dispatch("tangent-jax", "tangent_jax.commands", COMMANDS)
+
+
+def dispatch(program: str, package: str, names: Sequence[str]) -> None:
+    """Runs the module of a package that the first argument names, as `python -m` would; --help lists them.
+
+    Args:   program: as it is called; names: of the modules.
+    Raises: SystemExit with one line for another name, and for a package that is not installed.
+    """
     given = sys.argv[1] if len(sys.argv) > 1 else "none"
     if given in ("--help", "-h"):
-        return print(listing())
-    if given == "--version":
-        return print(f"tangent-jax {__version__}")
-    if given not in COMMANDS:
-        sys.exit(f"tangent-jax: expected a command of {', '.join(COMMANDS)}; got {given}. Try tangent-jax --help.")
+        return print(listing(program, package, names))
+    if given not in names:
+        sys.exit(f"{program}: expected a command of {', '.join(names)}; got {given}. Try {program} --help.")
     end_at_a_signal()
     del sys.argv[1]
     try:
-        runpy.run_module(f"{__package__}.{given}", run_name="__main__", alter_sys=True)
+        runpy.run_module(f"{package}.{given}", run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
         if (error.name or "tangent_jax").startswith("tangent_jax"):
             raise
         sys.exit(f"{given}: expected the package {error.name}; got none. Install tangent-jax[data].")
 
 
-def listing() -> str:
-    """The text of --help: each command with the first sentence of its module."""
-    lines = ["tangent-jax COMMAND --flags; tangent-jax COMMAND --help explains every flag of one.\n"]
-    for name in COMMANDS:
-        spec = find_spec(f"{__package__}.{name}")
+def listing(program: str, package: str, names: Sequence[str]) -> str:
+    """The text of --help: each command with the first line of its module."""
+    lines = [f"{program} COMMAND --flags; {program} COMMAND --help explains every flag of one.\n"]
+    for name in names:
+        spec = find_spec(f"{package}.{name}")
         assert spec is not None
         assert spec.origin is not None
         about = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-        lines.append(f"{name:<9} {about.splitlines()[0]}")
-    return "\n".join([*lines, "\ntangent-jax --version says the version."])
+        lines.append(f"{name:<{max(map(len, names))}}  {about.splitlines()[0]}")
+    return "\n".join(lines)
 
 
 def end_at_a_signal() -> None:

@@ -35,9 +35,9 @@ flags.DEFINE_integer("repeats", 15, "Alternating rounds.", lower_bound=1)
 
 def main() -> None:
     formats, sizes = listed("formats", ["stablehlo", "onnx"]), numbers("batch_sizes", int)
-    require(min(sizes) > 0, "bench_export", "--batch_sizes above 0", min(sizes))
-    store = tj.Store(expanded("bench_export", F.store))
-    require(len(store), "bench_export", "at least one component", f"none in {store.root}")
+    require(min(sizes) > 0, "bench export", "--batch_sizes above 0", min(sizes))
+    store = tj.Store(expanded("bench export", F.store))
+    require(len(store), "bench export", "at least one component", f"none in {store.root}")
     name = next(iter(store))
     predict, dw = tj.predictor_of(store.provenance(name), name, F.weights), store.compose()
     images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
@@ -63,7 +63,7 @@ def main() -> None:
 
 def images_of(origin: tj.Provenance, count: int, predict: tj.Predictor) -> np.ndarray:
     """The first images of the test split of a component's data set, decoded, "n y x 3"."""
-    require(origin.recipe is not None, "bench_export", "a component with a recipe", "none")
+    require(origin.recipe is not None, "bench export", "a component with a recipe", "none")
     assert origin.recipe is not None
     test = tj.open_dataset(origin.recipe.dataset).test
     with tj.show_progress("images"):

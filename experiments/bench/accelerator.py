@@ -233,7 +233,7 @@ def machine() -> dict[str, str]:
 
 def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
     """The page in Markdown."""
-    lines = [f"# {about['device']}", "", "Written by `python -m experiments.accelerator`; times are medians.", ""]
+    lines = [f"# {about['device']}", "", "Written by `python -m experiments.bench accelerator`; times are medians.", ""]
     lines += [f"{date}. " + "; ".join(f"{name} {value}" for name, value in about.items()) + ".", ""]
     for name, result in done.items():
         section, doc = SECTIONS[name], SECTIONS[name].rows.__doc__ or ""

@@ -77,8 +77,8 @@ class Job(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        own = ["tangent_jax", self.binary] if self.binary in COMMANDS else [f"experiments.{self.binary}"]
-        return ["python", "-m", *own, *self.flags]
+        package = "tangent_jax " if self.binary in COMMANDS else "experiments."
+        return ["python", "-m", *f"{package}{self.binary}".split(), *self.flags]
 
     @property
     def folder(self) -> Path:
@@ -95,17 +95,18 @@ def jobs(names: dict[str, str]) -> list[Job]:
     settings = (*seeds, *epochs, *budget["search"])
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
     commands = [
-        Job("table1", "table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
-        Job("ablations", "ablations", (*data, *settings, sets), specs),
+        Job("table1", "paper table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
+        Job("ablations", "paper ablations", (*data, *settings, sets), specs),
     ]
     for spec, name in names.items():
         of_set = (*data, f"--dataset={spec}", *epochs)
         searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
         stored = (f"--stores={F.out}/stores", f"--shards={most}")
         commands.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
-        commands += [Job(f"{what}-{name}", what, (*of_set, *stored), (spec,)) for what in ("forget", "influence")]
-    commands.append(Job("table3", "table3", (*data, sets, *seeds, *budget["noise"]), specs))
-    commands.append(Job("times", "times", (*model, *budget["times"]), ()))
+        for what, binary in (("forget", "removal forget"), ("influence", "influence effects")):
+            commands.append(Job(f"{what}-{name}", binary, (*of_set, *stored), (spec,)))
+    commands.append(Job("table3", "paper table3", (*data, sets, *seeds, *budget["noise"]), specs))
+    commands.append(Job("times", "bench times", (*model, *budget["times"]), ()))
     return commands + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
 
 
@@ -123,7 +124,7 @@ def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tup
     ):
         on = specs if is_given else ("digits",)
         where = (f"--datasets={','.join(on)}", f"--anchors={','.join(anchors)}")
-        commands.append(Job(name, "anchors", (*flags, *where, *more), on))
+        commands.append(Job(name, "paper anchors", (*flags, *where, *more), on))
     return commands
 
 

@@ -57,7 +57,7 @@ def operations() -> Iterator[Operation]:
         yield by_opacus(config, np.array(tokens), np.arange(n) % CLASSES)
     for name in ("jax_privacy", "opacus"):
         if not find_spec(name):
-            print(f"bench_private: {name} is not installed, and left out", file=sys.stderr)
+            print(f"bench private: {name} is not installed, and left out", file=sys.stderr)
 
 
 def full_block(config: tj.ViTConfig, w: Tree) -> Any:
