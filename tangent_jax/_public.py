@@ -1,7 +1,7 @@
 """The public names of tangent_jax, which `tangent_jax` gives at their first use."""
 
 from tangent_jax._version import __version__
-from tangent_jax.components.apart import fill, predictor_of
+from tangent_jax.components.apart import fill
 from tangent_jax.components.exports import export, load_export
 from tangent_jax.components.factors import read_factors, widened_factors, write_factors
 from tangent_jax.components.files import read_component, write_component
@@ -12,6 +12,7 @@ from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.receipts import Receipt
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import RemovalPlan, plan_removal, remove
+from tangent_jax.components.retraining import predictor_of
 from tangent_jax.components.store import Factors, Store
 from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.core import Dual, InputError, show_progress
@@ -43,32 +44,33 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.one_run import Audited, fit_audited
+from tangent_jax.privacy.one_run import fit_audited
 from tangent_jax.privacy.public import unwhitened, whitened
-from tangent_jax.privacy.train import PrivatelyFitted, fit_private
+from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.influence import datamodeling_score
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.many import solve_many
-from tangent_jax.solver.optimum import Solved, solve
+from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
 from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
-from tangent_jax.train.fit import Fitted, fit
+from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.log import log_steps
 from tangent_jax.train.losses import CrossEntropy, Loss, MeanSquared, RescaledSquare, SquareLoss
 from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
 from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, projected
+from tangent_jax.train.run import Fitted
 
 __all__ = [
-    "Arrays", "Audited", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features",
+    "Arrays", "Batches", "Cache", "ClippedSum", "CrossEntropy", "Curvature", "Dual", "Factors", "Features",
     "Fitted", "FrozenHead", "InputError", "Joined", "Kernel", "KernelPosterior", "KernelSolution", "Keyed", "Loss",
     "MeanSquared", "Measure", "Mechanism", "Membership", "Model", "Objective", "OneRunBound", "Predictor",
-    "Preprocessing", "Pretrained", "PrivacyCost", "PrivatelyFitted", "Provenance", "Receipt", "Recipe", "RemovalPlan",
-    "ResNet", "ResNetConfig", "RescaledSquare", "Solved", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset",
+    "Preprocessing", "Pretrained", "PrivacyCost", "Provenance", "Receipt", "Recipe", "RemovalPlan",
+    "ResNet", "ResNetConfig", "RescaledSquare", "SolverPosterior", "Spent", "SquareLoss", "Store", "Subset",
     "TangentViT", "ViT", "ViTConfig", "VisionTransformer", "__version__", "accuracy", "adam", "auc", "body",
     "brier_score", "calibration_error", "canary_scores", "clipped_sum", "clipped_sum_closed_form", "compose",
     "curvature", "datamodeling_score", "distance_bound", "entropy", "epsilon_lower_bound", "epsilon_of", "evaluate",

@@ -79,7 +79,7 @@ def optimum(name, f, data, loss, dw):
     objective = tj.make_objective(loss, 0.3)
     solution = tj.solve(f, data, objective, start=dw, certificate=4e-5)  # two of them: within the tolerance
     yield f"solve {name}", host(solution.dw)
-    yield f"solve {name} ends", np.array([float(solution.converged)])
+    yield f"solve {name} ends", np.array([float(solution.optimum.converged)])
 
 
 def privately(folder):

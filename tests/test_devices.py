@@ -112,6 +112,7 @@ def test_features_of_processes_without_a_common_disk_are_those_of_one(results):
         assert np.array_equal(results[name]["features apart"], results["1"]["features"])
 
 
+@pytest.mark.long
 def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
     finish(start(tmp_path, "--trained", devices=4))
     for name, value in np.load(tmp_path / "results.npz").items():
@@ -166,6 +167,7 @@ def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
     assert "start: expected 2 processes of the job within 2 s; got fewer." in last
 
 
+@pytest.mark.long
 def test_a_binary_of_two_processes_ends_with_the_line_of_one(tiny, tmp_path):
     flags = [tiny, "--epochs=2", f"--cache_dir={tmp_path}/cache"]
     join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two"]

@@ -42,7 +42,7 @@ def files(folder, *kinds):
     return {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / folder).rglob(kind)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_wheel_holds_the_library_and_no_more(built):
     (wheel,) = built.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_library_and_no_more(built):
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip().endswith("OK")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sdist_holds_what_a_packager_tests(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -68,7 +68,7 @@ def test_the_sdist_holds_what_a_packager_tests(built):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("PASSED") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_readme_s_first_steps_and_the_commands_run_from_the_wheel_in_another_folder(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     command = [

@@ -111,7 +111,7 @@ def check_links(site):
             assert not name or target not in pages or name in pages[target][0], f"{page}: {link}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path):
     """In a process of its own, as `make docs`, but that notebooks are not executed. One test: a build takes 25 s."""
     site = tmp_path / "site"

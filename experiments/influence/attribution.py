@@ -73,7 +73,7 @@ class Setting:
         """The loss of the flags with a penalty."""
         return tj.make_objective(F.loss, penalty)
 
-    def solve(self, penalty: float, start: tj.Solved | None = None, left: np.ndarray | None = None) -> tj.Solved:
+    def solve(self, penalty: float, start: tj.Fitted | None = None, left: np.ndarray | None = None) -> tj.Fitted:
         """The optimum, or that without the images that are not `left`."""
         present = None if left is None else np.isin(np.arange(self.n), left).astype(float)
         options: Any = {"start": start, "example_weights": present, "certificate": None, "passes": PASSES}
@@ -103,7 +103,7 @@ def main() -> None:
         k = gram(rows)
     solved, expansion, tried = choose(setting, rows, k)
     del k
-    penalty = solved.total_penalty / setting.n
+    penalty = expansion.total_penalty / setting.n
     effects = estimate(setting, expansion)
     error = checked(setting, solved, expansion)
     halves = [
@@ -127,7 +127,7 @@ def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 def choose(
     setting: Setting, rows: Any, k: np.ndarray
-) -> tuple[tj.Solved, expansions.Expansion, list[dict[str, float]]]:
+) -> tuple[tj.Fitted, expansions.Expansion, list[dict[str, float]]]:
     """The optimum and its expansion for the penalty of the best leave-one-out accuracy, the larger of equals."""
     best, tried, labels = None, [], setting.train.targets
     with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
@@ -141,7 +141,7 @@ def choose(
                 best = score, solved, expansion
             bar.update()
     assert best is not None
-    print(f"penalty {best[1].total_penalty / setting.n:g}: leave-one-out {best[0]:.4f}", file=sys.stderr)
+    print(f"penalty {best[2].total_penalty / setting.n:g}: leave-one-out {best[0]:.4f}", file=sys.stderr)
     return best[1], best[2], tried[::-1]
 
 
@@ -160,20 +160,20 @@ def estimate(setting: Setting, expansion: expansions.Expansion) -> dict[str, np.
         }
 
 
-def checked(setting: Setting, solved: tj.Solved, expansion: expansions.Expansion) -> float | None:
+def checked(setting: Setting, solved: tj.Fitted, expansion: expansions.Expansion) -> float | None:
     """The largest difference of Newton's leave-one-out outputs from optima solved again, over the largest change."""
     chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
     left_out, errors = expansion.left_out(), []
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
         for i in chosen:
-            again = setting.solve(solved.total_penalty / setting.n, solved, np.delete(np.arange(setting.n), i))
+            again = setting.solve(expansion.total_penalty / setting.n, solved, np.delete(np.arange(setting.n), i))
             outputs = tj.outputs(setting.predict, again.dw, setting.train.take(np.array([i])).inputs)
             errors.append(np.abs(outputs[0] - left_out[i]).max())
             bar.update()
     return float(max(errors) / np.abs(left_out - expansion.outputs).max()) if errors else None
 
 
-def retrained(setting: Setting, solved: tj.Solved, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
+def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
     """The test margins of models without each half, "s m": optima, trained by Adam, non-linear and trained by Adam."""
     predict, folder = setting.predict, command.out_folder() / "parts"
 

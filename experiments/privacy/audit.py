@@ -92,11 +92,12 @@ def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features,
     for i in range(F.trials):
         folder = out / "runs" / f"{F.broken}-{i}"
         with tj.show_progress(f"run {i + 1} of {F.trials}, broken: {F.broken}"):
-            audited = tj.fit_audited(
+            audit = tj.fit_audited(
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
-            )
-        runs.append(audits.summary(audited, claimed, F.confidence))
-        audits.draw(folder / "audit.png", audited, claimed, runs[-1])
+            ).audit
+        assert audit is not None
+        runs.append(audits.summary(audit, claimed, F.confidence))
+        audits.draw(folder / "audit.png", audit, claimed, runs[-1])
     names = ("epsilon_lower", "gaussian_epsilon_lower")
     proved = {name: [run[name] for run in runs] for name in names}
     caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}

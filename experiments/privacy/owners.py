@@ -103,7 +103,7 @@ class Table:
                 optimizers=[tj.momentum(run.learning_rate) for run in together],
                 seeds=[run.seed for run in together],
             )
-        return [tj.evaluate(predict, dw, measured) for predict, dw in zip(chosen, trained, strict=True)]
+        return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]
 
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""

@@ -50,7 +50,7 @@ def main() -> None:
             attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
     draw(method.dataset.name, n, table)
     accuracy = method.accuracy(whole.dw)
-    cold = {"passes": whole.passes, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
+    cold = {"passes": whole.steps, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
     result = {"cold": cold, "removed": table, "membership": attacks}
     if F.attack:
         adam = dataclasses.replace(method.recipe, solver="adam", penalty=1e-5)
@@ -71,7 +71,7 @@ def draw(dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
     plots.dots(command.out_folder() / "remove.png", groups, titles.warmed(dataset, table), label)
 
 
-def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[str, Any], tj.Solved, tj.Solved]:
+def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[str, Any], tj.Fitted, tj.Fitted]:
     """Returns (the row of the removal of the rows `gone`, the warm solution, the cold one)."""
     example_weights = np.ones(len(method.train))
     example_weights[gone] = 0
@@ -82,7 +82,7 @@ def without(method: Method, whole: tj.Solved, gone: np.ndarray) -> tuple[dict[st
     assert warm.certificate is not None
     assert cold.certificate is not None
     gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))
-    row = {"passes": warm.passes, "passes_cold": cold.passes, "certificate_before": warm.history[0]["certificate"]}
+    row = {"passes": warm.steps, "passes_cold": cold.steps, "certificate_before": warm.history[0]["certificate"]}
     row |= {"certificate": warm.certificate, "gap": float(gap), "bound": warm.certificate + cold.certificate}
     row |= {"accuracy": method.accuracy(warm.dw), "accuracy_cold": method.accuracy(cold.dw), "seconds": warm.seconds}
     return row, warm, cold

@@ -51,7 +51,7 @@ class LeftOut(NamedTuple):
     |dw_i - dw|; `rows`: the images that left, and by name their arrays: what `Leaving.arrays` returns of a chunk.
     """
 
-    base: tj.Solved
+    base: tj.Fitted
     target: float
     largest: float
     rows: np.ndarray
@@ -67,7 +67,7 @@ class Leaving:
         tested = make_problem("influence", self.predict, self.test, self.objective, None, self.predict.zeros())
         self.of_test = formed(tested)
 
-    def solve(self, gone: Sequence[Any], start: tj.Solved, **settings: Any) -> Iterator[tj.Solved]:
+    def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""
         settings |= {"example_weights": Without(len(self.train), gone), "start": start, "at_once": self.at_once}
         return tj.solve_many(self.predict, self.train, self.objective, **settings)
@@ -89,7 +89,7 @@ class Leaving:
         run = run_identity(as_batches("influence", self.test), rough.run, fraction, rows)
         return LeftOut(base, target, largest, rows, self.saved(base, target, rows, folder / run))
 
-    def saved(self, base: tj.Solved, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
+    def saved(self, base: tj.Fitted, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
         """The arrays of these images: read, or solved and written, chunk by chunk."""
         chunks = {folder / f"{i:08}.safetensors": rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)}
         todo = {path: own for path, own in chunks.items() if not path.exists()}
@@ -100,7 +100,7 @@ class Leaving:
         parts = [read_tensors("influence", path)[0] for path in chunks]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def arrays(self, base: tj.Solved, rows: np.ndarray, solved: list[tj.Solved]) -> dict[str, np.ndarray]:
+    def arrays(self, base: tj.Fitted, rows: np.ndarray, solved: list[tj.Fitted]) -> dict[str, np.ndarray]:
         """Of images and the optima without them: `own`, their outputs without them, "k c"; the change of each measure;
         |dw_i - dw| as `change`; `certificate` and `passes`.
         """
@@ -115,7 +115,7 @@ class Leaving:
             **{name: np.stack([values[name] - before[name] for values in after]) for name in before},
             "change": np.array([float(norm_of(step)) for step in steps]),
             "certificate": np.array([bound_of(each, base) for each in solved]),
-            "passes": np.array([float(each.passes) for each in solved]),
+            "passes": np.array([float(each.steps) for each in solved]),
         }
 
     def test_changes(self, steps: list[Tree]) -> np.ndarray:
@@ -160,7 +160,7 @@ def distance(a: Tree, b: Tree) -> float:
     return float(norm_of(along(a, -1.0, b)))
 
 
-def bound_of(a: tj.Solved, b: tj.Solved) -> float:
+def bound_of(a: tj.Fitted, b: tj.Fitted) -> float:
     """A bound of the error of |a.dw - b.dw|."""
     assert a.certificate is not None
     assert b.certificate is not None

@@ -50,7 +50,7 @@ class Pool:
         """The rescaled square loss with the penalty."""
         return tj.make_objective("rsl", penalty=self.penalty)
 
-    def first(self, present: np.ndarray, start: Any = None, certificate: float | None = None) -> tj.Solved:
+    def first(self, present: np.ndarray, start: Any = None, certificate: float | None = None) -> tj.Fitted:
         """The optimum of example weights "n", whose factors serve others; from zero where there is no start."""
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
         weighed = {"example_weights": np.asarray(present, float)}
@@ -58,7 +58,7 @@ class Pool:
 
     def solve(
         self, start: Any, present: np.ndarray, certificate: float | None = None, rows: np.ndarray | None = None
-    ) -> Iterator[tj.Solved]:
+    ) -> Iterator[tj.Fitted]:
         """Yields the optimum of each row of example weights "k n", all from one start or each from its own.
 
         rows: the images that count, of which `present` then has one weight each; Lambda is then that of their number.
@@ -68,7 +68,7 @@ class Pool:
         settings |= {"example_weights": np.asarray(present, float), "at_once": self.at_once}
         return tj.solve_many(self.predict, data, self.objective, start=start, **settings)
 
-    def signals(self, models: Iterable[tj.Solved]) -> np.ndarray:
+    def signals(self, models: Iterable[tj.Fitted]) -> np.ndarray:
         """The rescaled confidence of each model in the label of every image, "k n"."""
         outputs = (tj.outputs(self.predict, model.dw, self.data.inputs, 256) for model in models)
         return np.stack([confidence(logits, self.data.targets) for logits in outputs])
@@ -129,7 +129,7 @@ def of_owner(pool: Pool) -> np.ndarray:
     return rows
 
 
-def vulnerable(pool: Pool, base: tj.Solved, count: int) -> dict[str, np.ndarray]:
+def vulnerable(pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]:
     """{"vulnerable": the rows of the images whose own outputs change most as they leave the whole pool's optimum}.
 
     Candidates are twice as many: those whose confidence differs most between PAIRS models that have them and as many
@@ -157,6 +157,6 @@ def coins(count: int, images: int) -> np.ndarray:
     return np.random.default_rng([F.seed, 14]).random((count, images)) < 0.5
 
 
-def at_zero(start: tj.Solved) -> tj.Solved:
+def at_zero(start: tj.Fitted) -> tj.Fitted:
     """The start at dw = 0, without factors: they are of the images that are solved for."""
-    return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), curvature=None)
+    return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), optimum=None)

@@ -34,7 +34,7 @@ class Removals:
     """
 
     pool: Pool
-    base: tj.Solved
+    base: tj.Fitted
     member: np.ndarray
     requests: Mapping[str, np.ndarray]
     attacked: int
@@ -89,7 +89,7 @@ class Removals:
         left = without(self.member[:attacked], self.requests[request])
         return {"never": self.pool.signals(self.pool.solve(self.unseen(request), left))}
 
-    def unseen(self, request: str) -> tj.Solved:
+    def unseen(self, request: str) -> tj.Fitted:
         """The optimum of half of each image's loss, from zero, without the request's images."""
         present = without(np.ones(len(self.pool), bool), self.requests[request])
         return self.pool.first(0.5 * present, at_zero(self.base).dw)

@@ -14,7 +14,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.components.apart import fit_apart
+from tangent_jax.components.apart import Shards
 from tangent_jax.core import identity, trees
 from tangent_jax.data.sources import Dataset
 
@@ -54,7 +54,7 @@ def run(
             if shards > 1:
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
-                fitted = fit_apart(predict, train, recipe, named)
+                fitted = Shards(predict, train, recipe, named).fit()
                 dw = tj.compose({part: own.dw for part, own in fitted.items()})
             else:
                 dw = recipe.fit(predict, train).dw

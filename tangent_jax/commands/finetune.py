@@ -12,6 +12,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
@@ -61,7 +62,7 @@ def main() -> None:
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, fitted.dw, test),
         "train_seconds": round(fitted.seconds, 3),
-        "examples_per_second": round(fitted.examples_per_second, 1),
+        "examples_per_second": round(len(train) * len(fitted.history) / steady(fitted), 1),
         "trainable_parameters": predict.subset.size,
         "steps": fitted.steps,
         "skipped": train.skipped + test.skipped,

@@ -93,17 +93,20 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
     return train.take(rows)
 
 
-def train_audited(predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any) -> tuple[Any, dict | None]:
+def train_audited(
+    predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any
+) -> tuple[tj.Fitted, dict | None]:
     """Returns the privately trained step, and where --audit names canaries, the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
     if F.audit is None:
         return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
     audited = tj.fit_audited(predict, train, tj.make_canaries(train, classes, F.audit), objective, **settings)
-    audit = audits.summary(audited, settings["mechanism"], CONFIDENCE)
-    audits.draw(command.out_folder() / "audit.png", audited, settings["mechanism"], audit)
+    assert audited.audit is not None
+    audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
+    audits.draw(command.out_folder() / "audit.png", audited.audit, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
-    return audited.fitted, audit
+    return audited, audit
 
 
 def checked_owners(dataset: Dataset) -> dict[str, Owner]:

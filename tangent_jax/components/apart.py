@@ -1,141 +1,95 @@
-"""Components trained apart on shards of one data set, kept in a store; and trained again without what must go."""
+"""Components trained apart on shards of one data set, and the steps by which processes fill a store with them."""
 
 import dataclasses
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from tangent_jax.components.claims import Claims
-from tangent_jax.components.provenance import Provenance, anchor_of, check_same, make_provenance, same_training
-from tangent_jax.components.receipts import Optimum
+from tangent_jax.components.provenance import Provenance, make_provenance, same_training
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.store import Store
 from tangent_jax.core import Tree, placement, require, show_progress, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import visible
 from tangent_jax.data.shards import owners_of
-from tangent_jax.data.sources import Dataset
-from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.heads import classes_in, head_of, relabelled, restricted
+from tangent_jax.models.features import Features
+from tangent_jax.models.heads import classes_in, relabelled, restricted
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import curvature
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.fit import Fitted
 from tangent_jax.train.fit_many import fit_many, groups
-from tangent_jax.train.objective import distance_bound
+from tangent_jax.train.run import Fitted
 
 AT_ONCE = 10  # models trained as one program
 Rows = Mapping[str, np.ndarray]
 """The rows of the features that each named shard holds."""
 
 
-def fit_apart(
-    predict: Predictor, features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE,
-    classes: Sequence[str] = (),
-) -> dict[str, Fitted]:  # fmt: skip
-    """One fitted component for each shard, trained as one program, each in its order of examples; optima in turn.
-
-    So are those of a named head, each of the `classes` that it has images of.
-    """
-    if recipe.head == "named":
-        parts = {name: own_head(predict, features.take(rows), recipe, classes) for name, rows in shards.items()}
-        return {name: recipe.named(name).fit(*own) for name, own in parts.items()}
-    if recipe.solver == "optimum":
-        return {name: recipe.fit(predict, features, rows) for name, rows in shards.items()}
-    runs = runs_of(features, recipe, shards)
-    settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
-    return dict(zip(shards, fit_many(predict, runs, recipe.objective(), **settings), strict=True))
-
-
-def runs_of(features: Features, recipe: Recipe, shards: Rows) -> list[Batches]:
-    """The batches of each shard, in its own order of examples."""
-    named = [(recipe.named(name).key, rows) for name, rows in shards.items()]
-    return [features.batches(key, rows=rows, batch_size=recipe.batch_size) for key, rows in named]
-
-
-def group_shards(features: Features, recipe: Recipe, shards: Rows, at_once: int = AT_ONCE) -> list[list[str]]:
-    """The names of the shards of each group that trains as one program.
-
-    Optima, and heads of their own classes, are trained one by one.
-    Guarantees: decided by all shards and `at_once`, not by which of them are trained already nor by whom: a component
-                has the same bits whichever process trains its group, on one kind of device.
-    """
-    if recipe.solver == "optimum" or recipe.head == "named":
-        return [[name] for name in shards]
-    names = [*shards]
-    return [[names[s] for s in members] for members in groups(runs_of(features, recipe, shards), at_once)]
-
-
 @dataclasses.dataclass(frozen=True)
-class Filling:
-    """The training of a store's components, one for each shard; `anchor`: the provenance that they share."""
+class Shards:
+    """Components to train apart: of one predictor, by one recipe, on the rows of the features that each shard names.
 
-    store: Store
+    `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
+    """
+
     predict: Predictor
     features: Features
     recipe: Recipe
-    shards: Rows
-    factors: bool
-    anchor: Provenance
+    rows: Rows
+    classes: Sequence[str] = ()
 
     def own(self, name: str) -> tuple[Predictor, Features]:
         """The predictor and the features of a shard: with a named head of the classes that it has images of."""
-        return own_head(self.predict, self.features.take(self.shards[name]), self.recipe, self.anchor.classes)
+        return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
-    def origin(self, name: str, seconds: float = 0.0) -> Provenance:
-        """The provenance of a shard's component."""
-        here, (predict, features) = dataclasses.replace(self.anchor, recipe=self.recipe.named(name)), self.own(name)
-        if self.recipe.head == "named":
-            classes = classes_in(self.features.take(self.shards[name]), self.anchor.classes)
-            here = of_own_classes(here, predict, classes)
-        return here.trained(features, seconds)
+    def batches(self, names: Iterable[str]) -> list[Batches]:
+        """The batches of these shards, each in its own order of examples."""
+        named = [(self.recipe.named(name).key, self.rows[name]) for name in names]
+        return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
 
-    def stale(self) -> list[str]:
-        """The components in the store that came of other settings, data or weights, or lack their factors."""
-        return [name for name in self.store if not self.is_current(name)]
+    def groups(self, at_once: int = AT_ONCE) -> list[list[str]]:
+        """The names of the shards of each group that trains as one program.
 
-    def is_current(self, name: str) -> bool:
-        """True for a component that training would make again."""
-        if name not in self.shards or (self.factors and not self.store.has_factors(name)):
-            return False
-        return same_training(self.store.provenance(name), self.origin(name))
+        Optima, and heads of their own classes, are trained one by one.
+        Guarantees: decided by all shards and `at_once`, not by which of them are trained already nor by whom: a
+                    component has the same bits whichever process trains its group, on one kind of device.
+        """
+        names = [*self.rows]
+        if self.recipe.solver == "optimum" or self.recipe.head == "named":
+            return [[name] for name in names]
+        return [[names[s] for s in members] for members in groups(self.batches(names), at_once)]
 
-    def missing(self, group: Sequence[str]) -> list[str]:
-        """The shards of a group that the store of process 0 has no component of."""
-        return placement.from_writer(lambda: [n for n in group if n in self.shards and n not in self.store])
+    def fit(self, at_once: int = AT_ONCE, names: Iterable[str] | None = None) -> dict[str, Fitted]:
+        """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
+        recipe, names = self.recipe, [*(self.rows if names is None else names)]
+        if recipe.head == "named":
+            return {name: recipe.named(name).fit(*self.own(name)) for name in names}
+        if recipe.solver == "optimum":
+            return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
+        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
+        fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings)
+        return dict(zip(names, fitted, strict=True))
 
-    def train(self, group: Sequence[str], at_once: int) -> None:
-        """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
-        missing = self.missing(group)
-        if not missing:
-            return
-        together = {name: self.shards[name] for name in group if name in self.shards}
-        fits = fit_apart(self.predict, self.features, self.recipe, together, at_once, self.anchor.classes)
-        for name in missing:
-            dw, (predict, features) = fits[name].dw, self.own(name)
-            origin = dataclasses.replace(self.origin(name, fits[name].seconds), certificate=fits[name].certificate)
-            own = factors_of(predict, features, self.recipe, dw) if self.factors else None
-            placement.in_writer(partial(self.store.add, name, jax.tree.map(np.asarray, dw), origin, own))
+    def provenance(self, owners: Mapping[str, str]) -> Provenance:
+        """The provenance that all their components share."""
+        names = [name for _, name in self.features.examples]
+        said = zip(names, owners_of(names, owners), strict=True)
+        shared = make_provenance(self.predict, classes=self.classes)
+        return dataclasses.replace(shared, owners={name: owner for name, owner in said if owner})
 
-    def mirror(self) -> None:
-        """Makes the stores of a job's other processes hold what process 0's does: only that one is kept."""
-        if jax.process_count() == 1:
-            return
-        for name in placement.from_writer(lambda: [*self.store]):
-            held = placement.from_writer(partial(self.component, name))
-            if name not in self.store:
-                self.store.add(name, *held)
-
-    def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
-        """A component with its provenance and factors."""
-        own = self.store.factors(name) if self.factors else None
-        return jax.tree.map(np.asarray, self.store[name]), self.store.provenance(name), own
+    def rows_left(self, store: Store) -> dict[str, np.ndarray]:
+        """The rows without the examples that were removed from the store; a shard of nothing is left out."""
+        gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
+        left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
+        count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
+        if count:
+            print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)
+        return {name: rows for name, rows in left.items() if len(rows)}
 
 
 @public
@@ -156,48 +110,117 @@ def fill(
     `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
 
     `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
-    owner's can be removed. `only`: the numbers of the groups (`group_shards`) that this process trains, None for all.
+    owner's can be removed. `only`: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
 
     A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
     that were removed from the store are left out of their shards, and said. Other processes may fill the same store:
     who finds a group claimed waits, and takes what the other one added.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    names = [name for _, name in features.examples]
-    said = zip(names, owners_of(names, owners or {}), strict=True)
     require(classes or recipe.head == "drawn", "fill", f"classes by name for the head {recipe.head}", "none")
-    anchor = make_provenance(predict, classes=classes)
-    anchor = dataclasses.replace(anchor, owners={name: owner for name, owner in said if owner})
-    foreign = [name for name in store if not is_made_here(store.provenance(name), name)]
-    do = "Choose another folder for the stores"
-    require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
-    grouped, claims = group_shards(features, recipe, shards, at_once), Claims(store)
-    shards = placement.from_writer(lambda: without_forgotten(store, features, shards))
-    filling = Filling(store, predict, features, recipe, shards, factors, anchor)
-    placement.in_writer(partial(discard_stale, filling, claims))
-    for number, group in enumerate(grouped):
+    check_own(store)
+    whole = Shards(predict, features, recipe, shards, classes)
+    groups = whole.groups(at_once)
+    left = dataclasses.replace(whole, rows=placement.from_writer(lambda: whole.rows_left(store)))
+    filling = Filling(store, Claims(store), left, whole.provenance(owners or {}), factors)
+    placement.in_writer(filling.discard_stale)
+    for number, group in enumerate(groups):
         if (only is None or number in only) and filling.missing(group):
-            with ExitStack() as held, show_progress(f"{store.root.name} group {number + 1} of {len(grouped)}"):
-                placement.in_writer(partial(claim, claims, grouped, number, held))
+            with filling.claimed(groups, number):
                 filling.train(group, at_once)
     filling.mirror()
 
 
-def discard_stale(filling: Filling, claims: Claims) -> None:
-    """Takes stale components out, one process after the other: what another has just added is not stale."""
-    if filling.stale():
-        with claims.claimed("stale"):
-            old = filling.stale()
-            if old:
-                of = f"of other shards or settings, {', '.join(old[:3])}"
-                print(f"{len(old)} components {of}, are taken out of {filling.store.root}", file=sys.stderr)
-                filling.store.discard(old)
+@dataclasses.dataclass(frozen=True)
+class Filling:
+    """The steps that fill a store; `shared`: the provenance that all its components share."""
+
+    store: Store
+    claims: Claims
+    shards: Shards
+    shared: Provenance
+    factors: bool
+
+    def discard_stale(self) -> None:
+        """Takes stale components out, one process after the other: what another has just added is not stale."""
+        if self.stale():
+            with self.claims.claimed("stale"):
+                old = self.stale()
+                if old:
+                    of = f"of other shards or settings, {', '.join(old[:3])}"
+                    print(f"{len(old)} components {of}, are taken out of {self.store.root}", file=sys.stderr)
+                    self.store.discard(old)
+
+    def missing(self, group: Sequence[str]) -> list[str]:
+        """The shards of a group that the store of process 0 has no component of."""
+        return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
+
+    @contextmanager
+    def claimed(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
+        """Holds a group, after whoever holds it now; the store's state is then what that one left."""
+
+        def claim() -> None:
+            self.claims.write_groups(groups)
+            held.enter_context(self.claims.claimed(number))
+
+        with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
+            placement.in_writer(claim)
+            yield
+
+    def train(self, group: Sequence[str], at_once: int) -> None:
+        """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
+        missing = self.missing(group)  # less than before it was claimed, where another process had it
+        if missing:
+            fits = self.shards.fit(at_once, [name for name in group if name in self.shards.rows])
+            for name in missing:
+                self.add(name, fits[name])
+
+    def mirror(self) -> None:
+        """Makes the stores of a job's other processes hold what process 0's does: only that one is kept."""
+        if jax.process_count() == 1:
+            return
+        for name in placement.from_writer(lambda: [*self.store]):
+            held = placement.from_writer(partial(self.component, name))
+            if name not in self.store:
+                self.store.add(name, *held)
+
+    def stale(self) -> list[str]:
+        """The components in the store that came of other settings, data or weights, or lack their factors."""
+        return [name for name in self.store if not self.is_current(name)]
+
+    def is_current(self, name: str) -> bool:
+        """True for a component that training would make again."""
+        if name not in self.shards.rows or (self.factors and not self.store.has_factors(name)):
+            return False
+        return same_training(self.store.provenance(name), self.origin(name))
+
+    def add(self, name: str, fitted: Fitted) -> None:
+        """Adds a shard's component."""
+        origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=fitted.certificate)
+        own = factors_of(*self.shards.own(name), self.shards.recipe, fitted.dw) if self.factors else None
+        placement.in_writer(partial(self.store.add, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
+
+    def origin(self, name: str, seconds: float = 0.0) -> Provenance:
+        """The provenance of a shard's component."""
+        predict, features = self.shards.own(name)
+        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.named(name))
+        if self.shards.recipe.head == "named":
+            classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
+            here = of_own_classes(here, predict, classes)
+        return here.trained(features, seconds)
+
+    def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
+        """A component with its provenance and factors."""
+        own = self.store.factors(name) if self.factors else None
+        return jax.tree.map(np.asarray, self.store[name]), self.store.provenance(name), own
 
 
-def claim(claims: Claims, grouped: Sequence[Sequence[str]], number: int, held: ExitStack) -> None:
-    """Claims a group until `held` is closed."""
-    claims.write_groups(grouped)
-    held.enter_context(claims.claimed(number))
+def check_own(store: Store) -> None:
+    """Raises InputError where the store holds a component that `fill` did not make: its recipe is not of its name."""
+    origins = {name: store.provenance(name) for name in store}
+    foreign = [n for n, origin in origins.items() if origin.recipe is None or origin.recipe != origin.recipe.named(n)]
+    do = "Choose another folder for the stores"
+    require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
 
 
 def own_head(
@@ -219,112 +242,3 @@ def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
     """A component's factors, of the signals of all classes."""
     return curvature(predict, features, recipe.objective(), dw)
-
-
-def is_made_here(origin: Provenance, name: str) -> bool:
-    """True for a component that `fill` trained: its recipe is that of its name."""
-    return origin.recipe is not None and origin.recipe == origin.recipe.named(name)
-
-
-def without_forgotten(store: Store, features: Features, shards: Rows) -> dict[str, np.ndarray]:
-    """The shards without the examples that were removed from the store; a shard of nothing is left out."""
-    gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in features.examples], bool)
-    left = {name: rows[~gone[rows]] for name, rows in shards.items()}
-    count = sum(map(len, shards.values())) - sum(map(len, left.values()))
-    if count:
-        print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)
-    return {name: rows for name, rows in left.items() if len(rows)}
-
-
-@public
-def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
-    """The predictor of a component, from its recipe; `weights` says where their file is now.
-
-    Raises: InputError naming the field in which the anchor made now differs from the component's.
-    """
-    recipe = origin.recipe
-    require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
-    assert recipe is not None
-    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
-    check_same(f"predictor_of, {name}", origin, make_provenance(predict))
-    return predict
-
-
-class Retrained(NamedTuple):
-    """The component that takes a removed one's place.
-
-    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: where it is
-    one; `factors`: where the removed one had some.
-    """
-
-    dw: Tree
-    provenance: Provenance
-    distance_bound: float | None
-    optimum: Optimum | None = None
-    factors: Curvature | None = None
-
-
-def retrain(
-    store: Store, name: str, gone: set[str], data: Callable[[str], Dataset], warm: bool, cache: Cache | None,
-    weights: str | None,
-) -> Retrained:  # fmt: skip
-    """A component trained again from its recipe, without its rows of the content identifiers `gone`.
-
-    A class of a named head of which no image is left goes too.
-    Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
-            takes fewer passes than from zero.
-    Raises: InputError where the images that are left are no longer in the data set.
-    """
-    origin = store.provenance(name)
-    predict, recipe = predictor_of(origin, name, weights), origin.recipe
-    assert recipe is not None
-    remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset = data(origin.dataset("remove"))
-    train = dataset.train
-    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
-    there = sum(pair in row_of for pair in remaining)
-    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
-    require(there == len(remaining), "remove", expected, f"{there} of them")
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
-    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
-        left = predict.features(train.take(np.array(rows)), cache)
-    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
-    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
-    start = jax.tree.map(np.array, store[name]) if warm else None
-    if recipe.head == "named":
-        classes = classes_in(left, origin.classes)
-        if start is not None and "head" in start:
-            start = {**start, "head": head_of(start, origin.classes, classes)}
-        predict, left = own_head(predict, left, recipe, origin.classes)
-        origin = of_own_classes(origin, predict, classes)
-    if recipe.solver == "optimum" and origin.total_penalty:
-        new = solved_again(origin, predict, left, start, name)
-    else:
-        with show_progress(f"{name}: training again"):
-            fitted = recipe.fit(predict, left)
-        bounded = recipe.method != "nlft" and recipe.penalty > 0
-        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
-        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
-    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
-
-
-def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
-    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
-
-    From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
-    """
-    recipe, total = origin.recipe, origin.total_penalty
-    assert recipe is not None
-    assert total is not None
-    same_total = dataclasses.replace(recipe, penalty=total / len(left))
-    if start is not None:
-        near = distance_bound(predict, start, left, same_total.objective()) / 10
-        same_total = dataclasses.replace(same_total, certificate=min(recipe.certificate, near))
-    with show_progress(f"{name}: to the optimum of what is left"):
-        solved = same_total.solve(predict, left, start)
-    assert solved.certificate is not None
-    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
-    before = solved.history[0]["certificate"]
-    optimum = Optimum(total, before, solved.certificate, solved.passes, solved.converged)
-    return Retrained(solved.dw, provenance, solved.certificate, optimum)

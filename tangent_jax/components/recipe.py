@@ -19,12 +19,13 @@ from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
-from tangent_jax.solver.optimum import Solved, solve
+from tangent_jax.solver.optimum import solve
 from tangent_jax.train.evaluate import accuracy
-from tangent_jax.train.fit import Fitted, fit
+from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, projected
+from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
 HEADS = ("drawn", "named")
@@ -148,7 +149,7 @@ class Recipe:
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
         """Trains dw from zero on the features, or those at `rows`; options are `fit`'s."""
         if self.solver == "optimum":
-            return as_fitted(self.solve(predict, features, rows=rows, **options), len(features))
+            return self.solve(predict, features, rows=rows, **options)
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs, "metrics": {"train_accuracy": accuracy}}
         return fit(predict, data, self.objective(), **settings, **options)
@@ -157,22 +158,15 @@ class Recipe:
         self,
         predict: Predictor,
         features: Features,
-        start: Tree | Solved | None = None,
+        start: Tree | Fitted | None = None,
         *,
         rows: np.ndarray | None = None,
         example_weights: np.ndarray | None = None,
         on_step: Any = None,
         folder: Any = None,
-    ) -> Solved:
+    ) -> Fitted:
         """The optimum on the features, or those at `rows`, from zero or a start; options are `solve`'s."""
         data = features if rows is None else features.take(rows)
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
         return solve(predict, data, self.objective(), start=start, **bound, **watched)
-
-
-def as_fitted(solved: Solved, examples: int) -> Fitted:
-    """A solution as what training returns: a pass is an epoch of one step."""
-    history = [{"epoch": row["passes"], **row} for row in solved.history]
-    speed = examples / float(np.median([row["seconds"] for row in history]))
-    return Fitted(solved.dw, history, solved.seconds, solved.passes, speed, solved.run, solved.certificate)

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tangent_jax.components import sums
-from tangent_jax.components.apart import Retrained, retrain
 from tangent_jax.components.erasure import erase_traces
 from tangent_jax.components.provenance import Provenance, check_one_body, have_own_heads
 from tangent_jax.components.receipts import Receipt, Traces, receipt_text
+from tangent_jax.components.retraining import Retrained, retrain
 from tangent_jax.components.store import Store, check_component
 from tangent_jax.core import require
 from tangent_jax.core.boundary import public, public_class

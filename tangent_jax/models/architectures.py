@@ -32,7 +32,7 @@ CFG = (
 )  # fmt: skip
 """The fields of timm's pretrained_cfg."""
 COMMON = (
-    "add_cross_attention", "begin_suppress_tokens", "bos_token_id", "cross_attention_hidden_size",
+    "add_cross_attention", "is_decoder", "begin_suppress_tokens", "bos_token_id", "cross_attention_hidden_size",
     "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
     "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length",
     "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
@@ -101,10 +101,13 @@ def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
     return {name: own for name, own in architectures().items() if own.key == key}
 
 
-def check_understood(fields: Mapping[str, Any], known: Any, where: str, off: tuple = (None, False)) -> None:
-    """Raises InputError naming a field that is not among the known and is not `off` or empty."""
+def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
+    """Raises InputError naming a field that is not among the known, unless it is null or empty.
+
+    false is refused too: what it switches off may be on where the field is left out.
+    """
     for name in sorted(fields.keys() - {*known}):
         value = fields[name]
-        is_off = any(value is empty for empty in off) or value in ({}, [], "")
+        is_off = value is None or value in ({}, [], "")
         do = "Load it where that is supported, and save what is needed here"
         require(is_off, "load", f"no {name} in {where}", short(value), do)

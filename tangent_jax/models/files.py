@@ -43,10 +43,12 @@ class Tensors(NamedTuple):
         timm: dict[str, Any] = typed(dict[str, Any] | None, given, "load", where) or {}
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
         check_images(hugging_face, self.path)
+        mode = timm.get("crop_mode")
+        require(mode in (None, "center", "squash"), "load", f"crop_mode center or squash in {where}", mode)
         if "mean" in timm:
             names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
-            fields |= {"resize": "exact"} if timm.get("crop_mode") == "squash" else {}
+            fields |= {"resize": "exact"} if mode == "squash" else {}
         elif "image_mean" in hugging_face:
             interpolation = {2: "bilinear", 3: "bicubic"}[hugging_face.get("resample", 2)]
             fields = {"mean": hugging_face["image_mean"], "std": hugging_face.get("image_std")}
@@ -69,6 +71,8 @@ def check_images(config: Mapping[str, Any], path: str) -> None:
     flipped, resample = config.get("do_flip_channel_order"), config.get("resample", 2)
     require(not flipped, "load", f"channels in the order of RGB in {where}", f"do_flip_channel_order {flipped}")
     require(resample in (2, 3), "load", f"resample 2 (bilinear) or 3 (bicubic) in {where}", resample)
+    resized, padded = config.get("do_resize", True), config.get("do_pad", False)
+    require(resized and not padded, "load", f"images resized and not padded in {where}", f"{resized}, {padded}")
 
 
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -76,6 +80,10 @@ def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     named = {name: f"{name} of preprocessor_config.json beside {path}" for name in ("size", "crop_size")}
     given = (typed(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
     size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
+    sides = ({"shortest_edge"}, {"height", "width"}, {"side"}, set())
+    good = {*size} in sides and {*crop} in sides[1:] and all(value > 0 for value in (*size.values(), *crop.values()))
+    expected = f"sizes by shortest_edge, or by height and width, in preprocessor_config.json beside {path}"
+    require(good, "load", expected, f"{size}, {crop}")
     is_cropped = bool(crop) and config.get("do_center_crop", True)
     before = next((size[side] for side in ("shortest_edge", "height", "side") if side in size), 0)
     after = crop.get("height", crop.get("side", 0))

@@ -26,7 +26,7 @@ from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.train.batches import Batches, as_batches
 from tangent_jax.train.checkpoints import Row
-from tangent_jax.train.fit import OnStep
+from tangent_jax.train.run import OnStep
 
 FEWEST = 20  # all guessed right, they prove an epsilon of 1
 

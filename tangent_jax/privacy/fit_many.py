@@ -3,6 +3,7 @@
 For searches on public or held-out data and for tables: noise comes of seeds, so nothing here is private.
 """
 
+import time
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
@@ -13,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core import Tree, placement, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.discrete import step_key
-from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.train import clip_all, default_objective, private_step
 from tangent_jax.privacy.units import as_units, micro_batches
 from tangent_jax.train.batches import Chunk
@@ -24,6 +25,7 @@ from tangent_jax.train.fit import State
 from tangent_jax.train.fit_many import repeated
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, as_data
+from tangent_jax.train.run import Fitted, Run
 from tangent_jax.train.targets import Predict, started
 
 
@@ -37,12 +39,12 @@ def fit_private_many(
     optimizers: Sequence[Optimizer],
     seeds: Sequence[int],
     start: Tree | None = None,
-) -> list[Tree]:
+) -> list[Fitted]:
     """Trains one dw per mechanism, on all examples at every step; all protect one unit.
 
     Args:       predicts, mechanisms, optimizers, seeds: one per model, alike but for their numbers; what is one array
                 in all predictors is shared; data: Features or Batches, held on the device; others: as `fit_private`.
-    Returns:    one dw per model, on the host.
+    Returns:    one Fitted per model, with its account; dw is on the host, `seconds` its part of the time they took.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
     Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or inputs not
                 resident.
@@ -64,12 +66,17 @@ def fit_private_many(
     parts = micro_batches(batches, mechanisms[0], units, np.ones(len(units), bool))
     chunks = [Chunk(*batches.resident(), *part).placed() for part in parts]
     step_many = partial(_step_many, axes=axes, structure=structure)
-    with progress_bar(mechanisms[0].steps, "step") as bar:
+    began, rows = time.perf_counter(), []
+    with Run("fit_private_many") as run:
+        run.show(mechanisms[0].steps, "step")
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([step_key(m, seed, step) for m, seed in zip(mechanisms, seeds, strict=True)])
             states = jax.block_until_ready(step_many(leaves, states, keys, chunks, len(units), objective))
-            bar.update()
-    return [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
+            rows.append({"step": step + 1, "seconds": (time.perf_counter() - began) / len(runs)})
+            run.advance()
+    models = [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
+    seconds, of_seeds = rows[-1]["seconds"], [Spent(mechanism, mechanism.steps, False) for mechanism in mechanisms]
+    return [Fitted(own, rows, seconds, len(rows), spent=spent) for own, spent in zip(models, of_seeds, strict=True)]
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"), donate_argnames="states")

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,24 +29,13 @@ from tangent_jax.privacy.audit import before_rounding
 from tangent_jax.privacy.canaries import Released, check_canaries, parts_of, secret_coins
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.privacy.train import PrivatelyFitted, add_up, clip, default_objective, fit_private
+from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import check_on_step
-from tangent_jax.train.fit import OnStep
 from tangent_jax.train.objective import Objective, checked_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
+from tangent_jax.train.run import Audit, Fitted, OnStep
 from tangent_jax.train.targets import Predict, started
-
-
-class Audited(NamedTuple):
-    """A private run and what an attacker reads off it.
-
-    `scores`: one for each canary, made without the coins, "m"; `coins`: True where the canary was in, "m".
-    """
-
-    fitted: PrivatelyFitted
-    scores: np.ndarray
-    coins: np.ndarray
 
 
 @public
@@ -62,16 +51,16 @@ def fit_audited(
     optimizer: Optimizer | None = None,
     on_step: OnStep | None = None,
     claimed: Mechanism | None = None,
-) -> Audited:
+) -> Fitted:
     """Trains as `fit_private` on the data and those canaries that their coins chose, and attacks the released steps.
 
     Args:       canaries: of `make_canaries`, or Batches of inputs and targets like the data's; folder: holds the
                 ledger, the coins and every released step (canaries.py); claimed: the mechanism that the attacker
                 assumes, None: the one that trains; others: as `fit_private`, whose noise is fresh here: that of a seed
                 is not what is claimed.
-    Returns:    Audited.
-    Guarantees: `fitted` is private as `fit_private` says, for images and canaries alike; a run that was killed goes on
-                with the same coins; a score depends on the coins through the released steps alone.
+    Returns:    Fitted, with `spent` and `audit`.
+    Guarantees: it is private as `fit_private` says, but for `audit`, for images and canaries alike; a run that was
+                killed goes on with the same coins; a score depends on the coins through the released steps alone.
     Raises:     InputError for fewer than 20 canaries, more of them than examples, others than the data's kind, coins
                 that were altered, steps that are gone, or an optimiser whose steps do not show the gradient, as Adam's.
     """
@@ -95,7 +84,7 @@ def fit_audited(
     fitted = fit_private(predict, together, objective, mechanism=mechanism, **settings)
     steps = itertools.chain([dw], released.steps(dw, fitted.history))
     scores = one_run_scores(predict, steps, alone, others, before_rounding(claimed), objective, optimizer)
-    return Audited(fitted, scores, coins)
+    return fitted._replace(audit=Audit(scores, coins))
 
 
 def one_run_scores(

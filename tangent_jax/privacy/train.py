@@ -14,16 +14,15 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, is_stopping, placement, progress_bar, refusal, require, trees, whole_number
+from tangent_jax.core import Tree, placement, refusal, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import CALLBACKS, primitives, program
 from tangent_jax.models.predict import Predictor
@@ -37,11 +36,12 @@ from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.units import as_units, sampled
 from tangent_jax.train.batches import Batches, Chunk
-from tangent_jax.train.checkpoints import History, Row, check_on_step, measure_name, run_identity
-from tangent_jax.train.fit import OnStep, State
-from tangent_jax.train.log import norms_of, open_log
+from tangent_jax.train.checkpoints import Row, measure_name, run_identity
+from tangent_jax.train.fit import State
+from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
+from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, started
 
 BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
@@ -124,24 +124,6 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[Stat
     return after, norms_of(gradient, state.dw, after.dw)
 
 
-class PrivatelyFitted(NamedTuple):
-    """A privately trained step. `steps` were taken, `spent.steps_paid` paid for (more where a kill lost some).
-
-    `history`: of each step its seconds, `non_finite`, and what `on_step` returned.
-    `non_finite`: units, summed over the steps, whose gradient was not finite; `run`: the identity of all that decided
-    it, where a folder was given. Neither is private, nor are the seconds: what else is here depends on a training
-    example through dw alone.
-    """
-
-    dw: Tree
-    steps: int
-    spent: Spent
-    history: list[Row]
-    seconds: float
-    non_finite: int
-    run: str | None
-
-
 @public
 def fit_private(
     predict: Predict,
@@ -154,7 +136,7 @@ def fit_private(
     seed: int | None = None,
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
-) -> PrivatelyFitted:
+) -> Fitted:
     """Trains dw under differential privacy: the mechanism's steps.
 
     Args:       predict, start, on_step: as in `fit`; data: Features or Batches, whose batch size is that of
@@ -163,7 +145,9 @@ def fit_private(
                 None draws noise and samples from the operating system's entropy; a number repeats them, and then
                 nothing is private;
                 folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
-    Returns:    PrivatelyFitted.
+    Returns:    Fitted, with `spent`; each row of the history has the `seconds` until its step ended, and `non_finite`,
+                the units whose gradient was not finite. Neither is private, nor is `run`: what else is there depends
+                on a training example through dw alone.
     Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
                 unit, given secret noise, and a start and a predictor that do not come of the data; sums are divided by
                 q n, never by their sample's size; a run never takes a step that `spent` does not count, killed or not.
@@ -176,51 +160,40 @@ def fit_private(
     """
     dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
     objective = checked_objective("fit_private", objective, default_objective)
-    check_on_step("fit_private", on_step)
     optimizer = as_data("fit_private", momentum() if optimizer is None else optimizer)
     batches, units = as_units("fit_private", data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
-    state, history = State(dw, optimizer.init(dw)), History()
-    ledger, run, traced = None, None, ""
-    spent = Spent(mechanism, 0, seed is None)
-    with ExitStack() as held:
+    state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
+    with Run("fit_private", on_step) as run:
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
-            run = run_identity(batches, traced, numbers, mechanism, seed, units)
-            history.measure = measure_name(on_step, dw)
-            ledger = held.enter_context(open_ledger(folder, run, spent, SAVE_SECONDS))
-            state, spent = ledger.saver.restore(state, history), ledger.spent
-            left = len(history) or spent.steps_paid < mechanism.steps
+            name = run_identity(batches, traced, numbers, mechanism, seed, units)
+            ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
+            run.keep(ledger.saver, measure_name(on_step, dw), ledger)
+            state, spent = run.restore(state), ledger.spent
+            left = len(run.history) or spent.steps_paid < mechanism.steps
             require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
-        began, before = time.perf_counter(), history.rows[-1]["seconds"] if len(history) else 0.0
-        bar = held.enter_context(progress_bar(mechanism.steps, "step", spent.steps_paid))
-        done, expected = len(history) and history.rows[-1]["step"], mechanism.expected(len(units))
-        log = held.enter_context(open_log("fit_private", run, done, mechanism.steps))
+        began, last = time.perf_counter(), run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
+        run.show(mechanism.steps, "step", spent.steps_paid)
+        run.open_log(last["step"], mechanism.steps)
+        expected = mechanism.expected(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
+            run.begin()
             spent = spent.paid(step + 1)
-            if ledger is not None:
-                ledger.pay(step + 1)
-            log.begin()
             chunks = sampled(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
-            row: Row = {"step": step + 1, "seconds": before + time.perf_counter() - began}
+            row: Row = {"step": step + 1, "seconds": last["seconds"] + time.perf_counter() - began}
             row["non_finite"] = int(total.non_finite)
-            log_private_step(log, spent, norms, mechanism.public_count(len(units)))
-            returned = placement.together(partial(on_step, row, state.dw)) if on_step else None
-            history.add("fit_private", row, returned)
-            log.measured(returned)
-            placement.agree_to_stop()
-            if ledger is not None and ledger.saver.is_due(step + 1 == mechanism.steps or is_stopping()):
-                ledger.save(state, history)
-            bar.update()
-    rows, non_finite = history.merged(), int(sum(row["non_finite"] for row in history.rows))
-    return PrivatelyFitted(placement.replicated(state.dw), len(rows), spent, rows, rows[-1]["seconds"], non_finite, run)
+            log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
+            run.end(row, state.dw, state, step + 1 == mechanism.steps)
+    dw, rows = placement.replicated(state.dw), run.history.merged()
+    return Fitted(dw, rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
 
 def check_finite(norm: float, step: int) -> None:

@@ -27,19 +27,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, finite_number, placement, progress_bar, require, whole_number
+from tangent_jax.core import Tree, finite_number, placement, require, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, formed
 from tangent_jax.solver.leading import leading
-from tangent_jax.solver.optimum import Solved
 from tangent_jax.solver.passes import SHOWN, Part, Summed
 from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.run import Fitted, Optimum, Run
 from tangent_jax.train.targets import Predict
 
 NEAR = 0.97  # of the target: an estimate that ends a problem
@@ -74,11 +74,11 @@ def solve_many(
     objective: Objective | None = None,
     *,
     example_weights: Iterable[Any],
-    start: Solved | Sequence[Tree | Solved],
+    start: Fitted | Sequence[Tree | Fitted],
     certificate: float | None = 0.01,
     passes: int = 200,
     at_once: int = 32,
-) -> Iterator[Solved]:
+) -> Iterator[Fitted]:
     """Yields the optimum of a square loss for each row of example weights, in their order.
 
     Args:       predict, data, objective: as `solve` takes them; example_weights: "k n", an array or rows that are read
@@ -86,7 +86,7 @@ def solve_many(
                 of such or of steps, one for each row: the first one's factors serve all; certificate: how far, in L2,
                 each result may be from its optimum, None: until `passes`, the most for each, are used;
                 at_once: problems that work side by side, whose state is about eight steps dw each.
-    Returns:    an iterator of Solved, as `solve` returns it; `seconds`: while others were solved beside it.
+    Returns:    an iterator of Fitted, as `solve` returns it; `seconds`: while others were solved beside it.
     Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, with the rounding of the base's
                 gradient and of the change's. Lambda = n penalty in all.
     Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
@@ -99,17 +99,17 @@ def solve_many(
     objective = checked_objective("solve_many", objective, make_objective)
     do = "Give the objective a penalty"
     require(objective.penalty > 0, "solve_many", "penalty > 0", float(objective.penalty), do)
-    starts = [start] if isinstance(start, Solved) else list(start)
+    starts = [start] if isinstance(start, Fitted) else list(start)
     require(len(starts) >= 1, "solve_many", "a start", "none", "Pass what tj.solve returned")
-    steps = [begun.dw if isinstance(begun, Solved) else begun for begun in starts]
+    steps = [begun.dw if isinstance(begun, Fitted) else begun for begun in starts]
     for dw in steps[1:]:
         check_leaves("solve_many", predict, dw)
     problem = make_problem("solve_many", predict, data, objective, None, steps[0], keep=True)
     do = "Use tj.solve for each row"
     require(problem.is_quadratic, "solve_many", "a square loss", type(objective.loss).__name__, do)
-    first = starts[0].curvature if isinstance(starts[0], Solved) else None
+    first = starts[0].curvature if isinstance(starts[0], Fitted) else None
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
-    rows = _asked(problem, example_weights, None if isinstance(start, Solved) else steps)
+    rows = _asked(problem, example_weights, None if isinstance(start, Fitted) else steps)
     return solver.run(rows, at_once, length_hint(example_weights) or None)
 
 
@@ -159,7 +159,7 @@ class Many:
             states.empty(self.base, count).delta,
         )
 
-    def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Solved]:
+    def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Fitted]:
         """The solutions in the order of the problems, each as soon as those before it have ended."""
         first = list(islice(asked, at_once))
         if not first:
@@ -167,21 +167,22 @@ class Many:
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with progress_bar(count, "problem") as bar:
+        with Run("solve_many") as run:
+            run.show(count, "problem")
             while True:
                 state = self.fill(state, places, asked)
                 if all(place.asked is None for place in places):
                     return
                 state, norms, rounding = self.advance(state, places)
+                before = len(ended)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
-                        ended[place.asked.turn] = self.solved(place, state.delta, k)
+                        ended[place.asked.turn] = self.fitted(place, state.delta, k)
                         places[k] = Place()
-                        bar.update()
+                run.advance(len(ended) - before)
                 while turn in ended:
                     yield ended.pop(turn)
                     turn += 1
-                check_stop()
 
     def fill(self, state: states.State, places: list[Place], asked: Iterator[Asked]) -> states.State:
         """The state with the next problems in the places that are empty."""
@@ -254,17 +255,10 @@ class Many:
         place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
-    def solved(self, place: Place, delta: Tree, k: int) -> Solved:
+    def fitted(self, place: Place, delta: Tree, k: int) -> Fitted:
         """The result of a problem that has ended, the k-th of those at work."""
         last = place.history[-1]
-        return Solved(
-            dw=placement.replicated(states.result(self.base, delta, k)),
-            certificate=last["certificate"],
-            gradient_norm=last["gradient_norm"],
-            total_penalty=self.problem.total_penalty,
-            converged=last["gradient_norm"] + last["rounding"] <= self.target,
-            passes=last["passes"],
-            history=place.history,
-            seconds=time.perf_counter() - place.began,
-            curvature=self.curvature,
-        )
+        converged = last["gradient_norm"] + last["rounding"] <= self.target
+        optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        dw, seconds = placement.replicated(states.result(self.base, delta, k)), time.perf_counter() - place.began
+        return Fitted(dw, place.history, seconds, last["passes"], None, last["certificate"], optimum)

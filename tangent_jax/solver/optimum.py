@@ -12,7 +12,6 @@ same inner solver and a backtracking line search. There is no learning rate.
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,53 +21,20 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import (
-    Tree,
-    check_stop,
-    finite_number,
-    is_stopping,
-    placement,
-    progress_bar,
-    require,
-    trees,
-    whole_number,
-)
+from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.passes import SHOWN, Summed, along, norm_of
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
-from tangent_jax.train.log import open_log
+from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.run import Fitted, OnStep, Optimum, Run
 from tangent_jax.train.targets import Predict, started
 
-OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
 INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
-
-
-class Solved(NamedTuple):
-    """A step at its optimum, or on the way there.
-
-    `certificate` bounds |dw - dw*| in L2 over the tree, from `gradient_norm` = |grad F(dw)|, computed afresh at the
-    end, and its rounding (None where Lambda is 0); `converged`: whether it is what was asked for; `passes` over the
-    data, all counted; `history`: a row for each pass: one whose gradient is `exact` has a `certificate`, another an
-    `estimate` of it, which bounds nothing; `curvature`: the factors that preconditioned, None for none; `run`: the
-    identity of all that decided it, where a folder was given.
-    """
-
-    dw: Tree
-    certificate: float | None
-    gradient_norm: float
-    total_penalty: float
-    converged: bool
-    passes: int
-    history: list[Row]
-    seconds: float
-    curvature: Curvature | None = None
-    run: str | None = None
 
 
 class State(NamedTuple):
@@ -92,13 +58,13 @@ def solve(
     data: Batches | Data,
     objective: Objective | None = None,
     *,
-    start: Tree | Solved | None = None,
+    start: Tree | Fitted | None = None,
     example_weights: Any = None,
     certificate: float | None = 0.01,
     passes: int = 200,
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
-) -> Solved:
+) -> Fitted:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
     Args:       predict: a tangent model, which its Kronecker factors precondition where it has a closed form, or any
@@ -111,7 +77,9 @@ def solve(
                 the result, which moves nothing: so the result is the step after pass `passes` - 1;
                 on_step: called after every pass with its row of the history and dw; what it returns is added to the
                 row; folder: a run that was killed goes on from there, told from others as `fit`'s.
-    Returns:    Solved; `converged` is False where the passes were used up, or where rounding allows no more.
+    Returns:    Fitted, with `certificate` (of a gradient computed afresh at the end; None where Lambda is 0) and
+                `optimum`, whose `converged` is False where the passes were used up, or where rounding allows no more.
+                A row whose gradient is `exact` has a certificate, another an `estimate` of it, which bounds nothing.
     Guarantees: |dw - dw*| <= certificate, the gradient's rounding included, for a loss that is convex in the outputs;
                 dw* is the optimum in exact arithmetic, also where products with J are in half precision. Resumed or
                 not, the same bits.
@@ -121,69 +89,54 @@ def solve(
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
     whole_number("solve", "passes", passes, 2)
-    check_on_step("solve", on_step)
     objective = checked_objective("solve", objective, make_objective)
     if certificate is not None:
         finite_number("solve", "certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"
         require(objective.penalty > 0, "solve", "penalty > 0 for a certificate", float(objective.penalty), do)
-    before, curvature = (start.dw, start.curvature) if isinstance(start, Solved) else (start, None)
+    before, curvature = (start.dw, start.curvature) if isinstance(start, Fitted) else (start, None)
     dw = started("solve", predict, before)
     problem = make_problem("solve", predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
         check_factors("solve", dw, curvature)
-    saver, history = None, History()
-    if folder is not None:
-        history.measure = measure_name(on_step, dw)
-        saver = Saver(folder, run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes))
-    solver = Solver(problem, certificate, passes, curvature, history, saver)
-    return solver.run(dw, on_step)
+    with Run("solve", on_step) as run:
+        if folder is not None:
+            name = run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes)
+            run.keep(Saver(folder, name), measure_name(on_step, dw))
+        return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 
 
 class Solver:
     """One run of `solve`: its passes one by one, each a gradient at a new point or a step of conjugate gradients."""
 
     def __init__(
-        self, problem: Problem, target: float | None, passes: int, curvature: Curvature | None, history: History,
-        saver: Saver | None,
-    ) -> None:  # fmt: skip
-        self.problem, self.passes, self.saver, self.history = problem, passes, saver, history
+        self, problem: Problem, target: float | None, passes: int, curvature: Curvature | None, history: History
+    ) -> None:
+        self.problem, self.passes, self.history = problem, passes, history
         self.target = 0.0 if target is None else target * problem.total_penalty  # of |grad F|
         self.curvature, self.is_given = curvature, curvature is not None
         self.inverse: Inverse | None = None
         self.outputs: list[Array] = []  # at the point `base`
 
-    def run(self, dw: Tree, on_step: OnStep | None) -> Solved:
+    def run(self, dw: Tree, run: Run) -> Fitted:
         """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
-        if self.saver is not None:
-            state = self.saver.restore(state, self.history)
-        state = placement.placed(state)
+        state = placement.placed(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
-        with (
-            progress_bar(self.passes, "pass", self.used) as bar,
-            open_log("solve", self.saver and self.saver.run, self.used, self.passes) as log,
-        ):
-            while not self.is_done():
-                began = time.perf_counter()
-                log.begin()
-                state, row = self.begin(state) if state.at_point else self.advance(state)
-                row["seconds"] = time.perf_counter() - began
-                log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
-                dw = along(state.base, 1.0, state.offset)
-                values = placement.together(partial(on_step, dict(row), dw)) if on_step else None
-                self.history.add("solve", row, values)
-                log.measured(values)
-                placement.agree_to_stop()
-                if self.saver is not None and self.saver.is_due(self.is_done() or is_stopping()):
-                    self.saver.save(state, self.history)
-                bar.update(self.used - bar.n)
-                bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
-        check_stop()
-        return self.solved(state)
+        run.show(self.passes, "pass", self.used)
+        run.open_log(self.used, self.passes)
+        while not self.is_done():
+            began = time.perf_counter()
+            run.begin()
+            state, row = self.begin(state) if state.at_point else self.advance(state)
+            row["seconds"] = time.perf_counter() - began
+            run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
+            run.end(row, along(state.base, 1.0, state.offset), state, self.is_done(row))
+            run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
+        return self.fitted(state, run.identity)
 
     @property
     def used(self) -> int:
@@ -275,21 +228,13 @@ class Solver:
         bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
         return {"passes": self.used + 1, "gradient_norm": norm, **more, **bound}
 
-    def solved(self, state: State) -> Solved:
+    def fitted(self, state: State, run: str | None) -> Fitted:
         """The result of the passes so far."""
-        last = self.history.rows[-1]
-        return Solved(
-            dw=placement.replicated(state.base),
-            certificate=last.get("certificate"),
-            gradient_norm=last["gradient_norm"],
-            total_penalty=self.problem.total_penalty,
-            converged=last["gradient_norm"] + last["rounding"] <= self.target,
-            passes=self.used,
-            history=self.history.merged(),
-            seconds=sum(row["seconds"] for row in self.history.rows),
-            curvature=self.curvature,
-            run=None if self.saver is None else self.saver.run,
-        )
+        last, rows = self.history.rows[-1], self.history.merged()
+        converged = last["gradient_norm"] + last["rounding"] <= self.target
+        optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        dw, seconds = placement.replicated(state.base), sum(row["seconds"] for row in rows)
+        return Fitted(dw, rows, seconds, self.used, run, last.get("certificate"), optimum)
 
 
 def pass_values(row: Row) -> Row:

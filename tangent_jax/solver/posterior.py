@@ -24,10 +24,11 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
 from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
 from tangent_jax.solver.kernel import KernelSolution
-from tangent_jax.solver.optimum import Solved, solve_linear
+from tangent_jax.solver.optimum import solve_linear
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
+from tangent_jax.train.run import Fitted
 
 
 @public_class
@@ -78,7 +79,7 @@ class SolverPosterior:
     predict: Predictor
     data: Batches | Data
     objective: Objective
-    solved: Solved
+    solved: Fitted
     scale: float = 1.0
     tolerance: float = 1e-4
     passes: int = 200

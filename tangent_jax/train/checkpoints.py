@@ -54,6 +54,11 @@ def run_identity(batches: Batches, *others: Any) -> str:
 Row = dict[str, Any]
 
 
+def position(row: Mapping[str, Any]) -> int:
+    """The epoch, step or pass of a row, counted from 1."""
+    return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """A run's checkpoint.json: the rows of its history, and the values `measured` at each row.

@@ -18,6 +18,7 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.identities import program
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
+from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone
 from tangent_jax.train.targets import Predict, as_labels, called
 
@@ -92,7 +93,7 @@ class Measure:
     last: int = 0
 
     def __call__(self, row: Mapping[str, Any], dw: Tree) -> dict[str, float]:
-        at = next(row[name] for name in ("epoch", "step", "passes") if name in row)
+        at = position(row)
         now = at % self.every == 0 or at == self.last
         return {name: evaluate(self.predict, dw, self.data, m) for name, m in self.metrics.items()} if now else {}
 

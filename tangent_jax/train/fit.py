@@ -9,7 +9,7 @@ callable pytree of the caller's. Source: Liu et al. 2024, its loss and its setti
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
-from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, measure_name, run_identity
+from tangent_jax.train.checkpoints import Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
-from tangent_jax.train.log import norms_of, open_log
+from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import (
     Keyed,
     Objective,
@@ -37,9 +37,9 @@ from tangent_jax.train.objective import (
     undrawn,
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
+from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, output_shape, started
 
-OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Metrics = Mapping[str, Metric]
 OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
@@ -49,23 +49,6 @@ class State(NamedTuple):
 
     dw: Tree
     optimizer_state: Any
-
-
-class Fitted(NamedTuple):
-    """Trained tangent weights dw and their history: per epoch loss, seconds, metrics, and the values of `on_step`.
-
-    `seconds` is the wall time of training, with compilation and without `on_step`; `examples_per_second` is the median
-    epoch's; `run`: the identity of the run, where a folder was given; `certificate`: of a solver, an upper bound of the
-    L2 distance of dw from the optimum, and the solver's passes are then the steps.
-    """
-
-    dw: Tree
-    history: list[Row]
-    seconds: float
-    steps: int
-    examples_per_second: float
-    run: str | None = None
-    certificate: float | None = None
 
 
 class Batch(NamedTuple):
@@ -177,55 +160,44 @@ def fit(
     source = as_source("fit", data, key)
     if isinstance(source, Batches):
         check_data("fit", predict, dw, source, objective)
-    check_watched(metrics, on_step)
+    check_metrics(metrics)
     training = Training(predict, objective, optimizer, tuple(metrics.values()))
-    state, history, saver = training.start(dw), History(), None
-    if folder is not None:
-        training, saver = opened(folder, training, state, source, epochs)
-        history.measure = measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
-        state = saver.restore(state, history)
-    state, training = placement.placed((jax.tree.map(jnp.array, state), training))  # the caller's dw is not donated
-    check = partial(check_batch, predict, dw, objective)
-    done, total = sum(row["steps"] for row in history.rows), epochs * source.steps if saver is not None else None
-    with (
-        progress_bar(epochs, "epoch", len(history)) as bar,
-        open_log("fit", saver and saver.run, done, total) as log,
-    ):
-        for epoch in range(len(history), epochs):
+    state, check = training.start(dw), partial(check_batch, predict, dw, objective)
+    with Run("fit", on_step) as run:
+        if folder is not None:
+            training = named(training, state, source)
+            saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
+            run.keep(saver, measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
+        state = jax.tree.map(jnp.array, run.restore(state))  # the caller's dw is not donated
+        state, training = placement.placed((state, training))
+        run.show(epochs, "epoch", len(run.history))
+        total = None if folder is None else epochs * source.steps
+        run.open_log(sum(row["steps"] for row in run.history.rows), total)
+        for epoch in range(len(run.history), epochs):
             began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
             for chunk in epoch_chunks(source, epoch, check):
                 present = chunk.present
                 keys = step_keys(source, epoch, steps, len(present)) if training.draws else None
-                log.begin(len(present))
+                run.begin(len(present))
                 state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
                 per_step = np.asarray(per_step, np.float64)
-                log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
+                run.log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
                 sums += per_step.sum(0)
                 examples, steps = examples + int(present.sum()), steps + len(present)
-                placement.agree_to_stop()
-                if saver is None or saver.steps == epoch:  # else the last epoch would be lost: it ends first
-                    check_stop()
+                run.check_stop()
             row = epoch_row("fit", epoch, sums, examples, steps)
             row["seconds"] = time.perf_counter() - began
             measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
-            returned = placement.together(partial(on_step, {**row, **measured}, state.dw)) if on_step else None
-            row = history.add("fit", row, returned, **measured)
-            log.measured(returned)
-            if saver is not None and saver.is_due(epoch + 1 == epochs or is_stopping()):
-                saver.save(state, history)
-            bar.update()
-            bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
-    return summary(placement.replicated(state.dw), history.merged())._replace(run=None if saver is None else saver.run)
+            row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
+            run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
+    return summary(placement.replicated(state.dw), run.history.merged(), run.identity)
 
 
-def opened(
-    folder: str | os.PathLike, training: Training, state: State, source: Any, epochs: int
-) -> tuple[Training, Saver]:
-    """The training and the saver of a run that is named by all that decides it; InputError for data without an end."""
+def named(training: Training, state: State, source: Any) -> Training:
+    """The training with the program of its step, which names its run; InputError for data without an end."""
     kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
     require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
-    training = dataclasses.replace(training, traced=step_program(training, state, source))
-    return training, Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
+    return dataclasses.replace(training, traced=step_program(training, state, source))
 
 
 def as_source(function: str, data: Any, key: Array | None) -> Any:
@@ -271,11 +243,10 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     )
 
 
-def check_watched(metrics: Mapping[str, Any], on_step: Any) -> None:
-    """Raises InputError for metrics under names of a row's own, and for what cannot be called after a step."""
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Raises InputError for metrics under names of a row's own."""
     clash = sorted({*metrics} & {*OWN})
     require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
-    check_on_step("fit", on_step)
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
@@ -293,8 +264,6 @@ def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps:
     return {"epoch": epoch + 1, "loss": loss, "seconds": 0.0, "steps": steps, "examples": examples}
 
 
-def summary(dw: Tree, history: list[Row]) -> Fitted:
-    """The result of a run at its end."""
-    seconds = [row["seconds"] for row in history]
-    speed = history[-1]["examples"] / float(np.median(seconds))
-    return Fitted(dw, history, sum(seconds), int(sum(row["steps"] for row in history)), speed)
+def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:
+    """The result of a run of epochs; its seconds are those of the epochs, without `on_step`."""
+    return Fitted(dw, history, sum(row["seconds"] for row in history), sum(row["steps"] for row in history), run)

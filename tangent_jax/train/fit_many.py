@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
     Batch,
-    Fitted,
     Metrics,
     State,
     Training,
@@ -30,6 +29,7 @@ from tangent_jax.train.fit import (
 )
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data
+from tangent_jax.train.run import Fitted, Run
 from tangent_jax.train.targets import Predict, started
 
 
@@ -85,7 +85,8 @@ def fit_many(
     require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
     data, results = runs[0].resident(), {}
     training = placement.placed(Training(predict, objective, optimizer, tuple(metrics.values())))
-    with progress_bar(len(runs) * epochs, "epoch") as bar:
+    with Run("fit_many") as frame:
+        frame.show(len(runs) * epochs, "epoch")
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
             states = repeated(training.start(dw), len(together))
@@ -104,12 +105,11 @@ def fit_many(
                 steps = *divided, None if keys is None else jnp.stack(keys, 1)
                 states, sums = train_epoch_many(training, states, data, steps, epoch / epochs)
                 totals = placement.on_host(sums).astype(np.float64).sum(0)
-                placement.agree_to_stop()
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
                     row = epoch_row("fit_many", epoch, total, len(run), run.steps) | {"seconds": seconds}
                     history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
-                bar.update(len(together))
+                frame.advance(len(together))
             for i, s in enumerate(members):
                 own = placement.replicated(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
                 results[s] = summary(own, histories[i])

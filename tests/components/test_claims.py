@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers import origin, part
 
-from tangent_jax.components import apart, state
-from tangent_jax.components.apart import fill, group_shards
+from tangent_jax.components import state
+from tangent_jax.components.apart import Shards, fill
 from tangent_jax.components.claims import Claims
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
@@ -53,17 +53,17 @@ def fingerprints(store):
 
 
 def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
-    (_, features, recipe, rows), _ = trained
-    assert group_shards(features, recipe, rows, 2) == GROUPS
-    assert group_shards(features, recipe, rows, 1) == [[name] for name in ("0", "2", "1", "3", "4")]
-    exact = dataclasses.replace(recipe, solver="optimum")
-    assert group_shards(features, exact, rows, 2) == [[name] for name in rows]
+    shards = Shards(*trained[0])
+    assert shards.groups(2) == GROUPS
+    assert shards.groups(1) == [[name] for name in ("0", "2", "1", "3", "4")]
+    exact = dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, solver="optimum"))
+    assert exact.groups(2) == [[name] for name in shards.rows]
 
 
 def test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it(trained, tmp_path, monkeypatch):
     arguments, whole = trained
-    store, groups, fit = Store(tmp_path / "store"), [], apart.fit_apart
-    monkeypatch.setattr(apart, "fit_apart", lambda *args: groups.append([*args[3]]) or fit(*args))
+    store, groups, fit = Store(tmp_path / "store"), [], Shards.fit
+    monkeypatch.setattr(Shards, "fit", lambda *args: groups.append(args[2]) or fit(*args))
     fill(store, *arguments, at_once=2, only={1})
     assert [*store] == GROUPS[1]
     store.discard(["3"])  # as if its worker had been killed before it added this one
@@ -83,7 +83,7 @@ def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trai
     store = Store(tmp_path / "store")
     if claim == "stale":
         fill(store, *arguments[:2], dataclasses.replace(arguments[2], penalty=1e-3), *arguments[3:], at_once=2)
-    monkeypatch.setattr(apart, "fit_apart", None)
+    monkeypatch.setattr(Shards, "fit", None)
     with locked(Claims(store).lock(claim)):
         second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), *arguments))
         second.start()

@@ -14,7 +14,6 @@ import pytest
 from helpers import origin, part, pictures
 from photos import write
 
-from tangent_jax.components.apart import predictor_of, retrain
 from tangent_jax.components.claims import Claims
 from tangent_jax.components.disk import KINDS, MARKS
 from tangent_jax.components.erasure import find_traces
@@ -24,6 +23,7 @@ from tangent_jax.components.journal import START
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import predictor_of, retrain
 from tangent_jax.components.state import partial_of
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, machine, trees

@@ -11,10 +11,11 @@ from helpers import origin, part
 from photos import write
 
 from tangent_jax.components import erasure, removal
-from tangent_jax.components.apart import Retrained, fill
+from tangent_jax.components.apart import fill
 from tangent_jax.components.provenance import Provenance, make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import Retrained
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, files, trees

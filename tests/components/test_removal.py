@@ -13,11 +13,12 @@ from helpers import origin, part
 from photos import write
 from run_binary import run
 
-from tangent_jax.components.apart import fill, solved_again
+from tangent_jax.components.apart import fill
 from tangent_jax.components.files import read_component, write_component
 from tangent_jax.components.provenance import make_provenance
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import solved_again
 from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import locked

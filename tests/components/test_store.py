@@ -18,11 +18,11 @@ import pytest
 from helpers import origin, part, predictor
 from safetensors.numpy import load_file
 
-from tangent_jax.components.apart import Retrained
 from tangent_jax.components.files import read_component
 from tangent_jax.components.provenance import Provenance, check_same, make_provenance
 from tangent_jax.components.receipts import receipt_text
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import Retrained
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
@@ -245,7 +245,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
     try:
         assert zygote.stdin is not None
         assert zygote.stdout is not None
-        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "8"))):
+        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "3"))):
             zygote.stdin.write("go\n")
             zygote.stdin.flush()
             pid = int(zygote.stdout.readline())

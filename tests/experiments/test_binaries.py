@@ -79,7 +79,7 @@ def test_quickstart_shows_a_removal_that_is_exact(tmp_path, tiny):
     assert (tmp_path / "out/quickstart.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny):
     photographs(tmp_path / "photos")
     flags = [
@@ -271,7 +271,7 @@ def added(root):
     return {path.parent.name: re.findall(r'"op": "add".*?"time": "([^"]*)"', path.read_text()) for path in journals}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compose_forget_and_influence_share_what_they_train(sharded):
     root, flags = sharded
     line, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")

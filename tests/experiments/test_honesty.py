@@ -162,7 +162,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
         assert abs(evaluate(predict, dw, train) - result["accuracy"]) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_ensemble_trains_on_no_image_that_it_is_measured_on(tmp_path):
     body = """
 def fit(self, predict, train, **settings):
@@ -177,7 +177,7 @@ module.tj.Recipe.fit = fit
     assert held == whole * 4 // 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_setting_is_searched_again_on_other_shards(tmp_path):
     body = """
 from types import SimpleNamespace

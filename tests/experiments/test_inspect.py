@@ -21,9 +21,10 @@ from run_binary import run
 from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import raster, thumbnail, write_page
 from tangent_jax.commands.shared import accuracies
-from tangent_jax.components.apart import Retrained, fill, predictor_of
+from tangent_jax.components.apart import fill
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
+from tangent_jax.components.retraining import Retrained, predictor_of
 from tangent_jax.components.store import Store
 from tangent_jax.components.sums import compose
 from tangent_jax.data.registry import open_dataset

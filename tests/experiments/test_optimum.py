@@ -111,6 +111,7 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
     assert (tmp_path / "penalties.png").stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):
     settings = ("--subsets=4", "--resolved=3", "--penalties=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
     result = result_of("influence attribution", *places, *settings)
@@ -131,6 +132,7 @@ def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
     assert_rel_close(given.model.dual(trees.pair(w, dw), x), linearize(given.model.apply, w)(dw, x))
 
 
+@pytest.mark.long
 def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on(places, tmp_path):
     settings = ("--by=example", "--method=solver", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
     result = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--resolved=2", "--check=kernel")

@@ -93,7 +93,7 @@ def places(tmp_path_factory):
     return (f"--datasets=folder:{root}/photos", f"--cache_dir={root}/cache"), root
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_path):
     flags, root = places
     small = ("--which=cls,radius", "--radii=0.5", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
@@ -108,7 +108,7 @@ def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_pat
         assert (tmp_path / f"{name}.md").read_text().startswith("| data set | C")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path):
     flags, root = places
     given = f"--anchors={root}/vit.safetensors,{root}/resnet.safetensors"
@@ -124,7 +124,7 @@ def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path
     assert "epoch" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_path):
     flags, root = places
     given = (*flags, f"--weights={root}/vit.safetensors", f"--out={tmp_path}/out", "--quick", "--only=Table 8,Table 10")
@@ -161,7 +161,7 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     assert not (tmp_path / "other/report.md").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_images_or_weights_under_the_same_names_run_a_command_again(places, tmp_path):
     image, weights = photographs(tmp_path / "photos") / "train/cat/1.png", tmp_path / "vit.safetensors"
     weights.write_bytes((places[1] / "vit.safetensors").read_bytes())

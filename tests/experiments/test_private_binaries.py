@@ -108,7 +108,7 @@ def test_private_protects_owners(cache, tmp_path):
     assert "owners of an image of digits; got ['bob'] without one" in err.strip().splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_owners_says_what_protecting_them_costs(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--contributors=4", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
     result = json.loads(run("privacy owners", *flags, "--steps=2", "--seeds=2")[0])
@@ -119,7 +119,7 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
     assert Image.open(tmp_path / "owners.png").size[0] > 500
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
     flags += ["--methods=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
@@ -138,7 +138,7 @@ def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     assert (tmp_path / "runs.jsonl").read_bytes() == finished
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
     flags = [cache, "--subset=fc", "--trials=40", "--steps=2", "--confidence=0.999"]
     result = json.loads(run("privacy audit", *flags, f"--out={tmp_path}/good")[0])

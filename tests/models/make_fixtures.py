@@ -144,12 +144,12 @@ def rounded(model):
     return model.eval()
 
 
-def patches_of(images):
+def patches_of(images, side=PATCH):
     """What SigLIP 2 takes: the patches of each image one after another, a mask, and the grid."""
     b, _, height, width = images.shape
-    cut = images.reshape(b, 3, height // PATCH, PATCH, width // PATCH, PATCH).permute(0, 2, 4, 3, 5, 1)
-    patches = cut.reshape(b, -1, 3 * PATCH**2)
-    grid = torch.tensor([[height // PATCH, width // PATCH]] * b)
+    cut = images.reshape(b, 3, height // side, side, width // side, side).permute(0, 2, 4, 3, 5, 1)
+    patches = cut.reshape(b, -1, 3 * side**2)
+    grid = torch.tensor([[height // side, width // side]] * b)
     return {"pixel_values": patches, "pixel_attention_mask": torch.ones(patches.shape[:2]), "spatial_shapes": grid}
 
 

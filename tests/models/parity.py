@@ -42,12 +42,14 @@ def images_of(size):
     return np.random.default_rng(0).standard_normal((2, *size, 3)).astype(np.float32)
 
 
-def compare(model, folder, architecture=None):
-    """("agrees", error), ("refused", why) or ("differs", error)."""
+def compare(model, folder, architecture=None, size=None):
+    """("agrees", error), ("refused", why) or ("differs", error); size: of the images, None for the model's own."""
     try:
         found = tj.load(folder, architecture)
     except InputError as error:
         return "refused", str(error)
+    if size is not None:
+        found = found.resized(size)
     x = images_of(sides(found.model.image_size))
     with torch.no_grad():
         want = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()
@@ -83,6 +85,7 @@ def of_hugging_face():
 
     base = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 16, "patch_size": 4}
     mlp, labels = {"intermediate_size": 20}, {"num_labels": 5}
+    small = {name: value for name, value in base.items() if name != "image_size"}
     resnet = {"embedding_size": 4, "hidden_sizes": [16, 32], "depths": [2, 1]}
     made = {
         "ViT": t.ViTForImageClassification(t.ViTConfig(**base, **mlp, **labels)),
@@ -95,6 +98,10 @@ def of_hugging_face():
         "CLIP": t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**base, **mlp, projection_dim=5)),
         "BEiT": t.BeitForImageClassification(t.BeitConfig(**base, **mlp, use_relative_position_bias=True, **labels)),
         "ResNet": t.ResNetForImageClassification(t.ResNetConfig(**resnet, **labels)),
+        "ResNet, a stem of its own": t.ResNetForImageClassification(
+            t.ResNetConfig(**{**resnet, "embedding_size": 6}, **labels)
+        ),
+        "SigLIP 2, off its grid": t.Siglip2VisionModel(t.Siglip2VisionConfig(**small, **mlp, num_patches=16)),
     }
     for registers in (0, 2):
         config = t.Dinov2WithRegistersConfig(**base, mlp_ratio=1, num_register_tokens=registers, **labels)
@@ -102,7 +109,7 @@ def of_hugging_face():
     for name, model in made.items():
         with tempfile.TemporaryDirectory() as folder:
             noisy(model).save_pretrained(folder)
-            yield name, compare(Answers(model), folder)
+            yield name, compare(Answers(model), folder, size=(24, 12) if "off its grid" in name else None)
 
 
 class Answers:
@@ -112,7 +119,10 @@ class Answers:
         self.model = model
 
     def __call__(self, images):
-        answer = self.model(pixel_values=images)
+        from make_fixtures import patches_of
+
+        of_any_shape = "Siglip2" in type(self.model).__name__
+        answer = self.model(**patches_of(images, 4) if of_any_shape else {"pixel_values": images})
         return next(answer[key] for key in ("logits", "image_embeds", "pooler_output") if key in answer)
 
 

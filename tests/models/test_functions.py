@@ -244,7 +244,7 @@ def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
     y = np.sin(np.arange(24))[:, None].astype(np.float32)
     data = predict.features(tj.examples(token_ids(), y), tj.Cache(tmp_path))
     solved = tj.solve(predict, data, squares(), certificate=1e-3)
-    assert solved.converged
+    assert solved.optimum.converged
     assert solved.curvature is None
     solution = tj.make_kernel(predict, data, squares()).solve()
     outputs = np.asarray(tj.outputs(predict, solved.dw, data.inputs), np.float64)

@@ -191,6 +191,8 @@ def test_images_that_are_not_prepared_so_here_are_refused_also_without_a_mean(tm
         ("siglip", {"image_size": "x"}, "image_size of config.json"),
         ("siglip", {"image_size": [12, 0]}, r"image_size in 1\.\.4096"),
         ("clip", {"vision_config": 7}, "an object in vision_config"),
+        ("clip", {"vision_config": {}}, "a model_type of siglip, siglip2, clip in .*; got clip_vision_model"),
+        ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path, name, fields, match):
@@ -235,6 +237,7 @@ def pictures(count):
     return Examples(tuple(f"image {i}" for i in range(count)), labels, lambda i: made[i])
 
 
+@pytest.mark.long
 def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(tmp_path):
     """Hugging Face's folder to features, fit, compose, private, optimum and export."""
     modern("dinov2 registers", tmp_path)

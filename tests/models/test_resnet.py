@@ -25,7 +25,7 @@ from tangent_jax.models.subsets import make_subset
 FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
 VARIANTS = {
     "bottleneck, small stem": ResNetConfig((1, 2), True, 2, "small", 5, 7),
-    "basic, large stem, leaky": ResNetConfig((2, 1), False, 3, "large", 13, 7, slope=0.1),
+    "basic, large stem, leaky": ResNetConfig((2, 1), False, 3, "large", 13, 7, slope=0.1, stem_width=2),
 }
 SUBSETS = [("blocks", 0), ("blocks", 1), ("blocks", 2), ("bitfit", 3), ("layernorm", 1), ("everything", 0)]
 
@@ -157,7 +157,8 @@ def hugging_face(name):
 
 @pytest.mark.parametrize("world", ["timm", "hugging face"])
 def test_files_of_the_world_load(tmp_path, world):
-    model = ResNet(resnet_config("resnet18", width=4, classes=6))
+    stem = 5 if world == "hugging face" else None  # its embedding_size, which is its own
+    model = ResNet(resnet_config("resnet18", width=4, classes=6, stem_width=stem))
     w = initial_weights(model, jax.random.key(1))
     tensors = model.to_world(trees.leaves(w))
     assert tensors["layer2.0.downsample.1.running_var"].shape == (8,)

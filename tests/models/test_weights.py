@@ -186,6 +186,15 @@ def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(
         ({"embed_dim": None}, "192 features, as vit_tiny_patch16_224 has"),
         ({"final_norm": False}, "no final_norm in model_args"),
         ({"img_size": 12}, "an image size of 4 patches of 4 pixels; got 12"),
+        ({"depth": 3}, "depth 3, as config.json says, in .*; got 2 by its tensors"),
+        ({"patch_size": [8, 8]}, "patch_size 8, as config.json says, in .*; got 4"),
+        ({"class_token": False}, "class_token False, as config.json says, in .*; got True"),
+        ({"reg_tokens": 4}, "reg_tokens 4, as config.json says, in .*; got 0"),
+        ({"pre_norm": True}, "pre_norm True, as config.json says, in .*; got False"),
+        ({"num_classes": 9}, "num_classes 9, as config.json says, in .*; got 7"),
+        ({"config": {"num_classes": 8}}, "num_classes 8, as config.json says, in .*; got 7"),
+        ({"config": {"gated": False}}, "no gated in config.json beside .*; got False"),
+        ({"config": {"pretrained_cfg": {"crop_mode": "border"}}}, "crop_mode center or squash in .*; got border"),
     ],
 )
 def test_what_config_json_says_of_the_network_is_built_or_refused(tmp_path, args, match):
@@ -261,6 +270,14 @@ def test_a_file_of_hugging_face_s_takes_its_heads_from_a_callers_name_or_their_d
         load(tmp_path / "m.safetensors", "L/16")
     with pytest.raises(InputError, match="tensors under timm's names for deit_tiny_patch16_224"):
         load(tmp_path / "m.safetensors", "deit_tiny_patch16_224")
+    for wrong, match in (
+        ({"model_type": "dinov3_vit"}, "a model_type of vit, .* in .*; got dinov3_vit"),
+        ({"model_type": "dinov2"}, "tensors of dinov2, as config.json says, in .*; got no layer scales"),
+        ({"use_relative_position_bias": False}, "no use_relative_position_bias in config.json .*; got False"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, **wrong}))
+        with pytest.raises(InputError, match=match):
+            load(tmp_path / "m.safetensors")
     fields = {"model_type": "vit", "num_attention_heads": 2, "diversity_penalty": 0.0, "max_length": 20, "top_k": 50}
     (tmp_path / "config.json").write_text(json.dumps(fields))  # as transformers 4 wrote them
     assert load(tmp_path / "m.safetensors").model.config.heads == 2
@@ -488,6 +505,20 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
         (nothing, ("config.json", {"model_args": 7}), "an object or null in model_args of config.json"),
         (nothing, ("preprocessor_config.json", {"image_mean": "x"}), "a list in mean of the preprocessing"),
         (nothing, ("config.json", b"\xff\xfe\x00"), "text in UTF-8"),
+        (nothing, ("preprocessor_config.json", {"do_resize": False}), "images resized and not padded in .*; got False"),
+        (
+            nothing,
+            ("preprocessor_config.json", {"do_pad": True}),
+            "images resized and not padded in .*; got True, True",
+        ),
+        (
+            nothing,
+            (
+                "preprocessor_config.json",
+                {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 9}},
+            ),
+            "sizes by shortest_edge, or by height and width, in .*; got .*longest_edge",
+        ),
     ],
 )
 def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, match):

@@ -349,7 +349,7 @@ def test_an_account_without_the_field_is_gaussian():
 
 def test_private_models_at_once_are_the_models_one_by_one():
     options = {"seeds": [4], "mechanisms": [MECHANISM], "optimizers": [momentum(0.1)], "start": START}
-    together = fit_private_many([two_leaves], Batches(X, Y, batch_size=16), **options)[0]
+    together = fit_private_many([two_leaves], Batches(X, Y, batch_size=16), **options)[0].dw
     alone = train_discrete(seed=4, optimizer=momentum(0.1)).dw
     assert_rel_close(together, jax.tree.map(np.asarray, alone))
 

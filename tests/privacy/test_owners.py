@@ -196,9 +196,10 @@ def test_private_models_of_owners_at_once_are_the_models_one_by_one():
     mechanisms = [make_mechanism(e, 1e-3, 3, clip, unit="owner") for e, clip in ((1.0, 1.0), (3.0, 0.5))]
     options = {"optimizers": optimizers, "seeds": [0, 1], "start": START}
     together = fit_private_many([linear] * 2, data, mechanisms=mechanisms, **options)
-    for dw, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, (0, 1), strict=True):
+    for got, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, (0, 1), strict=True):
         alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
-        assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
+        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
+        assert got.spent == alone.spent
     mixed = [mechanisms[0], dataclasses.replace(mechanisms[1], unit="example")]
     with pytest.raises(InputError, match="mechanisms of one unit; got"):
         fit_private_many([linear] * 2, data, mechanisms=mixed, **options)

@@ -162,7 +162,7 @@ def test_models_trained_at_once_are_those_trained_alone():
     other = whitened(task("head", 1)[0], public_of(x, 3), of(x, "private"))
     settings = {"mechanisms": [ONE_STEP] * 2, "optimizers": [momentum(0.1)] * 2, "seeds": [1, 2]}
     several = fit_private_many([own, other], data, **settings)
-    for predict, seed, dw in zip([own, other], [1, 2], several, strict=True):
+    for predict, seed, dw in zip([own, other], [1, 2], (fitted.dw for fitted in several), strict=True):
         alone = fit_private(predict, data, mechanism=ONE_STEP, optimizer=momentum(0.1), seed=seed)
         assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
 

@@ -216,9 +216,10 @@ def test_private_models_at_once_are_the_models_one_by_one():
             [linear] * 3, data, mechanisms=mechanisms, optimizers=optimizers, seeds=seeds, start=START
         )
     assert len(programs) == 1
-    for dw, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
+    for got, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, seeds, strict=True):
         alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
-        assert_rel_close(dw, jax.tree.map(np.asarray, alone.dw))
+        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
+        assert (got.steps, got.spent) == (alone.steps, alone.spent)
 
 
 def test_private_models_at_once_share_an_anchor_and_may_have_heads_of_their_own():
@@ -232,7 +233,7 @@ def test_private_models_at_once_share_an_anchor_and_may_have_heads_of_their_own(
     )
     for one, got in zip((predict, other), together, strict=True):
         alone = fit_private(one, data, mechanism=MECHANISM, start=dw, optimizer=momentum(0.1), seed=4).dw
-        assert_rel_close(got, jax.tree.map(np.asarray, alone))
+        assert_rel_close(got.dw, jax.tree.map(np.asarray, alone))
 
 
 def test_streamed_inputs_give_the_same_sums():

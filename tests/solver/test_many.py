@@ -43,11 +43,11 @@ def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_boun
         assert len(solved) == len(WEIGHTS)
         for one, expected, v in zip(solved, optima, WEIGHTS, strict=True):
             assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate * (1 + 1e-9) <= certificate
-            assert one.converged
-            assert one.passes == len(one.history) == one.history[-1]["passes"]
+            assert one.optimum.converged
+            assert one.steps == len(one.history) == one.history[-1]["passes"]
             exact = [row["exact"] for row in one.history]
-            first = one.passes == 1 or np.sum(v != 1) > 4  # of no more than a batch the first gradient takes no pass
-            assert exact == ([first, *[False] * (one.passes - 2), True] if one.passes > 1 else [True])
+            first = one.steps == 1 or np.sum(v != 1) > 4  # of no more than a batch the first gradient takes no pass
+            assert exact == ([first, *[False] * (one.steps - 2), True] if one.steps > 1 else [True])
 
 
 def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed(case):
@@ -75,7 +75,7 @@ def test_each_begins_at_a_start_of_its_own(case):
     more = {"example_weights": WEIGHTS[:2], "certificate": 1e-6}
     whole = list(solve_many(predict, data, RSL, **more, start=start))
     again = list(solve_many(predict, data, RSL, **more, start=whole))
-    assert [one.passes for one in again] == [1, 1]
+    assert [one.steps for one in again] == [1, 1]
     assert max(one.certificate for one in again) <= 1e-6
     far = list(solve_many(predict, data, RSL, **more, start=[dw, jax.tree.map(lambda leaf: 30 * leaf, dw)]))
     for one, expected in zip(far, optima, strict=False):
@@ -86,13 +86,13 @@ def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
     predict, _, data, start, optima = case
     solved = list(solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=1e-9, passes=4))
     for one, expected in zip(solved, optima, strict=True):
-        assert (one.converged, one.passes, len(one.history)) == (one.certificate <= 1e-9, 4, 4)
+        assert (one.optimum.converged, one.steps, len(one.history)) == (one.certificate <= 1e-9, 4, 4)
         assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate
     ended = next(
         solve_many(predict, data, RSL, example_weights=WEIGHTS[:1], start=start, certificate=1e-20, passes=999)
     )
-    assert not ended.converged  # rounding allows no more
-    assert ended.passes < 999
+    assert not ended.optimum.converged  # rounding allows no more
+    assert ended.steps < 999
 
 
 def test_a_problem_that_overflows_spoils_no_other(case):
@@ -102,7 +102,7 @@ def test_a_problem_that_overflows_spoils_no_other(case):
         first, second = solve_many(
             predict, data, RSL, example_weights=weights, start=begun, certificate=1e-6, at_once=1
         )
-        assert not first.converged
+        assert not first.optimum.converged
         assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.certificate <= 1e-6
 
 
@@ -132,7 +132,7 @@ def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
     for certificate in (0.1, 1e-3):  # the first after few passes, when most of the residual is of large eigenvalues
         rows = 1 - 0.1 * np.eye(6)
         for solved in solve_many(predict, data, RSL, example_weights=rows, start=start, certificate=certificate):
-            assert [row["exact"] for row in solved.history] == [*[False] * (solved.passes - 1), True]
+            assert [row["exact"] for row in solved.history] == [*[False] * (solved.steps - 1), True]
             # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
             assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
 
@@ -151,9 +151,9 @@ def test_certificates_in_f32_hold_the_rounding_of_their_gradients():
         expected = ridge(j, np.zeros((60, 3)), y, total=60 * 1e-4, weights=v)
         for solved in (one, other):
             distance = np.linalg.norm(flat(solved.dw) - expected)
-            exceeded += distance > solved.gradient_norm / solved.total_penalty
+            exceeded += distance > solved.optimum.gradient_norm / solved.optimum.total_penalty
             assert distance <= solved.certificate
-            assert not solved.converged  # 1e-4 is less than f32 can show here
+            assert not solved.optimum.converged  # 1e-4 is less than f32 can show here
     assert exceeded  # without the rounding some would say less than is true
 
 

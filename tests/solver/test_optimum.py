@@ -45,20 +45,20 @@ def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     predict, _, x, y, j, f = private_case(kind, blocks)
     data = Batches(x, y, batch_size=4)
     solved = solve(predict, data, RSL, certificate=1e-9, passes=300)
-    assert solved.converged
+    assert solved.optimum.converged
     expected = ridge(j, f, y, total=6 * 0.5)
     distance = np.linalg.norm(flat(solved.dw) - expected)
     assert distance <= solved.certificate <= 1e-9
-    assert solved.total_penalty == 3.0
-    assert solved.passes == len(solved.history) == solved.history[-1]["passes"]
-    assert solved.gradient_norm == solved.history[-1]["gradient_norm"]
+    assert solved.optimum.total_penalty == 3.0
+    assert solved.steps == len(solved.history) == solved.history[-1]["passes"]
+    assert solved.optimum.gradient_norm == solved.history[-1]["gradient_norm"]
 
 
 def test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does():
     data, objective = Batches(np.float32(1e-3 * X), Y), make_objective("rsl", 1e-6)
     solved = solve(linear, data, objective, start=START, certificate=None, passes=400)
-    assert solved.passes < 60
-    assert solved.gradient_norm <= 1e-5 * solved.history[0]["gradient_norm"]
+    assert solved.steps < 60
+    assert solved.optimum.gradient_norm <= 1e-5 * solved.history[0]["gradient_norm"]
 
 
 def test_example_weights_count_examples_and_leave_the_penalty_as_it_was(x64):
@@ -69,7 +69,7 @@ def test_example_weights_count_examples_and_leave_the_penalty_as_it_was(x64):
     solved = solve(predict, data, objective, example_weights=weights, certificate=1e-9, passes=300)
     expected = ridge(j, f, y, total=6 * 0.5, alpha=2.0, kappa=3.0, weights=weights)
     assert np.linalg.norm(flat(solved.dw) - expected) <= 1e-9
-    assert solved.total_penalty == 3.0
+    assert solved.optimum.total_penalty == 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +126,9 @@ def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, 
     far = solve(predict, data, objective, start=jax.tree.map(lambda leaf: 30 * leaf, dw), **options)
     f_lin = linearize(lambda w, x: predict.model.apply(w, x, predict.subset.stage), predict.w)
     plain = solve(lambda dw, x: f_lin(dw, x).total, data, objective, start=predict.zeros(), **options)
-    assert cold.converged
-    assert far.converged
-    assert plain.converged
+    assert cold.optimum.converged
+    assert far.optimum.converged
+    assert plain.optimum.converged
     assert plain.curvature is None
     assert_rel_close(far.dw, cold.dw, 1e-6)
     assert_rel_close(plain.dw, cold.dw, 1e-6)
@@ -141,7 +141,7 @@ def test_a_warm_start_without_an_example_takes_fewer_passes_to_the_same_optimum(
     warm = solve(predict, data, RSL, start=whole, example_weights=weights, certificate=1e-6)
     cold = solve(predict, data, RSL, example_weights=weights, certificate=1e-6)
     assert warm.curvature is whole.curvature
-    assert warm.passes < cold.passes
+    assert warm.steps < cold.steps
     assert np.linalg.norm(flat(warm.dw) - flat(cold.dw)) <= warm.certificate + cold.certificate
     assert np.linalg.norm(flat(warm.dw) - flat(whole.dw)) > 1e-3
 
@@ -195,7 +195,7 @@ def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
     factors = first.curvature.kernels, first.curvature.blocks
     other = dataclasses.replace(first.curvature, blocks=jax.tree.map(lambda leaf: 2 * leaf, factors[1]))
     for name, curvature in {"given": first.curvature, "other factors": other}.items():
-        start = first._replace(curvature=curvature)
+        start = first._replace(optimum=first.optimum._replace(curvature=curvature))
         known[name] = solve(predict, data, RSL, start=start, certificate=1e-3, folder=tmp_path).run
     monkeypatch.setattr(passes, "room", lambda: 0)
     known["not kept"] = solve(predict, data, RSL, certificate=1e-3, folder=tmp_path).run
@@ -212,21 +212,21 @@ def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
     free = solve(predict, data, RSL, **more, on_step=lambda row, dw: seen.append(flat(dw)) and None)
     for count in (3, 5):
         solved = solve(predict, data, RSL, certificate=1e-12, passes=count)
-        assert solved.passes == len(solved.history) == count
-        assert not solved.converged
+        assert solved.steps == len(solved.history) == count
+        assert not solved.optimum.converged
         assert [row["exact"] for row in solved.history] == [True, *[False] * (count - 2), True]
         np.testing.assert_array_equal(flat(solved.dw), seen[count - 2])
     np.testing.assert_array_equal(flat(free.dw), seen[-1])
     none = solve(predict, data, make_objective("rsl", 0.0), certificate=None, passes=4)
-    assert (none.certificate, none.converged, none.passes) == (None, False, 4)
+    assert (none.certificate, none.optimum.converged, none.steps) == (None, False, 4)
     assert not {"certificate", "estimate"} & {*none.history[1]}
 
 
 def test_rounding_ends_a_run(x64):
     predict, _, _, _, data = task("blocks", 0)
     exact = solve(predict, data, RSL, certificate=1e-30, passes=1000)
-    assert exact.passes < 1000  # rounding allows no more
-    assert not exact.converged
+    assert exact.steps < 1000  # rounding allows no more
+    assert not exact.optimum.converged
 
 
 @pytest.mark.parametrize(("loss", "count"), [("rsl", 1), ("ce", None)])
@@ -253,7 +253,7 @@ def test_what_is_kept_between_passes_changes_no_more_than_rounding(x64, monkeypa
     assert not make_problem("solve", predict, data, objective, None, predict.zeros(), keep=True).keeps
     fresh = solve(predict, data, objective, certificate=1e-8, passes=1000)
     assert np.linalg.norm(flat(kept.dw) - flat(fresh.dw)) <= kept.certificate + fresh.certificate
-    assert kept.passes == fresh.passes
+    assert kept.steps == fresh.steps
 
 
 REFUSED = {
@@ -305,7 +305,7 @@ def test_a_solution_of_another_subset_is_no_start():
         solve(biases, data, RSL, start=solved)
     few = dataclasses.replace(solved.curvature, blocks={"another/leaf": np.eye(3)[None]})
     with pytest.raises(InputError, match=r"^solve: expected factors of the step's leaves; got those of"):
-        solve(predict, data, RSL, start=solved._replace(curvature=few))
+        solve(predict, data, RSL, start=solved._replace(optimum=solved.optimum._replace(curvature=few)))
 
 
 def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
@@ -326,7 +326,7 @@ def test_a_float32_model_is_solved_in_a_process_of_64_bits():
         with jax.enable_x64(True):
             wide = solve(predict, data, objective, certificate=1e-2)
             assert {leaf.dtype for leaf in jax.tree.leaves(wide.dw)} == {jnp.dtype("float32")}
-        assert wide.converged
+        assert wide.optimum.converged
         assert np.linalg.norm(flat(wide.dw) - flat(narrow.dw)) <= wide.certificate + narrow.certificate
 
 
@@ -339,7 +339,7 @@ def test_products_in_half_precision_solve_to_a_certificate_of_the_exact_optimum(
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
     for certificate in (0.05, 1e-3):
         solved = solve(half, data, RSL, certificate=certificate, passes=100)
-        assert solved.converged
+        assert solved.optimum.converged
         assert np.linalg.norm(flat(solved.dw) - expected) <= solved.certificate <= certificate
         assert {leaf.dtype for leaf in jax.tree.leaves(solved.dw)} == {jnp.dtype("float32")}
 
@@ -349,7 +349,7 @@ def test_streamed_inputs_give_the_solution_of_resident_ones():
     whole = solve(predict, Batches(x, y, batch_size=2), RSL, passes=12)
     streamed = solve(predict, Batches(np.asarray(x), y, batch_size=2, resident_bytes=64), RSL, passes=12)
     assert_rel_close(streamed.dw, whole.dw, 1e-4)  # sums of f32 in another order, over 12 passes
-    assert streamed.passes == whole.passes
+    assert streamed.steps == whole.steps
 
 
 DEVICES = """

@@ -211,6 +211,7 @@ def test_an_optimisers_use_of_the_progress_is_in_its_program(tmp_path):
     assert (np.asarray(first.dw) != np.asarray(second.dw)).any()
 
 
+@pytest.mark.long
 def test_a_program_over_two_axes_is_the_same_in_another_process():
     """The repr of a set of axes depends on the hash seed."""
     code = """

@@ -15,7 +15,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.components.apart import Retrained
+from tangent_jax.components.retraining import Retrained
 from tangent_jax.core import Tree, require
 from tangent_jax.data.sources import Dataset
 

@@ -11,7 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.components.apart import fit_apart, group_shards
+from tangent_jax.components.apart import Shards
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 from tangent_jax.models.heads import classes_in, widened
@@ -91,7 +91,7 @@ class Method:
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return group_shards(self.train, self.recipe, rows, F.at_once)
+        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -107,7 +107,7 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = fit_apart(self.predict, data, self.recipe, rows, F.at_once, classes)
+            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
         own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
         wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]

@@ -18,7 +18,8 @@ class ResNetConfig:
 
     `blocks`: the number in each layer; `width`: the channels of the first layer, twice as many in every next (inside a
     bottleneck; four times that outside); `stem`: large, 7 x 7 of stride 2 and a max pool, or small, 3 x 3, for small
-    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky one); `eps`: the batch norms'.
+    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky one); `eps`: the batch norms';
+    `stem_width`: the channels of the stem, None for those of the first layer.
     """
 
     blocks: tuple[int, ...]
@@ -29,12 +30,14 @@ class ResNetConfig:
     classes: int = 1000
     slope: float = 0.0
     eps: float = 1e-5
+    stem_width: int | None = None
 
     def __post_init__(self) -> None:
         require(1 <= len(self.blocks) <= 8, "ResNetConfig", "blocks of 1..8 layers", self.blocks)
         for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
             whole_number("ResNetConfig", field, getattr(self, field), low, most)
         check_image_size("ResNetConfig", self.image_size)
+        whole_number("ResNetConfig", "stem_width", self.stem_channels, 1, 1 << 14)
         for count in self.blocks:
             whole_number("ResNetConfig", "blocks of a layer", count, 1, 1024)
         require(self.stem in ("large", "small"), "ResNetConfig", "stem large or small", self.stem)
@@ -44,6 +47,11 @@ class ResNetConfig:
     def depth(self) -> int:
         """The number of blocks."""
         return sum(self.blocks)
+
+    @property
+    def stem_channels(self) -> int:
+        """The channels of the stem's output."""
+        return self.width if self.stem_width is None else self.stem_width
 
     def layer_of(self, block: int) -> tuple[int, int]:
         """(layer, place in it) of a block, both counted from 0."""
@@ -66,7 +74,7 @@ class ResNetConfig:
         """The channels of a block's input, of its inside, and of its output."""
         layer, place = self.layer_of(block)
         factor = EXPANSION if self.bottleneck else 1
-        before = self.width if layer == 0 else self.width * 2 ** (layer - 1) * factor
+        before = self.stem_channels if layer == 0 else self.width * 2 ** (layer - 1) * factor
         inside = self.width * 2**layer
         return inside * factor if place else before, inside, inside * factor
 
@@ -88,7 +96,7 @@ class ResNetConfig:
     def shapes(self) -> Shapes:
         """The shape of every leaf; a norm's mean and var are its fixed statistics."""
         size = 7 if self.stem == "large" else 3
-        leaves = {"stem_conv/kernel": (size, size, 3, self.width), **norm("stem_norm", self.width)}
+        leaves = {"stem_conv/kernel": (size, size, 3, self.stem_channels), **norm("stem_norm", self.stem_channels)}
         for i in range(self.depth):
             name, (before, inside, after), sizes = self.name(i), self.channels(i), self.windows(i)
             widths = (before, *[inside] * (len(sizes) - 1), after)

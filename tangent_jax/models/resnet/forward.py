@@ -81,4 +81,4 @@ def input_shape(config: ResNetConfig, stage: int) -> tuple[int, ...]:
         return (*sides(config.image_size), 3)
     if stage == config.depth + 1:
         return (config.channels(config.depth - 1)[2],)
-    return (*config.pixels(stage - 1), config.width if stage == 1 else config.channels(stage - 1)[0])
+    return (*config.pixels(stage - 1), config.stem_channels if stage == 1 else config.channels(stage - 1)[0])

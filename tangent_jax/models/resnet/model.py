@@ -40,7 +40,8 @@ class ResNet:
     @property
     def settings(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self.config).items()
-        return {name: [*value] if isinstance(value, tuple) else value for name, value in fields}  # as JSON has it
+        known = {name: [*value] if isinstance(value, tuple) else value for name, value in fields}  # as JSON has it
+        return {name: value for name, value in known.items() if name != "stem_width" or value is not None}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.config.shapes()

@@ -59,10 +59,13 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
             counts.setdefault(int(match[1]), set()).add(int(match[2]))
     good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
     require(good, "load", "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
+    first = flat.get("layer1/block_0/conv1/kernel", stem)
+    width, channels = first.shape[-1], stem.shape[-1]
     return ResNetConfig(
         tuple(len(counts[layer]) for layer in sorted(counts)),
         bottleneck="layer1/block_0/conv3/kernel" in flat,
-        width=stem.shape[-1],
+        width=width,
+        stem_width=None if channels == width else channels,
         stem="large" if stem.shape[0] == 7 else "small",
         classes=flat["head/kernel"].shape[-1] if "head/kernel" in flat else 0,
     )
@@ -81,7 +84,7 @@ def check_said(file: Tensors) -> None:
     own = named("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
-    check_understood(args, known, f"model_args of {where}", off=(None,))
+    check_understood(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
     require(pools == {"avg"}, "load", f"global_pool avg in {where}", " and ".join(map(str, pools)))
     same = bool(args) or key_of(file.shapes) == own.key

@@ -13,6 +13,7 @@ MOST |= {"classes": 1 << 20, "registers": 1024}
 """The largest value of each size: a larger one is a mistake, and would fill the memory before any other check."""
 POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
 POSITIONS = ("learned", "rotary", "none")
+FILTER = ("position_filter", ("bicubic", "bilinear"))
 
 
 @public_class
@@ -29,7 +30,7 @@ class ViTConfig:
                 side, or attention of a learned query (pools.py)
     gated       the MLP is a product of two layers, SwiGLU where the activation is silu
     positions   learned, added to class token and patches; rotary, of queries and keys (rules/rotary.py), with the
-                period `rope_theta`; or none
+                period `rope_theta`; or none; learned ones are resampled by `position_filter` at another image size
     registers   tokens without a position between the class token and the patches (Darcet et al. 2024)
     """
 
@@ -53,6 +54,7 @@ class ViTConfig:
     gated: bool = False
     positions: Literal["learned", "rotary", "none"] = "learned"
     rope_theta: float = 100.0
+    position_filter: Literal["bicubic", "bilinear"] = "bicubic"
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
@@ -65,7 +67,7 @@ class ViTConfig:
         require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
         divides = not any(side % patch for side in sides(size))
         require(divides, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
-        for field, known in (("pool", POOLS), ("activation", ACTIVATIONS), ("positions", POSITIONS)):
+        for field, known in (("pool", POOLS), ("activation", ACTIVATIONS), ("positions", POSITIONS), FILTER):
             value = getattr(self, field)
             require(value in known, "ViTConfig", f"{field} in {', '.join(known)}", value)
         has = self.class_token or self.pool not in ("token", "token_avg")

@@ -19,7 +19,7 @@ from tangent_jax.models.vit.tables import TIMM
 
 DEFAULT = Preprocessing()
 BEFORE = "Begin with the model as it was before"
-LATER = ("class_token", "registers", "gated", "positions", "rope_theta")
+LATER = ("class_token", "registers", "gated", "positions", "rope_theta", "position_filter")
 """Fields that version 0.3 had not: settings have them where they are not as every model's of that version."""
 
 
@@ -119,14 +119,14 @@ class VisionTransformer:
     def resized(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
         """The model at another image size, its position embedding resampled; rotary ones follow the grid themselves.
 
-        Source: timm's resample_abs_pos_embed: bicubic with antialiasing over the grid of patches; the class
-        token's row is kept.
+        Source: timm's resample_abs_pos_embed: bicubic (Hugging Face's SigLIP 2: bilinear) with antialiasing over the
+        grid of patches; the class token's row is kept.
         """
         new, old = self.replace(image_size=image_size), self.config
         if new.config.grid == old.grid or old.positions != "learned":
             return new, w
         token, grid = np.split(w["position_embedding"], [int(old.class_token)])
         grid = jnp.asarray(grid).reshape(*old.grid, old.width)
-        grid = jax.image.resize(grid, (*new.config.grid, old.width), "bicubic", antialias=True)
+        grid = jax.image.resize(grid, (*new.config.grid, old.width), old.position_filter, antialias=True)
         resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(-1, old.width)])
         return new, {**w, "position_embedding": jnp.asarray(resized)}

@@ -20,10 +20,14 @@ from tangent_jax.models.architectures import (
     named,
 )
 from tangent_jax.models.files import Tensors
+from tangent_jax.models.vit.config import ViTConfig
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
 SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")
-"""Arguments of timm's models that names and shapes of tensors show."""
+"""Arguments of timm's models that names and shapes of tensors show; those of SAME are held against them."""
+SAME = {"embed_dim": "width", "depth": "depth", "num_classes": "classes", "class_token": "class_token"}
+SAME |= {"reg_tokens": "registers", "num_reg_tokens": "registers", "pre_norm": "pre_norm", "patch_size": "patch_size"}
+"""Arguments that are fields of a configuration."""
 TRAINING = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
 """Arguments of timm's models that training or other image sizes read."""
@@ -69,9 +73,22 @@ def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The facts that model_args change; InputError for an argument that is not understood."""
     known = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
     understood = (*known, "no_embed_class", *SHOWN, *TRAINING)
-    check_understood(args, understood, f"model_args of {where}", off=(None,))  # false may be an option that was on
+    check_understood(args, understood, f"model_args of {where}")
     changed = {ours: args[theirs] for theirs, ours in known.items() if args.get(theirs) is not None}
     return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})
+
+
+def check_timm(config: ViTConfig, file: Tensors) -> None:
+    """Raises InputError naming what timm's config.json says of the network and the tensors contradict."""
+    said = file.beside.get("config", {})
+    args = said.get("model_args") or {}
+    classes = {"num_classes": said["num_classes"]} if said.get("num_classes") is not None else {}
+    for theirs, value in (classes | args).items():
+        value = value[0] if theirs == "patch_size" and isinstance(value, list) and {*value} == {*value[:1]} else value
+        own = getattr(config, SAME[theirs]) if theirs in SAME else value
+        is_headless = theirs == "num_classes" and not own  # features alone: a head may be left out
+        expected = f"{theirs} {value}, as config.json says, in {file.path}"
+        require(value is None or value == own or is_headless, "load", expected, f"{own} by its tensors")
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -107,23 +124,38 @@ def pool_of(file: Tensors, pool: Any) -> str:
 
 DEFAULT_HEADS: dict[str, int] = dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "clip_vision_model"), 12)
 """Of towers whose config.json, inside that of a whole model, leaves out what is Hugging Face's default."""
-TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model")
-TYPES += ("siglip2_vision_model", "clip_vision_model", "siglip", "siglip2", "clip")
+PLAIN = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers")
+TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
+WHOLES = ("siglip", "siglip2", "clip")
+"""The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
 MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
 MAE += ("mask_ratio", "norm_pix_loss")
 """Of MAE's decoder, which no classifier uses."""
 
 
-def check_hugging_face(file: Tensors, config: Mapping[str, Any]) -> str:
-    """Returns the model_type that config.json says.
+def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
+    """Returns the model_type that config.json says, one of `types`: those whose tensors have such names.
 
     Raises: InputError without a config.json that says the number of heads, unless the caller names an architecture; for
-            a type that is not here, and for a field that is not understood.
+            another type, and for a field that is not understood.
     """
-    where, kind = f"config.json beside {file.path}", config.get("model_type")
+    where, config = f"config.json beside {file.path}", file.beside.get("config", {})
+    kind = config.get("model_type")
     is_said = "num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None
     do = "Put its config.json beside it, or say architecture=NAME"
     require(is_said, "load", f"num_attention_heads in {where}", "none", do)
-    require(kind is None or kind in TYPES, "load", f"a model_type of {', '.join(TYPES)} in {where}", kind)
+    require(kind is None or kind in types, "load", f"a model_type of {', '.join(types)} in {where}", kind)
     check_understood(config, [*COMMON, *(MAE if kind == "vit_mae" else ())], where)
     return kind or ""
+
+
+def tower_of(file: Tensors) -> Tensors:
+    """The file with the config.json of its vision tower, which may lie inside that of a whole model."""
+    where, outer = f"config.json beside {file.path}", file.beside.get("config", {})
+    if "vision_config" not in outer:
+        return file
+    inner = typed(dict[str, Any], outer["vision_config"], "load", f"vision_config of {where}")
+    kind = outer.get("model_type")
+    require(kind is None or kind in WHOLES, "load", f"a model_type of {', '.join(WHOLES)} in {where}", kind)
+    check_understood(outer, [*COMMON, "vision_config", "text_config"], where)
+    return file._replace(beside={**file.beside, "config": inner})

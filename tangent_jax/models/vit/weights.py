@@ -20,7 +20,16 @@ from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, translate, with_gates
-from tangent_jax.models.vit.stated import DEFAULT_HEADS, check_hugging_face, of_timm, pool_of
+from tangent_jax.models.vit.stated import (
+    DEFAULT_HEADS,
+    PLAIN,
+    TOWERS,
+    check_hugging_face,
+    check_timm,
+    of_timm,
+    pool_of,
+    tower_of,
+)
 from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
@@ -81,9 +90,11 @@ def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
 
 def from_hugging_face(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of ViT and DINOv2, with the fields of config.json."""
-    kind = check_hugging_face(file, file.beside.get("config", {}))
+    kind = check_hugging_face(file, PLAIN)
     flat = translate(file.tensors, HUGGING_FACE, file.path)
     is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
+    agrees, got = not kind or kind.startswith("dinov2") == is_dino, f"{'layer' if is_dino else 'no layer'} scales"
+    require(agrees, "load", f"tensors of {kind}, as config.json says, in {file.path}", got)
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **stated(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
@@ -107,7 +118,7 @@ def with_distillation(flat: Flat, path: str) -> Flat:
 
 def from_dinov3(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of DINOv3."""
-    check_hugging_face(file, file.beside.get("config", {}))
+    check_hugging_face(file, ("dinov3_vit",))
     flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
     theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
@@ -117,17 +128,17 @@ def from_dinov3(file: Tensors) -> Pretrained:
 
 def from_tower(file: Tensors) -> Pretrained:
     """Reads the vision tower of CLIP or SigLIP under Hugging Face's names; CLIP's projection is the head."""
-    outer = file.beside.get("config", {})
-    inner = outer.get("vision_config", outer)
-    require(isinstance(inner, dict), "load", f"an object in vision_config of config.json beside {file.path}", inner)
-    file = file._replace(beside={**file.beside, "config": inner})
-    check_hugging_face(file, inner)
-    tensors = {name: as_images(value) if "patch_embedding.w" in name else value for name, value in file.tensors.items()}
+    file = tower_of(file)
+    check_hugging_face(file, TOWERS)
+    kernels = {name: value for name, value in file.tensors.items() if "patch_embedding.w" in name}
+    is_of_any_shape = any(kernel.ndim == 2 for kernel in kernels.values())  # SigLIP 2's "naflex"
+    tensors = {**file.tensors, **{name: as_images(kernel) for name, kernel in kernels.items()}}
     flat = translate(tensors, TOWER, file.path)
     if "class_token" in flat:
         fields, guess = {"eps": 1e-5, "activation": "quick_gelu"}, Preprocessing(*CLIP, 1.0)
     else:
         fields, guess = {"eps": 1e-6, "activation": "gelu_tanh"}, Preprocessing(crop=1.0, resize="exact")
+    fields |= {"position_filter": "bilinear"} if is_of_any_shape else {}
     return built(flat, file, {**fields, **stated(file)}, guess)
 
 
@@ -229,6 +240,7 @@ def built(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing
     known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known)
     check_stated(config, file)
+    check_timm(config, file)
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
     model = VisionTransformer(config, file.preprocessing() or guess)
     return assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)

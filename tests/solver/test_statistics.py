@@ -1,0 +1,169 @@
+"""Statistics add to those of all examples; ridge and LDA are solved from them as from the rows themselves."""
+
+import dataclasses
+from functools import reduce
+from operator import add
+
+import jax
+import numpy as np
+import pytest
+from helpers import assert_rel_close, images, small
+
+from tangent_jax.core import InputError
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Features
+from tangent_jax.models.ntk import feature_map, rows_of
+from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, of_rows, statistics
+from tangent_jax.train.evaluate import accuracy, evaluate
+
+CLASSES = ("ant", "bee", "cat", "dog")
+N, SIZES = 60, (5, 7)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """(a map that is never called, rows "n k" of two parts, the second 20 times as large, targets of all classes)."""
+    built = feature_map(Pretrained(*small(), "test"), width=8)
+    rng, targets = np.random.default_rng(3), np.arange(N) % len(CLASSES)
+    rows = rng.standard_normal((N, sum(SIZES))) + 0.7 * np.eye(len(CLASSES), sum(SIZES))[targets]
+    return Sized(built), rows * np.repeat([1.0, 20.0], SIZES), targets
+
+
+class Sized:
+    """A feature map of the parts of the case."""
+
+    sizes = SIZES
+
+    def __init__(self, built):
+        self.identity = built.identity
+
+
+def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_any_classes(case):
+    built, rows, targets = case
+    whole = of_rows(built, rows, targets, CLASSES)
+    for shards in (np.array_split(np.arange(N), 7), [np.flatnonzero(targets == c) for c in range(4)]):
+        parts = [of_rows(built, rows[own], targets[own], CLASSES) for own in shards]
+        for order in (parts, parts[::-1]):
+            total = reduce(add, order)
+            assert total.classes == whole.classes == CLASSES
+            np.testing.assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-9)
+            np.testing.assert_allclose(total.sums, whole.sums, rtol=1e-12, atol=1e-9)
+            np.testing.assert_array_equal(total.counts, whole.counts)
+        left = [part for i, part in enumerate(parts) if i != 1]
+        again = [of_rows(built, rows[own], targets[own], CLASSES) for i, own in enumerate(shards) if i != 1]
+        for name in ("gram", "sums", "counts"):  # a removal re-sums: the bits of a sum that never held the shard
+            np.testing.assert_array_equal(getattr(sum(left), name), getattr(sum(again), name))
+
+
+def test_names_decide_a_class_and_not_its_index(case):
+    built, rows, targets = case
+    one, other = targets == 1, targets == 3
+    a = of_rows(built, rows[one], np.zeros(one.sum(), int), ("bee",))
+    b = of_rows(built, rows[other], np.ones(other.sum(), int), ("zebra", "dog"))
+    both = a + b
+    assert both.classes == ("bee", "dog")
+    np.testing.assert_allclose(both.sums[1], rows[other].sum(0))
+    wide = both.of_classes(CLASSES)
+    np.testing.assert_array_equal(wide.counts, [0, one.sum(), 0, other.sum()])
+    head = wide.solve()
+    assert (np.asarray(head["bias"])[[0, 2]] == np.float32(NEVER)).all()
+    assert np.isfinite(np.asarray(head["kernel"])).all()
+    with pytest.raises(InputError, match=r"names that hold every class here; got none for \['bee'\]"):
+        both.of_classes(("dog",))
+
+
+def test_ridge_is_that_of_the_rows(case):
+    built, rows, targets = case
+    settings = Settings("ridge", 0.3, 2.0)
+    head = of_rows(built, rows, targets, CLASSES).solve(settings)
+    z = rows - rows.mean(0)
+    first, second = (np.square(part).sum() for part in np.split(z, [SIZES[0]], 1))
+    scale = np.repeat([1.0, 2.0 * (first / second) ** 0.5], SIZES)
+    y = np.eye(4)[targets]
+    penalty = 0.3 * np.square(z * scale).sum() / sum(SIZES)
+    stacked = np.vstack([z * scale, penalty**0.5 * np.eye(sum(SIZES))])  # least squares, by QR
+    w = np.linalg.lstsq(stacked, np.vstack([y - y.mean(0), np.zeros((sum(SIZES), 4))]), rcond=None)[0]
+    want = (rows - rows.mean(0)) * scale @ w + y.mean(0)
+    np.testing.assert_allclose(rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), want, atol=2e-5)
+
+
+def test_lda_is_that_of_the_rows(case):
+    """Differences of scores are the log odds of Gaussians with one covariance, (x - m)^T S^-1 (x - m) / 2."""
+    built, rows, targets = case
+    head = of_rows(built, rows, targets, CLASSES).solve(Settings("lda", 0.1, 1.0))
+    means = np.array([rows[targets == c].mean(0) for c in range(4)])
+    within = rows - means[targets]
+    first, second = (np.square(part).sum() for part in np.split(within, [SIZES[0]], 1))
+    scale = np.repeat([1.0, (first / second) ** 0.5], SIZES)
+    covariance = np.cov((within * scale).T, bias=True)
+    covariance += 0.1 * np.trace(covariance) / sum(SIZES) * np.eye(sum(SIZES))
+    apart = (rows[:, None] - means) * scale
+    want = -0.5 * np.einsum("nck,kl,ncl->nc", apart, np.linalg.inv(covariance), apart)
+    got = rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+    np.testing.assert_allclose(got - got[:, :1], want - want[:, :1], atol=1e-4)
+
+
+def test_the_units_of_a_part_do_not_count(case):
+    built, rows, targets = case
+    units = np.repeat([1.0, 1e3], SIZES)
+    for how in ("ridge", "lda"):
+        scores = []
+        for own in (rows, rows * units):
+            head = of_rows(built, own, targets, CLASSES).solve(Settings(how))
+            scores.append(own @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"]))
+        np.testing.assert_allclose(*scores, atol=1e-3)
+
+
+def test_settings_are_those_of_the_greatest_held_out_likelihood(case):
+    built, rows, targets = case
+    held = np.arange(N) % 5 == 0
+    train = of_rows(built, rows[~held], targets[~held], CLASSES)
+    chosen, tried = choose_settings(train, rows[held], targets[held], ("lda", "ridge"))
+    assert tried == 36
+
+    def loss(settings):
+        head = train.solve(settings)
+        scores = rows[held] @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+        betas = np.geomspace(1e-3, 1e3, 2001)[:, None, None] * scores
+        p = jax.nn.log_softmax(betas, -1)[:, np.arange(held.sum()), targets[held]]
+        return -float(p.mean(1).max())
+
+    assert loss(chosen) <= 1e-3 + min(loss(Settings(*own)) for own in [("lda", 3.0, 1.0), ("ridge", 0.3, 2.0)])
+    assert choose_settings(train, rows[held], targets[held], ("ridge",))[0].how == "ridge"
+
+
+def test_a_head_of_statistics_is_evaluated_like_any_predictor():
+    model, w = small()
+    built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
+    x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
+    examples = tuple((f"{i:064x}", f"{i}") for i in range(9))
+    features = Features(x, np.arange(9, dtype=np.int32) % 3, examples)
+    total = statistics(built, features, CLASSES[:3])
+    rows = rows_of(built, features, batch=4)  # the last batch is padded
+    assert_rel_close(np.float32(total.gram), np.float32(rows.T @ rows))
+    head = total.solve(Settings(shrinkage=1e-2))
+    scores = rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+    assert evaluate(built, head, features) == pytest.approx(float(accuracy(scores, features.targets).mean()))
+
+
+def test_wrong_statistics_are_refused_in_one_line(case):
+    built, rows, targets = case
+    whole = of_rows(built, rows, targets, CLASSES)
+    other = dataclasses.replace(whole, source="another")
+    with pytest.raises(InputError, match=r"statistics of one feature map; got those of two. Make both by one"):
+        whole + other
+    with pytest.raises(InputError, match="statistics to add; got float"):
+        whole + 1.5
+    with pytest.raises(InputError, match=r"targets that index 4 classes; got int64 \[0 1 2\]"):
+        of_rows(built, rows, targets + (targets == 3), CLASSES)
+    with pytest.raises(InputError, match=r"targets that index 4 classes; got float64"):
+        of_rows(built, rows, targets * 1.0, CLASSES)
+    empty = of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
+    for settings, match, own in (
+        (Settings("svm"), "how in lda, ridge; got svm", whole),
+        (Settings(shrinkage=0.0), "shrinkage", whole),
+        (Settings(balance=np.nan), "balance", whole),
+        (Settings(), "an example; got none", empty),
+    ):
+        with pytest.raises(InputError, match=match):
+            own.solve(settings)

@@ -1,0 +1,99 @@
+"""One frame and one result for every trainer."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from tangent_jax.core import InputError, request_stop, trees
+from tangent_jax.privacy.canaries import make_canaries
+from tangent_jax.privacy.fit_many import fit_private_many
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.one_run import fit_audited
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.optimum import solve
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.fit import fit
+from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.objective import make_objective
+from tangent_jax.train.optimizers import momentum
+from tangent_jax.train.run import Fitted, Run
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((40, 3)).astype(np.float32), RNG.integers(0, 3, 40)
+START = {"kernel": np.zeros((3, 3), np.float32)}
+DATA, ORDERED, SQUARE = Batches(X, Y), Batches(X, Y, jax.random.key(0)), make_objective("mse", 0.1)
+MECHANISM = make_mechanism(3.0, 1e-5, 2)
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+def of_solve(**options):
+    return solve(linear, DATA, SQUARE, start=START, **options)
+
+
+def privately_together(folder):
+    given = {"mechanisms": [MECHANISM], "optimizers": [momentum(0.1)], "seeds": [0], "start": START}
+    return fit_private_many([linear], DATA, **given)[0]
+
+
+def audited(folder):
+    canaries = make_canaries(DATA, 3, 20)
+    return fit_audited(linear, DATA, canaries, mechanism=MECHANISM, start=START, folder=folder)
+
+
+RUNS = {
+    "fit": lambda folder: fit(linear, ORDERED, start=START, epochs=2, folder=folder),
+    "fit_many": lambda folder: fit_many(linear, [ORDERED], start=START, epochs=2)[0],
+    "solve": lambda folder: of_solve(folder=folder),
+    "solve_many": lambda folder: next(
+        solve_many(linear, DATA, SQUARE, example_weights=np.ones((1, 40)), start=of_solve())
+    ),
+    "fit_private": lambda folder: fit_private(linear, DATA, mechanism=MECHANISM, start=START, folder=folder),
+    "fit_private_many": privately_together,
+    "fit_audited": audited,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_trainer_returns_one_type_and_what_only_some_have_is_none_of_the_others(tmp_path, name):
+    fitted = RUNS[name](tmp_path)
+    assert type(fitted) is Fitted
+    assert {*fitted.dw} == {"kernel"}
+    assert fitted.steps >= len(fitted.history) > 0
+    assert fitted.seconds > 0
+    is_solved, is_private = name.startswith("solve"), "private" in name or name == "fit_audited"
+    assert (fitted.certificate is not None) == (fitted.optimum is not None) == is_solved
+    assert (fitted.spent is not None) == is_private
+    assert (fitted.audit is not None) == (name == "fit_audited")
+    assert fitted.curvature is None  # a function has none
+    saved = name in ("fit", "solve", "fit_private", "fit_audited")
+    assert [path.parent.name for path in tmp_path.glob("*/checkpoint.json")] == ([fitted.run] if saved else [])
+
+
+def test_any_result_is_a_start_of_a_solver():
+    fitted = fit(linear, ORDERED, start=START, epochs=2)
+    first, last = (solve(linear, DATA, SQUARE, start=start, certificate=1e-4) for start in (fitted, fitted.dw))
+    assert trees.fingerprint(first.dw) == trees.fingerprint(last.dw)
+
+
+@pytest.mark.parametrize("saved", [None, 0, 1])
+def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
+    with Run("fit") as run:
+        run.history.add("fit", {"epoch": 1})
+        run.saver = None if saved is None else SimpleNamespace(steps=saved)
+        request_stop()
+        if saved == 0:
+            run.check_stop()
+            run.saver.steps = 1
+        with pytest.raises(KeyboardInterrupt):
+            run.check_stop()
+
+
+def test_what_cannot_be_called_after_a_step_is_refused_as_a_run_is_made():
+    with pytest.raises(InputError, match=r"fit: expected a function \(row, dw\) as on_step, or None; got str"):
+        Run("fit", "print")
