@@ -73,7 +73,8 @@ def main() -> None:
     inner, results = inner_imports(), result_types()
     counts: dict[str, Any] = {f"lines of {folder}": count for folder, count in lines().items()}
     counts |= {"public names at the top": len(tj.__all__), "public names in all": public_names()}
-    counts |= {"commands": len(COMMANDS), "experiments": len(flags) - len(COMMANDS)}
+    own = [name for name in flags if name not in COMMANDS]
+    counts |= {"commands": len(COMMANDS), "experiments": len({name.split()[0] for name in own}), "modes": len(own)}
     counts |= {"different flags": len({name for own in flags.values() for name in own})}
     counts |= {"flags of all binaries": sum(map(len, flags.values()))}
     counts |= {"modules imported that are not public": len(inner), "names imported of them": sum(inner.values())}
