@@ -5,4 +5,4 @@ from tangent_jax.commands.main import dispatch
 WHAT = ("step", "private", "plan", "solve", "store", "export", "scale", "times", "accelerator")
 
 if __name__ == "__main__":
-    dispatch("python -m experiments.bench", __package__, WHAT)
+    dispatch("python -m experiments.bench", "experiments.bench", WHAT)

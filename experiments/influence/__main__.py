@@ -3,4 +3,4 @@
 from tangent_jax.commands.main import dispatch
 
 if __name__ == "__main__":
-    dispatch("python -m experiments.influence", __package__, ("attribution", "effects"))
+    dispatch("python -m experiments.influence", "experiments.influence", ("attribution", "effects"))

@@ -3,4 +3,4 @@
 from tangent_jax.commands.main import dispatch
 
 if __name__ == "__main__":
-    dispatch("python -m experiments.paper", __package__, ("report", "table1", "table3", "ablations", "anchors"))
+    dispatch("python -m experiments.paper", "experiments.paper", ("report", "table1", "table3", "ablations", "anchors"))

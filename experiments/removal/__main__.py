@@ -3,4 +3,4 @@
 from tangent_jax.commands.main import dispatch
 
 if __name__ == "__main__":
-    dispatch("python -m experiments.removal", __package__, ("forget", "remove", "unlearned"))
+    dispatch("python -m experiments.removal", "experiments.removal", ("forget", "remove", "unlearned"))
