@@ -12,8 +12,9 @@ from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared import command, schemes
-from experiments.shared.flags import F, define
+from experiments.shared import schemes
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import require
 
 define("seed", epochs=12, batch_size=128, out="out/pretrain")

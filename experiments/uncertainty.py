@@ -9,9 +9,9 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree
 from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
 

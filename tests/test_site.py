@@ -122,7 +122,7 @@ def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path
     check_links(site)
     flags = (site / "binaries.html").read_text()
     for binary in commands.binaries():
-        assert f'id="{binary.replace("_", "-")}"' in flags
+        assert f'id="{binary.replace(" ", "-")}"' in flags
     assert flags.count("--seed<") > 10
     assert flags.count("--devices<") == 1
     for package, values in reference.places().items():

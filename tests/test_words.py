@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import tangent_jax
+from tangent_jax.commands.main import COMMANDS
 
 ROOT = Path(tangent_jax.__file__).parents[1]
 QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")
@@ -24,10 +25,9 @@ FILES = {
     for folder in ("tangent_jax", "experiments")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-MODULES = {
-    name: importlib.import_module(name)
-    for name in ("tangent_jax", *(m.name for m in pkgutil.walk_packages(tangent_jax.__path__, "tangent_jax.")))
-}
+NAMES = ["tangent_jax", *(m.name for m in pkgutil.walk_packages(tangent_jax.__path__, "tangent_jax."))]
+DEFINE_FLAGS = {f"tangent_jax.commands.{name}" for name in COMMANDS}
+MODULES = {name: importlib.import_module(name) for name in NAMES if name not in DEFINE_FLAGS}
 
 
 def table():

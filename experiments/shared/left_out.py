@@ -12,7 +12,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.tensors import encode, read_tensors

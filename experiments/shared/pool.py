@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import setup
-from experiments.shared.flags import F
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import require
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.shards import owners_of, read_owners

@@ -18,10 +18,9 @@ from photos import photographs
 from PIL import Image
 from run_binary import run
 
-from experiments.report import inspector
-from experiments.report.pages import thumbnail
-from experiments.report.rendering import raster, write_page
-from experiments.shared import accuracies
+from tangent_jax.commands.report import inspector
+from tangent_jax.commands.report.rendering import raster, thumbnail, write_page
+from tangent_jax.commands.shared import accuracies
 from tangent_jax.components.apart import fill
 from tangent_jax.components.recipe import Recipe
 from tangent_jax.components.removal import plan_removal, remove
@@ -225,15 +224,15 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
     assert "cat-0.png no component saw it" in page.text
     assert page.text.count("Measured: it was trained apart from the store.") == 2
-    commands = [text for text in page.texts if text.startswith("python -m experiments.store")]
+    commands = [text for text in page.texts if text.startswith("tangent-jax store")]
     assert len(commands) == 3
     assert "--exact" in commands[2]
-    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[3:])
+    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[2:])
     assert json.loads(said)["retrained"] == ["even", "odd"]
     store.reload()
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
-    assert f"set {100 * accuracy:.1f} %" in exact.partition("python")[0]
+    assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
     line, _ = run("inspect", *flags, f"--request={sent}", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text

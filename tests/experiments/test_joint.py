@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_rel_close, normal, predictor, tree_normal
 
 import tangent_jax as tj
-from experiments.shared.joint import OfOwnTask, fit_jointly
+from tangent_jax.commands.shared.joint import OfOwnTask, fit_jointly
 from tangent_jax.models.heads import body
 
 

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from run_binary import run
 
 import tangent_jax as tj
-from experiments.shared import plan
+from tangent_jax.commands.shared import plan
 from tangent_jax.models import protocol
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import Training, train_epoch

@@ -67,7 +67,7 @@ def audit(broken="nothing", trials=300):
 
 
 def is_caught(absent, present, claimed=3.0):
-    """As `experiments.audit` decides: a proof above the claim, or less noise than claimed, at 99.9 %."""
+    """As `experiments.privacy audit` decides: a proof above the claim, or less noise than claimed, at 99.9 %."""
     bound = epsilon_lower_bound(absent, present, 1e-5, 0.999)
     return max(bound.epsilon, bound.gaussian_epsilon) > claimed or noise_scale(absent, 0.999)[1] < 1
 
