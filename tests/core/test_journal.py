@@ -147,7 +147,7 @@ def test_many_writers_take_turns_by_a_lock(tmp_path):
             loaded(tmp_path).append({"i": i})
 
     with ThreadPoolExecutor(4) as pool:
-        [*pool.map(write, range(40))]
+        assert len([*pool.map(write, range(40))]) == 40
     assert sorted(entry["i"] for entry in loaded(tmp_path).entries) == [*range(40)]
 
 
