@@ -1,25 +1,18 @@
 """The public names of tangent_jax, which `tangent_jax` gives at their first use."""
 
 from tangent_jax._version import __version__
-from tangent_jax.components.apart import fill
-from tangent_jax.components.exports import export, load_export
-from tangent_jax.components.factors import read_factors, widened_factors, write_factors
-from tangent_jax.components.files import read_component, write_component
-from tangent_jax.components.heads import Joined, join, union
-from tangent_jax.components.merge import merge
-from tangent_jax.components.peft import read_peft
-from tangent_jax.components.provenance import Provenance, make_provenance
-from tangent_jax.components.receipts import Receipt
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.removal import RemovalPlan, plan_removal, remove
-from tangent_jax.components.retraining import predictor_of
-from tangent_jax.components.store import Factors, Store
-from tangent_jax.components.sums import compose, greedy_soup, weighted_sum
+from tangent_jax.audit.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
+from tangent_jax.audit.bounds import OneRunBound, one_run_bound
+from tangent_jax.audit.canaries import make_canaries
+from tangent_jax.audit.membership import Membership, membership_attack
+from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import Dual, InputError, show_progress
 from tangent_jax.data import shards
 from tangent_jax.data.arrays import examples
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.exports.folder import export, load_export
+from tangent_jax.exports.peft import read_peft
 from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
@@ -36,15 +29,10 @@ from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.modules import TangentViT, ViT
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
-from tangent_jax.privacy.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
-from tangent_jax.privacy.bounds import OneRunBound, one_run_bound
-from tangent_jax.privacy.canaries import make_canaries
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, make_mechanism, spent_together
-from tangent_jax.privacy.membership import Membership, membership_attack
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.one_run import fit_audited
 from tangent_jax.privacy.public import unwhitened, whitened
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.curvature import Curvature
@@ -54,6 +42,18 @@ from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, posterior, probabilities
 from tangent_jax.solver.problem import curvature
+from tangent_jax.store.apart import fill
+from tangent_jax.store.factors import read_factors, widened_factors, write_factors
+from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.heads import Joined, join, union
+from tangent_jax.store.merge import merge
+from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.receipts import Receipt
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import RemovalPlan, plan_removal, remove
+from tangent_jax.store.retraining import predictor_of
+from tangent_jax.store.store import Factors, Store
+from tangent_jax.store.sums import compose, greedy_soup, weighted_sum
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit

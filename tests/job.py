@@ -20,10 +20,10 @@ import numpy as np
 from helpers import predictor, small
 
 import tangent_jax as tj
+from tangent_jax.audit.audit import recovered_noise, run_openly
 from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.privacy import units
-from tangent_jax.privacy.audit import recovered_noise, run_openly
 from tangent_jax.train.batches import Batches
 
 RNG = np.random.default_rng(0)

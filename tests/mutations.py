@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-AUDIT, LEDGER, NOISE = "tests/privacy/test_audit.py", "tests/privacy/test_ledger.py", "tests/privacy/test_train.py"
+AUDIT, LEDGER, NOISE = "tests/audit/test_audit.py", "tests/privacy/test_ledger.py", "tests/privacy/test_train.py"
 STORE, REMOVAL, FIXTURES = (
-    "tests/components/test_store.py",
-    "tests/components/test_removal.py",
+    "tests/store/test_store.py",
+    "tests/store/test_removal.py",
     "tests/models/test_fixtures.py",
 )
 IDENTITY, CLIPPING, HONESTY = (
@@ -29,7 +29,7 @@ IDENTITY, CLIPPING, HONESTY = (
     "tests/privacy/test_clipping.py",
     "tests/experiments/test_honesty.py",
 )
-FORWARD, RECIPE = "tangent_jax/models/vit/forward.py", "tangent_jax/components/recipe.py"
+FORWARD, RECIPE = "tangent_jax/models/vit/forward.py", "tangent_jax/store/recipe.py"
 OPTIMUM, CURVATURE, KERNEL = (f"tests/solver/test_{name}.py" for name in ("optimum", "curvature", "kernel"))
 RESNET, LORA, PAPER = (
     "tests/models/test_resnet.py",
@@ -37,18 +37,18 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
-FOREIGN = "tests/components/test_foreign.py"
+FOREIGN = "tests/store/test_foreign.py"
 SITE = "tests/test_site.py"
 REQUESTS, INSPECT = "tangent_jax/commands/report/requests.py", "tests/experiments/test_inspect.py"
-SERVING, SCRIPT = "tangent_jax/components/serving.py", "tangent_jax/assets/run.py"
-SERVED = "tests/components/test_serving.py"
+SERVING, SCRIPT = "tangent_jax/exports/serving.py", "tangent_jax/assets/run.py"
+SERVED = "tests/exports/test_serving.py"
 CARD, CARDS, PLOTS = (
-    "tangent_jax/components/card.py",
-    "tests/components/test_card.py",
+    "tangent_jax/exports/card.py",
+    "tests/exports/test_card.py",
     "tests/experiments/test_plots.py",
 )
 FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "tests/models/test_half.py"
-MERGE, SOLVED = "tests/components/test_merge.py", "tests/experiments/test_optimum.py"
+MERGE, SOLVED = "tests/store/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 UNITS, OWNERS = "tangent_jax/privacy/units.py", "tests/privacy/test_owners.py"
 DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
@@ -61,26 +61,26 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
-REMOVE, ERASURE = "tangent_jax/components/removal.py", "tangent_jax/components/erasure.py"
-PLANS, LOG = "tests/components/test_plans.py", "tests/train/test_log.py"
+REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
+PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
 PROBLEM, SOLVE, PASSES, AFFINE, FACTORS, KERNELS, POSTERIOR = (
     f"tangent_jax/solver/{name}.py"
     for name in ("problem", "optimum", "passes", "affine", "curvature", "kernel", "posterior")
 )
-MERGING = "tangent_jax/components/merge.py"
+MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
-ONE_RUN = "tests/privacy/test_one_run.py"
-ATTACK, CANARIES, BOUNDS = (f"tangent_jax/privacy/{name}.py" for name in ("one_run", "canaries", "bounds"))
-ATTACKS = "tangent_jax/privacy/attacks.py"
-CLAIMS, FARM = "tests/components/test_claims.py", "tests/experiments/test_farm.py"
+ONE_RUN = "tests/audit/test_one_run.py"
+ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
+ATTACKS = "tangent_jax/audit/attacks.py"
+CLAIMS, FARM = "tests/store/test_claims.py", "tests/experiments/test_farm.py"
 LOWERING, HEADS = "tests/test_lowering.py", "tests/models/test_frozen_head.py"
-PEFT, WRONG = "tests/components/test_peft.py", "tests/experiments/test_wrong_flags.py"
+PEFT, WRONG = "tests/exports/test_peft.py", "tests/experiments/test_wrong_flags.py"
 FOUND_PUBLIC, ONE_ACCOUNT = (
-    f"tests/components/test_removal.py::test_{name}"
+    f"tests/store/test_removal.py::test_{name}"
     for name in (
         "public_images_are_found_by_a_request_and_do_not_come_back",
         "an_image_that_one_account_protects_is_public_in_no_other",
@@ -160,11 +160,11 @@ MUTATIONS = [
     M(BOUNDS, "coins.dtype == bool and ", "", f"{ONE_RUN}::test_a_bound_of_other_coins_or_scores_is_refused_in_one_line"),
     M(MECHANISM, "neighbouring or NEIGHBOURING[units[0]])", 'NEIGHBOURING["example"])',
       f"{OWNERS}::test_accounts_say_their_unit_and_those_of_two_units_have_no_cost_together"),
-    M("tangent_jax/components/store.py", "require(units <= {unit},", "require(True,",
+    M("tangent_jax/store/store.py", "require(units <= {unit},", "require(True,",
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
-    M("tangent_jax/components/store.py", "frozenset(hidden(origin.protected()))", "frozenset(hidden(origin.identifiers))",
+    M("tangent_jax/store/store.py", "frozenset(hidden(origin.protected()))", "frozenset(hidden(origin.identifiers))",
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
-    M("tangent_jax/components/store.py", "sorted(hidden(was.protected()))", "sorted(hidden(was.identifiers))",
+    M("tangent_jax/store/store.py", "sorted(hidden(was.protected()))", "sorted(hidden(was.identifiers))",
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
     M("tangent_jax/data/shards.py", "{name, *({end} & alone)} & owners.keys()", "{name if name in owners else end} & owners.keys()",
       "tests/data/test_shards.py::test_owners_come_from_a_table_by_full_name_or_last_part"),
@@ -242,7 +242,7 @@ MUTATIONS = [
     M(ACCOUNT, "loss.self_compose(rest)) if rest else total", "loss.self_compose(rest)) if not rest else total",
       f"{ACCOUNTING}::test_steps_composed_in_stages_are_the_steps_composed_at_once"),
     M(ACCOUNT, "require(best[1] > epsilon / 2,", "require(True,", f"{ACCOUNTING}::test_a_delta_that_rounding_exceeds_is_refused"),
-    M("tangent_jax/privacy/audit.py", "(absent[1::2], present[1::2])", "(absent[::2], present[::2])",
+    M("tangent_jax/audit/audit.py", "(absent[1::2], present[1::2])", "(absent[::2], present[::2])",
       f"{AUDIT}::test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on"),
     # One run audited by its canaries
     M(CANARIES, "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]", "np.unpackbits(np.frombuffer(os.urandom(count), np.uint8)).repeat(2)[:count]", f"{ONE_RUN}::test_coins_are_fair_and_new_in_every_run"),
@@ -371,33 +371,33 @@ MUTATIONS = [
     M("experiments/shared/removals.py", "again = np.arange(size) >= len(np.unique(rows))", "again = np.zeros(size, bool)",
       "tests/experiments/test_unlearned.py::test_shards_are_dropped_or_trained_again_where_they_held_a_removed_image"),
     M(ATTACKS, "return target - one_side(shadows, ~held).mean", "return target - one_side(shadows, held).mean",
-      "tests/privacy/test_membership.py"),
+      "tests/audit/test_membership.py"),
     M(ATTACKS, "for member in (held, ~held))", "for member in (~held, held))",
-      "tests/privacy/test_attacks.py::test_lira_is_its_definition_example_by_example"),
+      "tests/audit/test_attacks.py::test_lira_is_its_definition_example_by_example"),
     M(ATTACKS, "own = self.squares / np.maximum(self.size - 1, 1)", "own = self.squares / self.size",
-      "tests/privacy/test_attacks.py::test_lira_is_its_definition_example_by_example"),
+      "tests/audit/test_attacks.py::test_lira_is_its_definition_example_by_example"),
     M(ATTACKS, "own[several].mean() if several.any() else 1.0", "np.nan",
-      "tests/privacy/test_attacks.py::test_examples_in_all_shadows_or_in_none_and_spreads_of_zero_have_finite_scores"),
+      "tests/audit/test_attacks.py::test_examples_in_all_shadows_or_in_none_and_spreads_of_zero_have_finite_scores"),
     M(ATTACKS, "ratio - np.log(gamma)", "ratio + np.log(gamma)",
-      "tests/privacy/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
+      "tests/audit/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
     M(ATTACKS, "((1 + a) * outside + (1 - a)) / 2", "((1 + a) * inside + (1 - a)) / 2",
-      "tests/privacy/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
+      "tests/audit/test_attacks.py::test_rmia_is_the_share_of_the_population_that_an_example_dominates"),
     M(ATTACKS, "rate * (1 + 1 / (kappa + k)) / shape", "rate / shape",
-      "tests/privacy/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
+      "tests/audit/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
     M(ATTACKS, "np.mean(v**2 * free / (free + 2))", "np.mean(v**2)",
-      "tests/privacy/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
+      "tests/audit/test_attacks.py::test_students_t_is_the_predictive_density_of_its_prior"),
     M(ATTACKS, "members[above <= rate * (1 + 1e-12)]", "members[above < 2 * rate]",
-      "tests/privacy/test_attacks.py::test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down"),
+      "tests/audit/test_attacks.py::test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down"),
     M(ATTACKS, "(np.cumsum(others) - others / 2)", "np.cumsum(others)",
-      "tests/privacy/test_attacks.py::test_a_tie_that_would_pass_the_rate_counts_for_none"),
+      "tests/audit/test_attacks.py::test_a_tie_that_would_pass_the_rate_counts_for_none"),
     M(ATTACKS, "np.arange(len(scores)) if examples is None else examples", "np.arange(len(scores))",
-      "tests/privacy/test_attacks.py::test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_examples_not_pairs"),
+      "tests/audit/test_attacks.py::test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_examples_not_pairs"),
     M(ATTACKS, "min(low[i], exact.low), max(high[i], exact.high)", "low[i], high[i]",
-      "tests/privacy/test_attacks.py::test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson"),
-    M("tangent_jax/privacy/membership.py", "for side in (members, others)]", "for side in (others, members)]",
-      "tests/privacy/test_membership.py::test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others"),
-    M("tangent_jax/privacy/membership.py", "np.sort(rng.permutation(2 * size)[:size])", "np.arange(size)",
-      "tests/privacy/test_membership.py::test_shadow_models_are_trained_on_half_of_members_and_others_each_time_another"),
+      "tests/audit/test_attacks.py::test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson"),
+    M("tangent_jax/audit/membership.py", "for side in (members, others)]", "for side in (others, members)]",
+      "tests/audit/test_membership.py::test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others"),
+    M("tangent_jax/audit/membership.py", "np.sort(rng.permutation(2 * size)[:size])", "np.arange(size)",
+      "tests/audit/test_membership.py::test_shadow_models_are_trained_on_half_of_members_and_others_each_time_another"),
     M("tangent_jax/train/metrics.py", "np.abs(gaps).sum()", "abs(gaps.sum())",
       "tests/train/test_metrics.py::test_the_calibration_error_is_the_mean_gap_of_the_bins"),
     M("tangent_jax/train/metrics.py", "np.eye(p.shape[1])[labels]) ** 2, 1)", "np.eye(p.shape[1])[labels]) ** 2, 1) ** 0.5",
@@ -491,37 +491,37 @@ MUTATIONS = [
       f"{LORA}::test_weights_that_are_not_the_model_s_are_one_clear_line"),
     M("tangent_jax/models/vit/model.py", "        require(not old, \"with_adapters\"", "        require(True, \"with_adapters\"",
       f"{LORA}::test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refused_by_name"),
-    M("tangent_jax/components/exports.py", "files.get(path.name) == file_fingerprint(path)", "path.name in files",
-      "tests/components/test_exports.py::test_a_file_that_provenance_does_not_name_is_refused"),
+    M("tangent_jax/exports/folder.py", "files.get(path.name) == file_fingerprint(path)", "path.name in files",
+      "tests/exports/test_exports.py::test_a_file_that_provenance_does_not_name_is_refused"),
     M(SERVING, "platforms=PLATFORMS)(specs", "platforms=PLATFORMS[:1])(specs", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M(SERVING, "len(x))\"), no_source_paths():", "len(x))\"):", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M("tangent_jax/rules/cudnn.py", "isinstance(q.shape[0], int) and ", "", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M(SERVING, "(tree.get(\"dw\", {}), x)", "(jax.tree.map(jnp.zeros_like, tree.get(\"dw\", {})), x)", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
     M(SERVING, "w=tree[\"w\"])(tree", "w=tree[\"w\"], output=\"tangent\")(tree", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
-    M("tangent_jax/components/exports.py", "    check_format(\"export\", format)\n", "", f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
+    M("tangent_jax/exports/folder.py", "    check_format(\"export\", format)\n", "", f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
     M(SCRIPT, ".hexdigest() != fingerprint:", ".hexdigest() == \"\":", f"{SERVED}::test_the_script_runs_on_a_photo_where_the_library_is_not_installed"),
     M(SCRIPT, "if inputs.shape[1:] != shape or inputs", "if inputs", f"{SERVED}::test_a_program_refuses_other_inputs_in_one_line"),
     M(SCRIPT, "    if picture.has_transparency_data:", "    if False:", f"{SERVED}::test_the_script_decodes_a_picture_as_the_library_does"),
     # Components, removal, the store
     M("tangent_jax/models/anchor.py", "items() if name != \"head\"}", "items() if name not in (\"head\", \"block_0\")}",
       f"{STORE}::test_an_anchor_is_known_by_every_leaf_outside_its_head"),
-    M("tangent_jax/components/store.py", "sums.compose(self.summands, coefficients) if coefficients else ", "",
+    M("tangent_jax/store/store.py", "sums.compose(self.summands, coefficients) if coefficients else ", "",
       f"{STORE}::test_composing_holds_one_component_at_a_time"),
-    M("tangent_jax/components/state.py", "if not gone & {*e[\"names\"]}}", "if not gone & {*e[\"names\"]} or \"weighted\" in e[\"names\"]}",
+    M("tangent_jax/store/state.py", "if not gone & {*e[\"names\"]}}", "if not gone & {*e[\"names\"]} or \"weighted\" in e[\"names\"]}",
       f"{STORE}::test_composing_holds_one_component_at_a_time"),
     M(REMOVE, "exported_before=tuple(e.path for e in store.state.exports if {*e.names} & {*removed}),",
       "exported_before=(),", f"{REMOVAL}::test_an_export_is_journaled_before_it_is_written"),
-    M("tangent_jax/components/store.py", "            if unchanged and ", "            if False and ",
+    M("tangent_jax/store/store.py", "            if unchanged and ", "            if False and ",
       f"{REMOVAL}::test_a_receipt_whose_sum_is_not_the_survivors_is_told"),
-    M("tangent_jax/components/disk.py", "whole = path.is_file() and is_whole(path, entry)", "whole = path.is_file()",
+    M("tangent_jax/store/disk.py", "whole = path.is_file() and is_whole(path, entry)", "whole = path.is_file()",
       f"{REMOVAL}::test_every_read_checks_its_hash"),
-    M("tangent_jax/components/files.py", "        good = metadata.get(\"binding\") == binding(trees.fingerprint(dw), metadata)\n", "        good = True\n",
+    M("tangent_jax/store/files.py", "        good = metadata.get(\"binding\") == binding(trees.fingerprint(dw), metadata)\n", "        good = True\n",
       f"{REMOVAL}::test_a_step_and_what_is_said_of_it_belong_together"),
-    M("tangent_jax/components/store.py", "            self.check_forgotten(\"Store.add\", provenance)\n", "",
+    M("tangent_jax/store/store.py", "            self.check_forgotten(\"Store.add\", provenance)\n", "",
       f"{REMOVAL}::test_a_component_of_removed_examples_is_not_added_again"),
-    M("tangent_jax/components/store.py", "frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released",
+    M("tangent_jax/store/store.py", "frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released",
       "frozenset(hidden(origin.protected()))) for origin in origins]", f"{REMOVAL}::test_what_was_composed_or_exported_stays_spent_when_it_is_removed"),
-    M("tangent_jax/components/apart.py", "rows=placement.from_writer(lambda: whole.rows_left(store))", "rows=shards",
+    M("tangent_jax/store/apart.py", "rows=placement.from_writer(lambda: whole.rows_left(store))", "rows=shards",
       f"{REMOVAL}::test_composing_after_a_removal_does_not_bring_removed_images_back"),
     M("tangent_jax/models/cache.py", "            file.write(content)\n", "            pass\n",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
@@ -558,9 +558,9 @@ MUTATIONS = [
     M(REMOVE, "    plan.check_possible(how)\n", "", f"{PLANS}::test_each_way_is_possible_or_says_why_not"),
     M(REMOVE, "other or origin.owners.get(name)", "origin.owners.get(name) or other",
       f"{PLANS}::test_a_table_of_owners_says_whose_an_image_is_where_the_components_do_not_and_comes_first"),
-    M("tangent_jax/components/provenance.py", "{name: self.owners[name] for _, name in features.examples if name in self.owners}", "self.owners",
+    M("tangent_jax/store/provenance.py", "{name: self.owners[name] for _, name in features.examples if name in self.owners}", "self.owners",
       f"{PLANS}::test_owners_are_kept_of_the_examples_that_a_component_saw_alone"),
-    M("tangent_jax/components/state.py", "texts = [entry[field] for", "texts = [entry.get(field, \"\") for", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M("tangent_jax/store/state.py", "texts = [entry[field] for", "texts = [entry.get(field, \"\") for", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
     M(JOURNAL, "                os.fsync(file.fileno())\n", "", f"{JOURNALS}::test_a_line_is_on_the_disk_before_it_is_counted_and_both_before_append_returns"),
     M(JOURNAL, "== self.last()\n", "is not None\n", f"{JOURNALS}::test_lines_that_are_missing_twice_or_in_another_order_are_told"),
     M(JOURNAL, "            require(read_plain(self.head) in counted,", "            require(True or counted,", f"{JOURNALS}::test_any_changed_byte_of_a_counted_journal_is_told_by_the_names_of_its_files"),
@@ -571,14 +571,14 @@ MUTATIONS = [
       "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
     M("tangent_jax/core/files.py", "            synchronize(part)\n", "            pass\n",
       "tests/core/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name"),
-    M("tangent_jax/components/sums.py", "    return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)\n",
+    M("tangent_jax/store/sums.py", "    return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)\n",
       "    return leaf if coefficient == 1 else leaf * np.asarray(coefficient, wide)\n",
-      "tests/components/test_sums.py::test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component"),
-    M("tangent_jax/components/sums.py", "if together >= best:", "if together > best:", f"{HONESTY}::test_a_greedy_soup_keeps_what_does_not_harm"),
-    M("tangent_jax/components/sums.py", "    names = sorted(components if coefficients is None else coefficients)\n",
+      "tests/store/test_sums.py::test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component"),
+    M("tangent_jax/store/sums.py", "if together >= best:", "if together > best:", f"{HONESTY}::test_a_greedy_soup_keeps_what_does_not_harm"),
+    M("tangent_jax/store/sums.py", "    names = sorted(components if coefficients is None else coefficients)\n",
       "    names = list(components if coefficients is None else coefficients)\n",
-      "tests/components/test_sums.py::test_removal_is_bitwise_what_had_never_been_there"),
-    M("tangent_jax/components/disk.py", "if OURS.fullmatch(p.name)]", "]", f"{REMOVAL}::test_only_files_of_its_own_are_swept"),
+      "tests/store/test_sums.py::test_removal_is_bitwise_what_had_never_been_there"),
+    M("tangent_jax/store/disk.py", "if OURS.fullmatch(p.name)]", "]", f"{REMOVAL}::test_only_files_of_its_own_are_swept"),
     # the optimum
     M(PROBLEM, "return float(self.objective.penalty) * len(self.batches)", "return float(self.objective.penalty) * float(self.example_weights.sum())", f"{OPTIMUM}::test_example_weights_count_examples_and_leave_the_penalty_as_it_was"),
     M(PROBLEM, "total = trees.along(self.zero, self.total_penalty, v)", "total = trees.along(self.zero, 0.9 * self.total_penalty, v)", f"{OPTIMUM}::test_example_weights_count_examples_and_leave_the_penalty_as_it_was"),
@@ -626,10 +626,10 @@ MUTATIONS = [
     M("tangent_jax/solver/passes.py", "jnp.where(at_point, (v - 1) * slope[:, :, None], 0)", "jnp.where(at_point, v * slope[:, :, None], 0)", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M("tangent_jax/solver/passes.py", "jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(times(q)), 0)", "jax.vmap(bend, 2, 2)(times(q))", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M("tangent_jax/solver/states.py", "leaf + jnp.where(at, g, 0), ridge", "leaf + 0 * g, ridge", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
-    M(CARD, "            folders=(),\n", "", "tests/components/test_card.py::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
+    M(CARD, "            folders=(),\n", "", "tests/exports/test_card.py::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
     M("tangent_jax/privacy/noise.py", "(u.astype(jnp.float32) + more)", "(u.astype(jnp.float32) + 1)", "tests/privacy/test_train.py::test_normals_reach_as_far_as_forty_bits"),
-    M(ERASURE, "            yield Trace(f\"{steps}: the steps that its run released\", partial(shutil.rmtree, steps))\n", "            pass\n", "tests/components/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
-    M("tangent_jax/components/retraining.py", "recipe.method != \"nlft\" and recipe.penalty > 0", "recipe.penalty > 0", "tests/components/test_removal.py::test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound"),
+    M(ERASURE, "            yield Trace(f\"{steps}: the steps that its run released\", partial(shutil.rmtree, steps))\n", "            pass\n", "tests/store/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
+    M("tangent_jax/store/retraining.py", "recipe.method != \"nlft\" and recipe.penalty > 0", "recipe.penalty > 0", "tests/store/test_removal.py::test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound"),
     M(MANY, "name: (norm + rounding) / self.problem.total_penalty", "name: 0.01 * norm / self.problem.total_penalty", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "or not np.isfinite(norm)\n        return False", "or not np.isfinite(norm)\n        return norm <= self.target", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "states.begin(state, k, self.base, self.base if new.start is None else new.start)", "states.begin(state, k, self.base, self.base)", f"{TOGETHER}::test_each_begins_at_a_start_of_its_own"),
@@ -664,12 +664,12 @@ MUTATIONS = [
     M(MERGING, "        names = sorted(components)\n", "        names = list(components)\n", f"{MERGE}::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit"),
     M(MERGING, "                check_factors(\"merge\", components[name], own)\n", "", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M(FACTORS, '    require(not extra, function, "factors of the step', '    require(True, function, "factors of the step', f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
-    M("tangent_jax/components/state.py", "return with_factors([*self.components.values(), *self.composed.values()])", "return [*self.components.values(), *self.composed.values()]", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
-    M("tangent_jax/components/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
+    M("tangent_jax/store/state.py", "return with_factors([*self.components.values(), *self.composed.values()])", "return [*self.components.values(), *self.composed.values()]", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
+    M("tangent_jax/store/disk.py", "require(factors.anchor == here,", "require(True,", f"{MERGE}::test_what_cannot_be_merged_is_refused_in_one_line"),
     M(ERASURE, "if factors.is_file():", "if not factors.is_file():", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
-    M("tangent_jax/components/retraining.py", "min(recipe.certificate, near)", "recipe.certificate",
-      "tests/components/test_removal.py::test_an_exact_removal_moves_a_component_that_lies_within_its_certificate"),
-    M("tangent_jax/components/retraining.py", "penalty=total / len(left)", "penalty=recipe.penalty", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
+    M("tangent_jax/store/retraining.py", "min(recipe.certificate, near)", "recipe.certificate",
+      "tests/store/test_removal.py::test_an_exact_removal_moves_a_component_that_lies_within_its_certificate"),
+    M("tangent_jax/store/retraining.py", "penalty=total / len(left)", "penalty=recipe.penalty", f"{SOLVED}::test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors"),
     # Convolutions, low rank, projected descent, the report
     M("tangent_jax/rules/convolution.py", "jnp.where(value > y, dxs[i], dy)", "jnp.where(value >= y, dxs[i], dy)", "tests/rules/test_rules.py::test_of_equal_values_the_first_passes_its_tangent_on"),
     M("tangent_jax/rules/convolution.py", "None if dx is None else dx * inverse", "dx", "tests/rules/test_rules.py::test_closed_form_equals_jvp_in_f64"),
@@ -680,7 +680,7 @@ MUTATIONS = [
     M("tangent_jax/privacy/norms.py", 'jnp.square(product("bthi,btho->bhio", x, s))', 'jnp.abs(product("bthi,btho->bhio", x, s))', f"{RESNET}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "            order.reverse()", "            pass", f"{LORA}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.tangent, 1)", "from_b = None if b.tangent is None else jnp.tensordot(a.primal, b.primal, 1)", f"{LORA}::test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor"),
-    M("tangent_jax/components/recipe.py", 'kind = kind if self.method == "nlft" else "lora_b"', "pass", f"{LORA}::test_a_recipe_trains_them_and_a_tangent_trains_b_alone"),
+    M("tangent_jax/store/recipe.py", 'kind = kind if self.method == "nlft" else "lora_b"', "pass", f"{LORA}::test_a_recipe_trains_them_and_a_tangent_trains_b_alone"),
     M("tangent_jax/models/vit/leaves.py", 'if path.endswith("/up/kernel"):', 'if path.endswith("/up/bias"):', f"{LORA}::test_at_the_anchor_nothing_changes"),
     M("tangent_jax/train/optimizers.py", "radius * (1 - 1e-6)", "radius * (1 + 1e-6)", "tests/train/test_fit.py::test_projected_descent_in_f32_never_leaves_its_ball"),
     M("tangent_jax/data/archives.py", 'f"labels/{file}{split}.txt") for name', 'f"labels/{file}1.txt") for name', "tests/data/test_sources.py::test_dtd_reads_each_of_its_ten_splits"),
@@ -729,19 +729,19 @@ MUTATIONS = [
     M(UNITS, "entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32))", "entropy = np.frombuffer(os.urandom(16), np.uint32)",
       f"{DEVICES}::test_processes_hold_one_result"),
     # a farm of shard models
-    M("tangent_jax/components/state.py", 'named = {line["name"]: line}', "named = {}", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
-    M("tangent_jax/components/state.py", "with_factors([*named.values(), *composed])", "[*named.values(), *composed]", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
-    M("tangent_jax/components/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_no_store_writes_is_refused"),
-    M("tangent_jax/components/state.py", "known = is_well_formed(line)", "known = all(map(is_well_formed, entries))", f"{CLAIMS}::test_a_journal_is_read_in_linear_time"),
-    M("tangent_jax/components/apart.py", "for name in group if name in self.shards.rows]", "for name in missing]", f"{CLAIMS}::test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it"),
-    M("tangent_jax/components/apart.py", "            held.enter_context(self.claims.claimed(number))\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
-    M("tangent_jax/components/apart.py", 'with self.claims.claimed("stale"):', "if True:", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
-    M("tangent_jax/components/claims.py", "            self.store.reload()\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
-    M("tangent_jax/components/claims.py", '"running" if held else "lost" if process', '"running" if process', f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
-    M("tangent_jax/components/store.py", " and path.parent != self.root / CLAIMS", "", f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
-    M("tangent_jax/components/store.py", 'require(not clash, "Store.add_all"', 'require(True, "Store.add_all"', f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
-    M("tangent_jax/components/store.py", "require(not other.state.receipts,", "require(True,", f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
-    M("tangent_jax/components/store.py", "own = other.factors(name) if other.has_factors(name) else None", "own = None", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
+    M("tangent_jax/store/state.py", 'named = {line["name"]: line}', "named = {}", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M("tangent_jax/store/state.py", "with_factors([*named.values(), *composed])", "[*named.values(), *composed]", f"{CLAIMS}::test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number"),
+    M("tangent_jax/store/state.py", 'receipts = {line["receipt"]: line["receipt_hash"]} if', "receipts = {} if", f"{CLAIMS}::test_a_receipt_no_store_writes_is_refused"),
+    M("tangent_jax/store/state.py", "known = is_well_formed(line)", "known = all(map(is_well_formed, entries))", f"{CLAIMS}::test_a_journal_is_read_in_linear_time"),
+    M("tangent_jax/store/apart.py", "for name in group if name in self.shards.rows]", "for name in missing]", f"{CLAIMS}::test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it"),
+    M("tangent_jax/store/apart.py", "            held.enter_context(self.claims.claimed(number))\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/store/apart.py", 'with self.claims.claimed("stale"):', "if True:", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/store/claims.py", "            self.store.reload()\n", "", f"{CLAIMS}::test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added"),
+    M("tangent_jax/store/claims.py", '"running" if held else "lost" if process', '"running" if process', f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
+    M("tangent_jax/store/store.py", " and path.parent != self.root / CLAIMS", "", f"{CLAIMS}::test_a_shard_is_done_running_lost_or_waiting"),
+    M("tangent_jax/store/store.py", 'require(not clash, "Store.add_all"', 'require(True, "Store.add_all"', f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
+    M("tangent_jax/store/store.py", "require(not other.state.receipts,", "require(True,", f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
+    M("tangent_jax/store/store.py", "own = other.factors(name) if other.has_factors(name) else None", "own = None", f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
     M("tangent_jax/core/files.py", "except OSError as error:\n                do =", "except ZeroDivisionError as error:\n                do =", "tests/core/test_files.py::test_a_file_system_without_locks_is_one_line"),
     M("tangent_jax/commands/shared/farm.py", "(number + group) % workers == index", "group % workers == index", f"{FARM}::test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits_of_one_process"),
     M("tangent_jax/commands/shared/farm.py", '.lock("launcher")', '.lock("other")', f"{FARM}::test_of_two_launchers_at_once_the_second_is_refused"),
@@ -758,17 +758,17 @@ MUTATIONS = [
     M("tangent_jax/rules/cudnn.py", "PartitionSpec(*operands[0].sharding.spec[:1])", "PartitionSpec()", f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
     M("experiments/shared/timing.py", "            rows[name] = failed(name, error)\n", "            raise\n", "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
     # PyTorch
-    M("tangent_jax/components/torch_model.py", 'predict.method == "taft"', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
-    M("tangent_jax/components/torch_model.py", '"patch_size" in base.settings', "True", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
-    M("tangent_jax/components/torch_model.py", "good = name in known and", "good = name not in known or", "tests/components/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/exports/torch_model.py", 'predict.method == "taft"', "True", "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/exports/torch_model.py", '"patch_size" in base.settings', "True", "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
+    M("tangent_jax/exports/torch_model.py", "good = name in known and", "good = name not in known or", "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     M("tangent_jax/models/subsets.py", ', "projection/bias")', ")", f"{HEADS}::test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks"),
     # PEFT
-    M("tangent_jax/components/peft.py", 'return rank, config["lora_alpha"] / rank', "return rank, 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
-    M("tangent_jax/components/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
-    M("tangent_jax/components/peft.py", "a.reshape(-1, model.rank).T", "a.reshape(model.rank, -1)", f"{PEFT}::test_an_adapter_returns_with_every_bit"),
-    M("tangent_jax/components/peft.py", 'dw[f"{module}/lora_b"] = scale', 'w[f"{module}/lora_b"] = scale', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
-    M("tangent_jax/components/peft.py", "    require(not factors,", "    require(True,", f"{PEFT}::test_factors_of_another_model_are_one_line"),
-    M("tangent_jax/components/peft.py", "    for name in sorted(config.keys() - understood):", "    for name in ():", f"{PEFT}::test_what_is_no_plain_lora_is_one_line"),
+    M("tangent_jax/exports/peft.py", 'return rank, config["lora_alpha"] / rank', "return rank, 1.0", f"{PEFT}::test_the_scale_of_an_adapter_is_in_its_step"),
+    M("tangent_jax/exports/peft.py", "        if a.any():", "        if True:", f"{PEFT}::test_an_adapter_of_some_modules_comes_back_as_it_was"),
+    M("tangent_jax/exports/peft.py", "a.reshape(-1, model.rank).T", "a.reshape(model.rank, -1)", f"{PEFT}::test_an_adapter_returns_with_every_bit"),
+    M("tangent_jax/exports/peft.py", 'dw[f"{module}/lora_b"] = scale', 'w[f"{module}/lora_b"] = scale', f"{PEFT}::test_the_tangent_of_an_adapter_is_its_first_order"),
+    M("tangent_jax/exports/peft.py", "    require(not factors,", "    require(True,", f"{PEFT}::test_factors_of_another_model_are_one_line"),
+    M("tangent_jax/exports/peft.py", "    for name in sorted(config.keys() - understood):", "    for name in ():", f"{PEFT}::test_what_is_no_plain_lora_is_one_line"),
     # frozen heads
     M("tangent_jax/rules/norms.py", "dz_hat = (dz - z_hat * jnp.sum(z_hat * dz, -1, keepdims=True)) * inverse", "dz_hat = dz * inverse", f"{HEADS}::test_the_tangent_is_autodiffs_through_the_normalisation"),
     M("tangent_jax/rules/norms.py", "jnp.where(squares > 0, jax.lax.rsqrt(jnp.where(squares > 0, squares, 1)), 0)", "jax.lax.rsqrt(squares)", "tests/rules/test_rules.py::test_the_tangent_of_a_unit_row_is_orthogonal_to_it_and_of_a_row_of_zeros_it_is_zero"),
@@ -795,29 +795,29 @@ MUTATIONS = [
     M("tangent_jax/models/parametrize.py", 'self.base.stage_of(f"{module}/kernel" if name in ("lora_a", "lora_b") else path)', "self.base.stage_of(path)", f"{FUNCTIONS}::test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own"),
     M("tangent_jax/solver/problem.py", " and self.predict.model.dual is not None", "", f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
     M("tangent_jax/solver/rows.py", "back(unit)[0])(jnp.eye", "back(2 * unit)[0])(jnp.eye", f"{FUNCTIONS}::test_a_dual_that_is_given_serves_what_needs_a_closed_form"),
-    M("tangent_jax/components/exports.py", "        check_described(model, paths[0])\n", "        pass\n", f"{FUNCTIONS}::test_it_is_fitted_composed_stored_exported_and_told_from_other_programs"),
+    M("tangent_jax/exports/folder.py", "        check_described(model, paths[0])\n", "        pass\n", f"{FUNCTIONS}::test_it_is_fitted_composed_stored_exported_and_told_from_other_programs"),
     # heads of their own
-    M("tangent_jax/models/heads.py", ' * (predict.output == "total")', "", "tests/components/test_heads.py::test_a_component_of_few_classes_is_one_of_more"),
-    M("tangent_jax/models/heads.py", "        silent[..., chosen] = leaf\n", "        silent[..., : len(chosen)] = leaf\n", "tests/components/test_heads.py::test_a_component_of_few_classes_is_one_of_more"),
-    M("tangent_jax/models/heads.py", "index[columns(classes, own)] = np.arange(len(own))", "index[: len(own)] = np.arange(len(own))", "tests/components/test_heads.py::test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of"),
-    M("tangent_jax/models/anchor.py", "hashlib.sha256(name.encode())", "hashlib.sha256(bytes(len(name)))", "tests/components/test_heads.py::test_a_class_is_drawn_by_its_name_whatever_other_classes_there_are"),
-    M("tangent_jax/components/factors.py", "less, count = len(own) / len(classes), len(classes)", "less, count = 1.0, len(classes)", "tests/components/test_heads.py::test_trained_heads_join_to_the_optimum_on_all_images"),
-    M("tangent_jax/components/heads.py", " or name in same_classes", " or True", "tests/components/test_heads.py::test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same"),
-    M("tangent_jax/components/heads.py", "        check_head(predict, classes, name, origin)\n", "        pass\n", "tests/components/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M("tangent_jax/components/heads.py", "isinstance(loss, SquareLoss)", "True", "tests/components/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M("tangent_jax/components/provenance.py", " or len({o.classes for o in origins if o.classes}) > 1", "", "tests/components/test_heads.py::test_heads_of_one_size_and_other_classes_are_no_one_head"),
-    M("tangent_jax/components/store.py", "if other.classes == provenance.classes:", "if False:", "tests/components/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M(REMOVE, "body if have_own_heads(origins) else dict", "dict", "tests/components/test_heads.py::test_components_of_own_heads_compose_their_bodies"),
-    M("tangent_jax/components/retraining.py", "        classes = classes_in(left, origin.classes)\n", "        classes = origin.classes\n", "tests/components/test_heads.py::test_a_class_of_which_no_image_is_left_leaves_the_head"),
+    M("tangent_jax/models/heads.py", ' * (predict.output == "total")', "", "tests/store/test_heads.py::test_a_component_of_few_classes_is_one_of_more"),
+    M("tangent_jax/models/heads.py", "        silent[..., chosen] = leaf\n", "        silent[..., : len(chosen)] = leaf\n", "tests/store/test_heads.py::test_a_component_of_few_classes_is_one_of_more"),
+    M("tangent_jax/models/heads.py", "index[columns(classes, own)] = np.arange(len(own))", "index[: len(own)] = np.arange(len(own))", "tests/store/test_heads.py::test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of"),
+    M("tangent_jax/models/anchor.py", "hashlib.sha256(name.encode())", "hashlib.sha256(bytes(len(name)))", "tests/store/test_heads.py::test_a_class_is_drawn_by_its_name_whatever_other_classes_there_are"),
+    M("tangent_jax/store/factors.py", "less, count = len(own) / len(classes), len(classes)", "less, count = 1.0, len(classes)", "tests/store/test_heads.py::test_trained_heads_join_to_the_optimum_on_all_images"),
+    M("tangent_jax/store/heads.py", " or name in same_classes", " or True", "tests/store/test_heads.py::test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same"),
+    M("tangent_jax/store/heads.py", "        check_head(predict, classes, name, origin)\n", "        pass\n", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
+    M("tangent_jax/store/heads.py", "isinstance(loss, SquareLoss)", "True", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
+    M("tangent_jax/store/provenance.py", " or len({o.classes for o in origins if o.classes}) > 1", "", "tests/store/test_heads.py::test_heads_of_one_size_and_other_classes_are_no_one_head"),
+    M("tangent_jax/store/store.py", "if other.classes == provenance.classes:", "if False:", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
+    M(REMOVE, "body if have_own_heads(origins) else dict", "dict", "tests/store/test_heads.py::test_components_of_own_heads_compose_their_bodies"),
+    M("tangent_jax/store/retraining.py", "        classes = classes_in(left, origin.classes)\n", "        classes = origin.classes\n", "tests/store/test_heads.py::test_a_class_of_which_no_image_is_left_leaves_the_head"),
     M("tangent_jax/commands/shared/joint.py", "0.5 * p * own * jnp", "0.5 * p * jnp", "tests/experiments/test_joint.py::test_the_loss_of_an_example_is_that_of_its_own_outputs"),
     M("tangent_jax/commands/shared/joint.py", " * outputs.shape[-1] / count", "", "tests/experiments/test_joint.py::test_the_loss_of_an_example_is_that_of_its_own_outputs"),
     # data that change
     M("tangent_jax/data/hugging_face.py", 'f"{own} of {image}"', 'f"{own}"', "tests/data/test_identifiers.py::test_the_index_keeps_the_place_of_an_image_and_not_its_name"),
-    M("tangent_jax/components/provenance.py", 'fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())', 'fields["targets"] = ""', "tests/components/test_heads.py::test_other_labels_or_other_class_names_make_a_component_stale"),
-    M("tangent_jax/components/retraining.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/components/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
+    M("tangent_jax/store/provenance.py", 'fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())', 'fields["targets"] = ""', "tests/store/test_heads.py::test_other_labels_or_other_class_names_make_a_component_stale"),
+    M("tangent_jax/store/retraining.py", "    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left\n", "", "tests/store/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/core/identities.py", "constant if isinstance(constant, jax.Array) else np.asarray(constant)", "np.asarray(constant)", "tests/train/test_identity.py::test_a_random_key_that_a_function_holds_is_in_its_program"),
-    M("tangent_jax/components/provenance.py", '"preprocessing", "output", "anchor"', '"preprocessing", "anchor"', "tests/components/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M("tangent_jax/commands/store.py", "    if not plan.components:\n        check_removed(store, plan)\n", "", "tests/components/test_removal.py::test_a_contributors_images_leave_a_store_from_the_command_line"),
+    M("tangent_jax/store/provenance.py", '"preprocessing", "output", "anchor"', '"preprocessing", "anchor"', "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
+    M("tangent_jax/commands/store.py", "    if not plan.components:\n        check_removed(store, plan)\n", "", "tests/store/test_removal.py::test_a_contributors_images_leave_a_store_from_the_command_line"),
     M("tangent_jax/commands/shared/flags.py", "given = name in F and F[name].present", "given = False", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M("tangent_jax/commands/shared/command.py", "require(good, \"flags\", \"--out in a folder", "require(True, \"flags\", \"--out in a folder", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M("tangent_jax/commands/store.py", "require(not F[name].present", "require(True", f"{WRONG}::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
@@ -850,12 +850,12 @@ MUTATIONS = [
     M(REMOVE, "name not in whole for i, _ in origin.seen}", "name not in whole for i in origin.identifiers}", FOUND_PUBLIC),
     M(REMOVE, "gone = {i for name in whole for i in origins[name].identifiers}", "gone = {i for name in whole for i, _ in origins[name].seen}", FOUND_PUBLIC),
     M(ERASURE, "other.provenance(name).seen}", "other.provenance(name).examples}", FOUND_PUBLIC),
-    M("tangent_jax/components/store.py", "for i, name in provenance.seen if", "for i, name in provenance.examples if", FOUND_PUBLIC),
-    M("tangent_jax/components/store.py", ", private | provenance.identifiers)", ", private)", ONE_ACCOUNT),
-    M("tangent_jax/components/store.py", ", private | provenance.identifiers)", ", provenance.identifiers)", ONE_ACCOUNT),
-    M("tangent_jax/components/store.py", 'check_public("Store.add", hidden(i for i, _ in provenance.public), released)', "pass", ONE_ACCOUNT),
-    M("tangent_jax/components/store.py", 'check_public("Store.add", public, provenance.identifiers)', "pass", ONE_ACCOUNT),
-    M("tangent_jax/components/store.py", 'check_public("Store.add", self.state.public, hidden(provenance.identifiers))', "pass", ONE_ACCOUNT),
+    M("tangent_jax/store/store.py", "for i, name in provenance.seen if", "for i, name in provenance.examples if", FOUND_PUBLIC),
+    M("tangent_jax/store/store.py", ", private | provenance.identifiers)", ", private)", ONE_ACCOUNT),
+    M("tangent_jax/store/store.py", ", private | provenance.identifiers)", ", provenance.identifiers)", ONE_ACCOUNT),
+    M("tangent_jax/store/store.py", 'check_public("Store.add", hidden(i for i, _ in provenance.public), released)', "pass", ONE_ACCOUNT),
+    M("tangent_jax/store/store.py", 'check_public("Store.add", public, provenance.identifiers)', "pass", ONE_ACCOUNT),
+    M("tangent_jax/store/store.py", 'check_public("Store.add", self.state.public, hidden(provenance.identifiers))', "pass", ONE_ACCOUNT),
     M(CARD, "            public=tuple((identifier, identifier) for identifier, _ in part.public),\n", "",
       f"{CARDS}::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
     M(CARD, "for identifier, _ in part.public})", "for identifier, _ in part.examples})",
@@ -874,7 +874,7 @@ MUTATIONS = [
     M(CARD, "if c in MARKS", "if not c", f"{CARDS}::test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line"),
     M(CARD, "without_folders(part.recipe.weights)", "part.recipe.weights",
       f"{CARDS}::test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder"),
-    M("tangent_jax/components/exports.py", "for path in sorted(partial.iterdir())}", "for path in partial.glob('*.safetensors')}",
+    M("tangent_jax/exports/folder.py", "for path in sorted(partial.iterdir())}", "for path in partial.glob('*.safetensors')}",
       f"{CARDS}::test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder"),
     M(CARD, "np.array_equal(own[path], leaf)", "True", f"{CARDS}::test_what_is_not_known_is_said_and_not_invented"),
     M(CARD, "if cost.private else seeded", "if True else seeded", f"{CARDS}::test_what_is_not_known_is_said_and_not_invented"),
@@ -918,26 +918,26 @@ MUTATIONS = [
     # What another party gives
     M("tangent_jax/core/machine.py", "    return bool(own) and isinstance(said, str) and hmac.compare_digest(own.encode(), said.encode(errors=\"replace\"))\n", "    return True\n",
       f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
-    M("tangent_jax/components/provenance.py", "        fields.pop(\"is_own\", None)  # its seal says so, and never its text\n        fields[\"is_own\"] = machine.is_own(json.dumps(fields), seal)\n", "",
+    M("tangent_jax/store/provenance.py", "        fields.pop(\"is_own\", None)  # its seal says so, and never its text\n        fields[\"is_own\"] = machine.is_own(json.dumps(fields), seal)\n", "",
       f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
-    M("tangent_jax/components/provenance.py", "if self.is_own else {})", "if True else {})", f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
-    M("tangent_jax/components/provenance.py", "    if weights is None and not is_made(recipe.weights):\n", "    if False:\n", f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
-    M("tangent_jax/components/provenance.py", "        if self.recipe.dataset != \"digits\":\n", "        if False:\n", f"{FOREIGN}::test_a_retraining_opens_no_data_set_that_another_machines_recipe_names"),
+    M("tangent_jax/store/provenance.py", "if self.is_own else {})", "if True else {})", f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
+    M("tangent_jax/store/provenance.py", "    if weights is None and not is_made(recipe.weights):\n", "    if False:\n", f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
+    M("tangent_jax/store/provenance.py", "        if self.recipe.dataset != \"digits\":\n", "        if False:\n", f"{FOREIGN}::test_a_retraining_opens_no_data_set_that_another_machines_recipe_names"),
     M(ERASURE, "for place in origin.folders if origin.is_own else ():", "for place in origin.folders:", f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
     M(ERASURE, "saved_run(inside(checkpoints, origin.run)) == origin.run:", "(checkpoints / origin.run).is_dir():", f"{FOREIGN}::test_a_run_is_deleted_only_where_its_own_checkpoints_lie"),
     M(ERASURE, "STEP.fullmatch(file.name) and", "", f"{FOREIGN}::test_a_run_is_deleted_only_where_its_own_checkpoints_lie"),
     M(ERASURE, "ours = {*export.names} & {*names} and machine.is_own(export.text, export.seal)", "ours = {*export.names} & {*names}", f"{FOREIGN}::test_an_export_that_another_machine_journaled_leads_to_no_deletion"),
-    M(ERASURE, "all(p.name in LEAVES for p in folder.iterdir()):", "True:", f"{FOREIGN}::test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export"),
+    M(ERASURE, "all(p.name in EXPORTED for p in folder.iterdir()):", "True:", f"{FOREIGN}::test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export"),
     M("tangent_jax/core/files.py", "stat.S_ISREG(mode) or stat.S_ISDIR(mode), \"inside\"", "True, \"inside\"", f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
     M("tangent_jax/core/files.py", "ways[mode] | os.O_NOFOLLOW |", "ways[mode] |", f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
     M("tangent_jax/core/files.py", "(state.st_nlink == 1 or not is_written)", "True", f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
     M("tangent_jax/core/files.py", "        partial.unlink(missing_ok=True)\n        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC\n", "        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC\n", f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
-    M("tangent_jax/components/disk.py", "        for name in (*KINDS, *MARKS, CLAIMS, \"lock\"):\n            inside(self.root, name)\n", "", f"{FOREIGN}::test_no_link_in_a_store_is_followed_or_written_through"),
-    M("tangent_jax/components/disk.py", "        self.reload()\n", "        self.settle()\n", f"{FOREIGN}::test_reading_a_store_writes_nothing"),
+    M("tangent_jax/store/disk.py", "        for name in (*KINDS, *MARKS, CLAIMS, \"lock\"):\n            inside(self.root, name)\n", "", f"{FOREIGN}::test_no_link_in_a_store_is_followed_or_written_through"),
+    M("tangent_jax/store/disk.py", "        self.reload()\n", "        self.settle()\n", f"{FOREIGN}::test_reading_a_store_writes_nothing"),
     M("tangent_jax/models/layout.py", "alike = len(of) == 1 or [*map(resolved, said)] == [*map(resolved, of)]", "alike = True", f"{FOREIGN}::test_a_foreign_cache_leads_to_no_other_folder"),
-    M("tangent_jax/components/state.py", "are_ours and all(map(is_name, names)) and", "are_ours and", f"{FOREIGN}::test_names_of_others_move_no_cursor"),
-    M("tangent_jax/components/state.py", "        self.release(line[\"released\"])\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
-    M("tangent_jax/components/state.py", "            self.shown |= {entry[\"id\"]} if line.get(\"shown\") else set()\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
+    M("tangent_jax/store/state.py", "are_ours and all(map(is_name, names)) and", "are_ours and", f"{FOREIGN}::test_names_of_others_move_no_cursor"),
+    M("tangent_jax/store/state.py", "        self.release(line[\"released\"])\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
+    M("tangent_jax/store/state.py", "            self.shown |= {entry[\"id\"]} if line.get(\"shown\") else set()\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
     M("tangent_jax/data/owners.py", ".casefold()", "", f"{FOREIGN}::test_one_owner_spelled_two_ways_is_one_owner"),
     M("tangent_jax/train/batches.py", "        names = np.array([Owner(name) if name else \"\" for name in names.ravel().tolist()]).reshape(names.shape)\n", "        pass\n", f"{FOREIGN}::test_one_owner_spelled_two_ways_is_one_owner"),
     M(CACHE, "[hidden([name]).pop() if name in identifiers else name for name in names]", "names", f"{FOREIGN}::test_rows_and_the_index_are_private_and_forget_what_was_removed"),
@@ -945,8 +945,8 @@ MUTATIONS = [
     M("tangent_jax/data/sources.py", "own, do = entry.startswith(TFDS_CLASSES) or \".\" not in entry,", "own, do = True,", f"{FOREIGN}::test_a_tfds_set_names_no_class_but_tfdss_own"),
     M("tangent_jax/data/decode.py", "picture = Image.open(io.BytesIO(image), formats=FORMATS)", "picture = Image.open(io.BytesIO(image))", "tests/data/test_decode.py::test_a_format_that_is_not_supported_starts_no_decoder"),
     M(TRAIN, "n = max(mechanism.public_count(units), units)", "n = mechanism.public_count(units)", f"{LEDGER}::test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says"),
-    M("tangent_jax/privacy/audit.py", "and len(array) >= least and np.isfinite(array).all()", "and len(array) >= least", f"{AUDIT}::test_scores_that_are_no_finite_numbers_prove_nothing"),
-    M("tangent_jax/components/merge.py", "self.biases = {} if how == \"fisher\" else dict(total.biases)", "self.biases = {}", f"{MERGE}::test_heads_that_are_optima_merge_to_the_optimum_of_all_data"),
+    M("tangent_jax/audit/audit.py", "and len(array) >= least and np.isfinite(array).all()", "and len(array) >= least", f"{AUDIT}::test_scores_that_are_no_finite_numbers_prove_nothing"),
+    M("tangent_jax/store/merge.py", "self.biases = {} if how == \"fisher\" else dict(total.biases)", "self.biases = {}", f"{MERGE}::test_heads_that_are_optima_merge_to_the_optimum_of_all_data"),
     M("tangent_jax/models/vit/stated.py", "    is_whole = bool(args) or key_of(file.shapes) == own.key\n", "    is_whole = True\n", "tests/models/test_weights.py::test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes"),
     M("tangent_jax/models/architectures.py", "        require(is_off, \"load\", f\"no {name} in {where}\", short(value), do)\n", "        pass\n", "tests/models/test_weights.py::test_what_config_json_says_of_the_network_is_built_or_refused"),
     M("tangent_jax/core/boundary.py", "            raise refusal(name, *wrong) from error\n", "            raise\n", "tests/test_boundary.py::test_no_public_call_ends_in_another_error_than_one_line"),

@@ -15,8 +15,8 @@ from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import require
+from tangent_jax.store.recipe import SOLVERS
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
 define(*SEARCH, "certificate", "passes")

@@ -21,11 +21,11 @@ from absl import flags
 
 import tangent_jax as tj
 from experiments.shared.breaks import BREAKS, break_mechanism
+from tangent_jax.audit.canaries import FEWEST
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
-from tangent_jax.privacy.canaries import FEWEST
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")

@@ -21,10 +21,10 @@ import tangent_jax as tj
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
+from tangent_jax.audit.attacks import ATTACKS, Ranking
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
 from tangent_jax.core import identity, progress_bar, require
-from tangent_jax.privacy.attacks import ATTACKS, Ranking
 
 define(
     *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"

@@ -14,9 +14,9 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.components.apart import Shards
 from tangent_jax.core import identity, trees
 from tangent_jax.data.sources import Dataset
+from tangent_jax.store.apart import Shards
 
 
 def measure(

@@ -36,9 +36,9 @@ from tangent_jax.commands.shared.flags import (
 )
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, owners_of_train
-from tangent_jax.components.merge import MERGES, Merger
 from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.store.merge import MERGES, Merger
 
 flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
 flags.DEFINE_list(

@@ -23,10 +23,10 @@ from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define
-from tangent_jax.components.disk import is_store
 from tangent_jax.core import progress_bar, require
 from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.data.owners import Owner
+from tangent_jax.store.disk import is_store
 
 define(*CACHED, weights=None, datasets=[], out="out/inspect")
 flags.DEFINE_string("store", "out/store", "Folder of the store.")

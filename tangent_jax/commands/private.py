@@ -19,13 +19,13 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
+from tangent_jax.audit.canaries import FEWEST
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
 from tangent_jax.core import identity, require
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset
-from tangent_jax.privacy.canaries import FEWEST
 from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)

@@ -32,15 +32,15 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.components.card import unnamed
-from tangent_jax.components.claims import STATES, Claims
-from tangent_jax.components.disk import is_store
-from tangent_jax.components.erasure import find_traces
-from tangent_jax.components.exports import FORMATS, check_format
-from tangent_jax.components.merge import MERGES
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expanded
+from tangent_jax.exports.card import unnamed
+from tangent_jax.exports.folder import FORMATS, check_format
+from tangent_jax.store.claims import STATES, Claims
+from tangent_jax.store.disk import is_store
+from tangent_jax.store.erasure import find_traces
+from tangent_jax.store.merge import MERGES
 
 define("cache_dir", weights=None, dataset=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")

@@ -25,11 +25,11 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
-from tangent_jax.components.factors import body_factors
-from tangent_jax.components.merge import MERGES, Merger
-from tangent_jax.components.provenance import same_training
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
+from tangent_jax.store.factors import body_factors
+from tangent_jax.store.merge import MERGES, Merger
+from tangent_jax.store.provenance import same_training
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "stores", blocks=1)
 define("datasets", out="out/tasks")

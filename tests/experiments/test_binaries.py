@@ -12,16 +12,16 @@ from photos import photographs
 from PIL import Image
 from run_binary import run
 
-from tangent_jax.components.exports import load_export
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.core.files import file_fingerprint
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.exports.folder import load_export
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 from tangent_jax.train.evaluate import evaluate
 
 

@@ -18,8 +18,8 @@ from run_binary import ROOT, output, run, start, wait_until
 
 from tangent_jax.commands.shared.farm import failure
 from tangent_jax.commands.shared.worker import Worker
-from tangent_jax.components.claims import Claims
-from tangent_jax.components.store import Store
+from tangent_jax.store.claims import Claims
+from tangent_jax.store.store import Store
 
 FLAGS = ["--methods=fc", "--shards=3", "--at_once=1"]
 STORE = "digits-fc-uniform-3-seed0"

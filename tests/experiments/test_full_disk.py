@@ -9,8 +9,8 @@ import pytest
 from helpers import origin, part
 from run_binary import ROOT, module_of, run
 
-from tangent_jax.components.files import write_component
-from tangent_jax.components.store import Store
+from tangent_jax.store.files import write_component
+from tangent_jax.store.store import Store
 
 LIMIT = 60_000  # bytes of a file: less than a step, a checkpoint or the cached rows
 

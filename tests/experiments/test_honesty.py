@@ -11,10 +11,6 @@ import pytest
 from photos import photographs
 from run_binary import ROOT, module_of, run
 
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import linearize
@@ -23,6 +19,10 @@ from tangent_jax.models.load import load
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.sums import greedy_soup
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import make_objective

@@ -21,12 +21,6 @@ from run_binary import run
 from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import raster, thumbnail, write_page
 from tangent_jax.commands.shared import accuracies
-from tangent_jax.components.apart import fill
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.removal import plan_removal, remove
-from tangent_jax.components.retraining import Retrained, predictor_of
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -36,6 +30,12 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.store.apart import fill
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import Retrained, predictor_of
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 
 EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"

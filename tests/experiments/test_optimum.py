@@ -11,14 +11,14 @@ from photos import photographs
 from run_binary import run
 
 from experiments.shared import networks
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import linearize
 from tangent_jax.models.features import Cache
 from tangent_jax.solver.optimum import solve
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 from tangent_jax.train.objective import make_objective
 
 SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")

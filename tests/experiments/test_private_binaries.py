@@ -7,11 +7,11 @@ from photos import photographs
 from PIL import Image
 from run_binary import run, start, wait_until
 
-from tangent_jax.components.exports import load_export
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
+from tangent_jax.exports.folder import load_export
 from tangent_jax.privacy.mechanism import spent_together
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 
 KEYS = {"method", "subset", "accuracy", "epsilon", "delta", "noise_multiplier", "clip_norm", "steps", "neighbouring"}
 

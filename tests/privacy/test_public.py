@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, scale_accepted, tree_normal
 
-from tangent_jax.components.exports import export
 from tangent_jax.core import InputError, trees
+from tangent_jax.exports.folder import export
 from tangent_jax.models.features import Features
 from tangent_jax.models.functions import model_of
 from tangent_jax.models.predict import tangent

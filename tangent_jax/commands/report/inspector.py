@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.components.provenance import have_own_heads
-from tangent_jax.components.receipts import Receipt, read_receipt
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
 from tangent_jax.models.heads import body
+from tangent_jax.store.provenance import have_own_heads
+from tangent_jax.store.receipts import Receipt, read_receipt
 
 MOST_BYTES = 1 << 28
 """Of tangent weights that are held at once to compare components."""

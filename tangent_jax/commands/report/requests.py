@@ -13,13 +13,13 @@ from pathlib import Path
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.report.rendering import thumbnail
-from tangent_jax.components.erasure import others
-from tangent_jax.components.removal import WAYS
-from tangent_jax.components.retraining import Retrained, retrain
 from tangent_jax.core import InputError, require
 from tangent_jax.core.records import read_lines
 from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.sources import SUFFIXES, Dataset
+from tangent_jax.store.erasure import others
+from tangent_jax.store.removal import WAYS
+from tangent_jax.store.retraining import Retrained, retrain
 
 SHOWN = 60
 """Thumbnails on a page."""

@@ -15,9 +15,9 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.components.retraining import Retrained
 from tangent_jax.core import Tree, require
 from tangent_jax.data.sources import Dataset
+from tangent_jax.store.retraining import Retrained
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
-from tangent_jax.components.disk import is_store
 from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
 from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.store.disk import is_store
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 

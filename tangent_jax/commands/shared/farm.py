@@ -26,9 +26,9 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.commands.shared.worker import Worker
-from tangent_jax.components.claims import Claims
 from tangent_jax.core import check_stop, progress_bar, refusal, require
 from tangent_jax.core.files import locked
+from tangent_jax.store.claims import Claims
 
 LOCAL = {"timeout_min": 60 * 24 * 365}
 SLURM = {"time": 60}

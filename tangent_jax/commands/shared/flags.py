@@ -12,12 +12,12 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
-from tangent_jax.components.recipe import SOLVERS
 from tangent_jax.core import refusal, require
 from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.subsets import KINDS, MADE
+from tangent_jax.store.recipe import SOLVERS
 from tangent_jax.train.losses import LOSSES
 
 F: Any = flags.FLAGS

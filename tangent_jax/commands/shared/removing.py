@@ -6,10 +6,10 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.components.receipts import read_receipt
 from tangent_jax.core import require
 from tangent_jax.core.files import expanded
 from tangent_jax.core.records import read_lines
+from tangent_jax.store.receipts import read_receipt
 
 
 def planned(store: tj.Store) -> tj.RemovalPlan:

@@ -11,10 +11,10 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.components.apart import Shards
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 from tangent_jax.models.heads import classes_in, widened
+from tangent_jax.store.apart import Shards
 
 
 class Method:

@@ -1,0 +1,1 @@
+"""Audits of private training: canaries, attacks, and the epsilon that they prove; membership inference."""
