@@ -17,11 +17,13 @@ from typing import Any
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
+from tangent_jax._public import public_names
 from tangent_jax.commands.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY, COMMANDS_FOLDER = ROOT / "tangent_jax", ROOT / "tangent_jax/commands"
 NAMESPACES = {"tangent_jax", "tangent_jax.rules", "tangent_jax.data.shards"}
+NAMESPACES |= {f"tangent_jax.{name.partition('.')[0]}" for name in public_names() if "." in name}
 
 
 def lines() -> dict[str, int]:
@@ -35,7 +37,7 @@ def lines() -> dict[str, int]:
     return dict(sorted(count.items()))
 
 
-def public_names() -> int:
+def names_in_all() -> int:
     """The functions, classes and constants of the library's modules without commands that begin with no underscore."""
     modules = [path for path in LIBRARY.rglob("*.py") if COMMANDS_FOLDER not in path.parents]
     return sum(not name.startswith("_") for path in modules for name in bound(ast.parse(path.read_text())))
@@ -63,8 +65,7 @@ def inner_imports() -> Counter[str]:
 
 def result_types() -> list[str]:
     """The public named tuples: what runs, audits and tangents give back."""
-    public = {name: getattr(tj, name) for name in tj.__all__}
-    return sorted(name for name, value in public.items() if inspect.isclass(value) and issubclass(value, tuple))
+    return sorted(name for name, value in public_names().items() if inspect.isclass(value) and issubclass(value, tuple))
 
 
 def main() -> None:
@@ -72,7 +73,11 @@ def main() -> None:
     flags = {binary: [*defined(binary)[1]] for binary in binaries()}
     inner, results = inner_imports(), result_types()
     counts: dict[str, Any] = {f"lines of {folder}": count for folder, count in lines().items()}
-    counts |= {"public names at the top": len(tj.__all__), "public names in all": public_names()}
+    counts |= {
+        "public names at the top": len(tj.__all__),
+        "public names in all": names_in_all(),
+        "public names by namespace": len(public_names()),
+    }
     own = [name for name in flags if name not in COMMANDS]
     counts |= {"commands": len(COMMANDS), "experiments": len({name.split()[0] for name in own}), "modes": len(own)}
     counts |= {"different flags": len({name for own in flags.values() for name in own})}

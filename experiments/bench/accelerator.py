@@ -53,7 +53,7 @@ flags.DEFINE_float(
 flags.DEFINE_list("only", None, "Sections to measure; unset: all.")
 flags.DEFINE_string("page", None, "Folder of the page DEVICE.md; unset: --out.")
 
-SMALL = tj.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
+SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
 PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest relative error that is right)
     "float32, highest": (jnp.float32, "highest", 1e-5),
     "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
@@ -104,8 +104,8 @@ def values(predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.A
         "outputs": outputs,
         "outputs by jax.jvp": jvp(dw, x),
         "gradient": jax.grad(lambda dw: objective(predict, dw, x, y))(dw),
-        "clipped sum": tj.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), **options).value,
-        "clipped sum by vmap": tj.clipped_sum(predict, dw, x, y, jnp.ones(len(y)), **options).value,
+        "clipped sum": tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), **options).value,
+        "clipped sum by vmap": tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(len(y)), **options).value,
         "Hessian's product": passes.add_product(jax.tree.map(jnp.zeros_like, dw), part, dw, outputs, objective),
         "factors": (curvature.kernels, curvature.blocks),
     }
@@ -191,7 +191,7 @@ SECTIONS = {
 
 def vit(size: str, depth: int | None = None) -> tj.Pretrained:
     """A ViT of random weights; depth: of its last blocks alone, where no others are run."""
-    config = SMALL if F.small else tj.vit_config(f"{size}/16", classes=operations.CLASSES)
+    config = SMALL if F.small else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
     return operations.random_vit(config if depth is None or F.small else config.replace(depth=depth))
 
 

@@ -25,6 +25,7 @@ from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 from tangent_jax.exports.serving import flat, serve
+from tangent_jax.models.features import features
 
 define(out="out/bench_export", weights=None)
 flags.DEFINE_string("store", "out/store", "Folder of the store.")
@@ -39,7 +40,7 @@ def main() -> None:
     store = tj.Store(expanded("bench export", F.store))
     require(len(store), "bench export", "at least one component", f"none in {store.root}")
     name = next(iter(store))
-    predict, dw = tj.predictor_of(store.provenance(name), name, F.weights), store.compose()
+    predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()
     images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
     arrays = jax.device_put(flat(predict, dw))
     program = jax.jit(partial(serve, predict))
@@ -61,14 +62,14 @@ def main() -> None:
     command.finish(result)
 
 
-def images_of(origin: tj.Provenance, count: int, predict: tj.Predictor) -> np.ndarray:
+def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) -> np.ndarray:
     """The first images of the test split of a component's data set, decoded, "n y x 3"."""
     require(origin.recipe is not None, "bench export", "a component with a recipe", "none")
     assert origin.recipe is not None
     test = tj.open_dataset(origin.recipe.dataset).test
     with tj.show_progress("images"):
         examples = test.take(np.arange(min(count, len(test.labels))))
-        inputs = tj.features(predict.model, predict.w, examples, 0).inputs
+        inputs = features(predict.model, predict.w, examples, 0).inputs
     return np.resize(np.asarray(inputs), (count, *inputs.shape[1:]))
 
 

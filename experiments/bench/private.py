@@ -43,7 +43,7 @@ RATIOS = {  # name: a word of the row that is compared with the private step
 
 
 def operations() -> Iterator[Operation]:
-    config = tj.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block is run
+    config = tj.models.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block is run
     pretrained, n = random_vit(config), F.batch_size
     for make in private_steps(pretrained, n).values():
         yield make()
@@ -60,19 +60,19 @@ def operations() -> Iterator[Operation]:
             print(f"bench private: {name} is not installed, and left out", file=sys.stderr)
 
 
-def full_block(config: tj.ViTConfig, w: Tree) -> Any:
+def full_block(config: tj.models.ViTConfig, w: Tree) -> Any:
     """The last block on every token and the head, linearised by jax.jvp; the tangent alone."""
     return Partial(lambda w, dw, x: tj.linearize(lambda w, x: timing.standard(config, w, x, 1), w)(dw, x).tangent, w)
 
 
-def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.ClippedSum:
+def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.privacy.ClippedSum:
     from jax_privacy import clipped_grad  # pyright: ignore
 
     def loss(dw: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.mean(tj.CrossEntropy()(predict(dw, x), y))
+        return jnp.mean(tj.losses.CrossEntropy()(predict(dw, x), y))
 
     clipped = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=8)
-    return tj.ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
+    return tj.privacy.ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
 
 
 def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:

@@ -183,7 +183,7 @@ def measure_rows() -> dict[str, float]:
 
 def trace_costs() -> dict[str, Any]:
     """FLOPs an image of the trunk and of a TAFT-1 step, and the shape of a row, of ViT-L/16; no number is computed."""
-    batch, model = 32, tj.VisionTransformer(tj.vit_config("L/16", classes=1000))
+    batch, model = 32, tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
     shape, dw = model.input_shape(predict.subset.stage), predict.zeros()

@@ -65,7 +65,7 @@ def main() -> None:
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:
     """Returns the seconds of the factors, of one random signal an image, as `solve` makes them."""
     began = time.perf_counter()
-    jax.block_until_ready(tj.curvature(predict, train, recipe.objective(), key=jax.random.key(0)))
+    jax.block_until_ready(tj.solver.make_curvature(predict, train, recipe.objective(), key=jax.random.key(0)))
     return time.perf_counter() - began
 
 

@@ -45,7 +45,7 @@ def named(size: str) -> str:
 
 def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     """Compiles one operation after another."""
-    pretrained, blocks = random_vit(tj.vit_config(named(size), classes=CLASSES)), numbers("blocks", int)
+    pretrained, blocks = random_vit(tj.models.vit_config(named(size), classes=CLASSES)), numbers("blocks", int)
     for make in plain_and_tangent(pretrained, batch, blocks, dtype).values():
         yield make()
     if 1 in blocks:

@@ -31,10 +31,10 @@ def main() -> None:
 
 def measure(store: tj.Store) -> None:
     """Fills the store, times what is done with it, and writes the result."""
-    model = tj.VisionTransformer(tj.vit_config(f"{F.size}/16", classes=200))
-    shapes, subset, rng = model.shapes(), tj.make_subset(model, blocks=1), np.random.default_rng(0)
+    model = tj.models.VisionTransformer(tj.models.vit_config(f"{F.size}/16", classes=200))
+    shapes, subset, rng = model.shapes(), tj.models.make_subset(model, blocks=1), np.random.default_rng(0)
     dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
-    origin = tj.Provenance("taft", {}, "", "", subset.paths)
+    origin = tj.store.Provenance("taft", {}, "", "", subset.paths)
 
     def add(name: str) -> None:
         store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
@@ -44,7 +44,7 @@ def measure(store: tj.Store) -> None:
     operations = {
         "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
         "compose": lambda: tj.compose(store),
-        "remove": lambda: tj.remove(store, tj.plan_removal(store, names=[min(store)])),
+        "remove": lambda: tj.store.remove(store, tj.store.plan_removal(store, names=[min(store)])),
     }
     times: dict[str, list[float]] = {name: [] for name in operations}
     for round_ in tqdm(range(F.repeats), "reading, composing, removing", unit="round"):

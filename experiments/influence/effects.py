@@ -119,7 +119,7 @@ def by_kernel() -> None:
     penalties, method = positive("penalties"), Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
-        kernel = tj.make_kernel(method.predict, train, method.recipe.objective())
+        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
@@ -139,7 +139,7 @@ def by_kernel() -> None:
 
 
 def of_kernel(
-    solution: tj.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
+    solution: tj.solver.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
 ) -> dict[str, np.ndarray]:
     """The change of each measure of the test images' logits "m c" as each training image leaves."""
     moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
@@ -179,7 +179,7 @@ def against_kernel(
     """The largest differences from the kernel's, relative to the largest change: of the images' own outputs without
     them, and of the changes of the test images' margins; whole: the own outputs with them."""
     with tj.show_progress("kernel"):
-        solution = tj.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
+        solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
         jacobian = jacobian_rows(method.predict, method.test.inputs)
         cross = gram(jacobian, solution.kernel.rows)
     measure = Measure(method.test.targets, solution.kernel.centers.max())
@@ -234,7 +234,7 @@ class Measure:
         return {"margin": margin(logits, self.labels), "loss": loss}
 
 
-def resolved(solution: tj.KernelSolution) -> float | None:
+def resolved(solution: tj.solver.KernelSolution) -> float | None:
     """The largest difference of leave-one-out logits from those of a fit that is solved again without the image."""
     kernel, (n, c) = solution.kernel, solution.a.shape
     chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
@@ -248,7 +248,7 @@ def resolved(solution: tj.KernelSolution) -> float | None:
     return max(errors, default=None)
 
 
-def flipped(kernel: tj.Kernel, penalty: float) -> float:
+def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
     """The AUC of flipped labels against true ones by their leave-one-out margin."""
     rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.centers.shape
     gone = rng.permutation(n)[: round(F.flip * n)]
@@ -259,7 +259,7 @@ def flipped(kernel: tj.Kernel, penalty: float) -> float:
     with tj.show_progress("with flipped labels"):
         noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
-    return tj.auc(doubt[gone], np.delete(doubt, gone))
+    return tj.metrics.auc(doubt[gone], np.delete(doubt, gone))
 
 
 def draw(tried: list[dict[str, float]], name: str) -> None:

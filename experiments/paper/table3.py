@@ -56,7 +56,7 @@ class Run(NamedTuple):
     reset: bool
     seed: int
 
-    def mechanism(self) -> tj.Mechanism:
+    def mechanism(self) -> tj.privacy.Mechanism:
         return tj.make_mechanism(self.epsilon, F.delta, self.steps, self.clip_norm)
 
 
@@ -92,12 +92,12 @@ class Cell:
             predicts = {a: setup.whitened(predict, train) for a, predict in predicts.items()}
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
-            trained = tj.fit_private_many(
+            trained = tj.privacy.fit_private_many(
                 chosen,
                 train,
                 self.recipe.objective(),
                 mechanisms=[run.mechanism() for run in together],
-                optimizers=[tj.momentum(run.learning_rate) for run in together],
+                optimizers=[tj.privacy.momentum(run.learning_rate) for run in together],
                 seeds=[run.seed for run in together],
             )
         return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]
@@ -162,7 +162,7 @@ def main() -> None:
     with_search = {}
     for epsilon in epsilons:  # runs of more steps have more noise, and cost the same
         sigma = float(mechanisms[epsilon, steps[0]].noise_multiplier)
-        with_search[f"{epsilon:g}"] = tj.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
+        with_search[f"{epsilon:g}"] = tj.privacy.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
     command.finish({**result, "with_search": with_search})
 
 

@@ -57,7 +57,7 @@ def main() -> None:
     labels = train.targets[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
-        absent, present = tj.canary_scores(
+        absent, present = tj.audit.canary_scores(
             predict,
             predict.zeros(),
             tj.Batches(train.inputs[rows], labels),
@@ -66,8 +66,8 @@ def main() -> None:
             objective=recipe.objective(),
             claimed=claimed,
         )
-    bound = tj.epsilon_lower_bound(absent, present, F.delta, F.confidence)
-    proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.noise_scale(absent, F.confidence)
+    bound = tj.audit.epsilon_lower_bound(absent, present, F.delta, F.confidence)
+    proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.audit.noise_scale(absent, F.confidence)
     draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
     result = {
         **{name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "broken")},
@@ -76,7 +76,7 @@ def main() -> None:
         "false_positives": bound.false_positives,
         "false_negatives": bound.false_negatives,
         "noise_scale": scale,
-        "kept": proved <= F.epsilon and tj.noise_scale(absent, RARE)[1] >= 1,
+        "kept": proved <= F.epsilon and tj.audit.noise_scale(absent, RARE)[1] >= 1,
     }
     command.finish(result)
     if not result["kept"]:
@@ -85,14 +85,16 @@ def main() -> None:
         sys.exit(1)
 
 
-def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective) -> None:
+def audit_runs(
+    claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
+) -> None:
     """Audits --trials runs, each by its own canaries alone."""
-    canaries, runs = tj.make_canaries(train, predict.model.classes, F.canaries), []
+    canaries, runs = tj.audit.make_canaries(train, predict.model.classes, F.canaries), []
     trained, out = break_mechanism(claimed, F.broken, len(train)), command.out_folder()
     for i in range(F.trials):
         folder = out / "runs" / f"{F.broken}-{i}"
         with tj.show_progress(f"run {i + 1} of {F.trials}, broken: {F.broken}"):
-            audit = tj.fit_audited(
+            audit = tj.audit.fit_audited(
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
             ).audit
         assert audit is not None
@@ -108,7 +110,7 @@ def audit_runs(claimed: tj.Mechanism, predict: tj.Predictor, train: tj.Features,
         sys.exit(1)
 
 
-def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.Mechanism, proofs: tuple[float, float]) -> None:
+def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism, proofs: tuple[float, float]) -> None:
     """Plots the attack's ROC, up to half of false positives, beside the largest that the claim allows."""
     from scipy.stats import norm
 

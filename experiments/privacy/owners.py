@@ -49,7 +49,7 @@ class Run(NamedTuple):
     learning_rate: float
     seed: int
 
-    def mechanism(self) -> tj.Mechanism:
+    def mechanism(self) -> tj.privacy.Mechanism:
         unit = "owner" if self.owners else "example"
         return tj.make_mechanism(self.epsilon, F.delta, self.steps, self.clip_norm, unit=unit)
 
@@ -95,12 +95,12 @@ class Table:
         if on_test:
             train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
-            trained = tj.fit_private_many(
+            trained = tj.privacy.fit_private_many(
                 chosen,
                 train,
                 self.recipe.objective(),
                 mechanisms=[run.mechanism() for run in together],
-                optimizers=[tj.momentum(run.learning_rate) for run in together],
+                optimizers=[tj.privacy.momentum(run.learning_rate) for run in together],
                 seeds=[run.seed for run in together],
             )
         return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]

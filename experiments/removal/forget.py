@@ -80,7 +80,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
         copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
-    receipt = tj.remove(copy, tj.plan_removal(copy, names=gone))
+    receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = copy.verify() + copy.verify_receipt(receipt.path)
     for line in wrong:
@@ -107,7 +107,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [
-        tj.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective())
+        tj.solver.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective())
         for rows, fitted in zip(left.values(), retrained, strict=True)
     ]
     sizes = [float(np.sqrt(trees.squared_norm(fitted.dw))) for fitted in retrained]

@@ -250,7 +250,7 @@ def greedy(method: Method, store: tj.Store) -> float:
     on = validation(method)
     on = method.train if on is None else on
     components, _ = method.components(store)
-    chosen = tj.greedy_soup(components, lambda dw: method.accuracy(dw, on))
+    chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: components[name] for name in chosen}))
 
 

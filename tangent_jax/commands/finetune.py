@@ -42,17 +42,17 @@ def main() -> None:
         fitted = recipe.fit(
             predict,
             train,
-            on_step=tj.Measure(predict, test),
+            on_step=tj.metrics.Measure(predict, test),
             folder=out / "checkpoints",
         )
     folders = (str(out.absolute()),)
-    origin = tj.make_provenance(predict, recipe, dataset.classes).trained(
+    origin = tj.store.make_provenance(predict, recipe, dataset.classes).trained(
         train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
     )
     if F.factors:
-        curvature = tj.curvature(predict, train, recipe.objective(), fitted.dw)
-        tj.write_factors(out / "factors.safetensors", curvature)
-    tj.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+        curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
+        tj.store.write_factors(out / "factors.safetensors", curvature)
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {

@@ -100,7 +100,7 @@ def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[st
 
 
 def answered(
-    seen: Inspection, request: requests.Request, plan: tj.RemovalPlan, accuracies: Accuracies | None, out: Path
+    seen: Inspection, request: requests.Request, plan: tj.store.RemovalPlan, accuracies: Accuracies | None, out: Path
 ) -> dict[str, Any]:
     """The values of a request's page; of a request by images, their identifiers are written for the command."""
     file = out / "request.txt" if request.files else F.request

@@ -55,7 +55,7 @@ flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; 
 CONFIDENCE = 0.95  # of the bounds of --audit
 
 
-def mechanism_of(units: int) -> tj.Mechanism:
+def mechanism_of(units: int) -> tj.privacy.Mechanism:
     """The mechanism that the flags name, for so many images or owners, a number that is public."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
@@ -100,7 +100,9 @@ def train_audited(
     objective = settings.pop("objective")
     if F.audit is None:
         return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
-    audited = tj.fit_audited(predict, train, tj.make_canaries(train, classes, F.audit), objective, **settings)
+    audited = tj.audit.fit_audited(
+        predict, train, tj.audit.make_canaries(train, classes, F.audit), objective, **settings
+    )
     assert audited.audit is not None
     audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
     audits.draw(command.out_folder() / "audit.png", audited.audit, settings["mechanism"], audit)
@@ -129,7 +131,7 @@ def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, co
     plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
-def warn(train: tj.Features, spent: tj.Spent) -> None:
+def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
     """Prints on stderr what a reader of the budget must know besides."""
     copies = copies_in(train)
     if copies > 1 and spent.mechanism.unit == "example":
@@ -166,16 +168,17 @@ def main() -> None:
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
-    measure = tj.Measure(trained, test, every=every, last=mechanism.steps)
-    settings = {"objective": recipe.objective(), "optimizer": tj.momentum(F.lr), "folder": out, "on_step": measure}
+    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
+    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
+    settings |= {"folder": out, "on_step": measure}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.unwhitened(trained, fitted.dw)
+    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.privacy.unwhitened(trained, fitted.dw)
     known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    origin = dataclasses.replace(tj.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
     warn(train, spent)

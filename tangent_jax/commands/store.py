@@ -109,11 +109,11 @@ def add(store: tj.Store) -> dict[str, Any]:
     folder = expanded("store add", F.source)
     path, name = folder / "dw.safetensors", F.name or folder.resolve().name
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
-    dw, metadata = tj.read_component(path)
+    dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    origin = tj.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
+    origin = tj.store.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
     own = folder / "factors.safetensors"
-    store.add(name, dw, origin, tj.read_factors(own) if own.exists() else None)
+    store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name]["weights"]}
 
 
@@ -134,7 +134,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
 
-def epsilon_of(spent: tj.Spent | None) -> float | str | None:
+def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
     """The epsilon that a component spent, or the words "not private" where a seed drew the noise."""
     if spent is None:
         return None
@@ -177,7 +177,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
             print(line, file=sys.stderr)
         listed = {"deleted": [trace.line for trace in traces], "not_reached": left}
         return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
-    receipt = tj.remove(store, plan, how, cache=cache, weights=F.weights)
+    receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
         print(f"deleted {line}", file=sys.stderr)
     for line in (*receipt.not_reached, *receipt.exported_before):
@@ -256,7 +256,7 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     origin = store.provenance(name)
     own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
-    return tj.predictor_of(origin, name, F.weights), origin.classes, dw
+    return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
 READ = {

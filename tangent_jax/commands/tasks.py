@@ -86,10 +86,10 @@ class Tasks:
     @property
     def bodies(self) -> Mapping[str, Tree]:
         """The tangent weights of each task without its head; of these tasks, whatever else the store holds."""
-        return {name: tj.body(self.store[name]) for name in self.tasks}
+        return {name: tj.models.body(self.store[name]) for name in self.tasks}
 
     @property
-    def factors(self) -> Mapping[str, tj.Curvature]:
+    def factors(self) -> Mapping[str, tj.solver.Curvature]:
         """The factors of each task's body."""
         return {name: body_factors(self.store.factors(name)) for name in self.tasks}
 
@@ -125,14 +125,16 @@ def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
-    origin = tj.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
+    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
     if task.name in store:
         if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
             return
         store.discard([task.name])
     with tj.show_progress(f"{task.name} {task.recipe.method}"):
         fitted = task.recipe.fit(task.predict, task.train)
-    factors = tj.curvature(task.predict, task.train, task.recipe.objective(), fitted.dw) if with_factors else None
+    factors = (
+        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective(), fitted.dw) if with_factors else None
+    )
     own = dataclasses.replace(origin, seconds=fitted.seconds)
     store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)
 

@@ -40,7 +40,7 @@ LOADING = {
     "safetensors": """import numpy as np
 import tangent_jax as tj
 
-pretrained, dw = tj.load_export(".")
+pretrained, dw = tj.exports.load_export(".")
 predict = tj.{make}(pretrained, kind="everything"{options})
 outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
     "program": """import runpy
@@ -56,7 +56,7 @@ model = TangentViT(".")
 outputs = model(torch.zeros({turned}))  # normalised as model.preprocessing says""",
     "peft": """import tangent_jax as tj
 
-pretrained, dw = tj.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
+pretrained, dw = tj.exports.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
 predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
 }
 LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
@@ -292,7 +292,7 @@ def loading(predict: Predictor, format: str) -> list[str]:
     """The lines of Python that load it, to be run in its folder."""
     shape = (1, *predict.model.input_shape(0))
     if format == "safetensors" and family_of(predict.model) is None:
-        return ["`tj.load_export(folder, model=...)` with its model, which the files cannot name."]
+        return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]
     options = ', output="tangent"' if predict.output == "tangent" else ""
     fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
     fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}

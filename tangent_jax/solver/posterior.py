@@ -59,7 +59,7 @@ class KernelPosterior:
 
 
 @public
-def posterior(solution: KernelSolution) -> KernelPosterior:
+def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
     tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
@@ -89,9 +89,9 @@ class SolverPosterior:
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
-        require(self.objective.penalty > 0, "posterior", "penalty > 0", float(self.objective.penalty))
+        require(self.objective.penalty > 0, "SolverPosterior", "penalty > 0", float(self.objective.penalty))
         dw, v = self.solved.dw, self.example_weights
-        problem = make_problem("posterior", self.predict, self.data, self.objective, v, dw, keep=True)
+        problem = make_problem("SolverPosterior", self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), self.solved.curvature
         curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
         inverse = None if curvature is None else invert(curvature, problem.total_penalty)

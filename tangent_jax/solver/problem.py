@@ -231,7 +231,7 @@ def checked_weights(function: str, example_weights: Any, count: int, dtype: Any)
 
 
 @public
-def curvature(
+def make_curvature(
     predict: Predictor,
     data: Batches | Data,
     objective: Objective | None = None,
@@ -247,9 +247,9 @@ def curvature(
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`, and for a model without a closed form.
     """
-    objective = checked_objective("curvature", objective, make_objective)
-    predict.closed_form("curvature", "Solve without factors, and merge by mean")
+    objective = checked_objective("make_curvature", objective, make_objective)
+    predict.closed_form("make_curvature", "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
-    problem = make_problem("curvature", predict, data, objective, example_weights, dw)
+    problem = make_problem("make_curvature", predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
     return dataclasses.replace(placement.replicated(total), anchor="".join(fingerprints(predict.w)))

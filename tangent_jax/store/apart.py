@@ -16,7 +16,7 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.heads import classes_in, relabelled, restricted
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.provenance import Provenance, make_provenance, same_training
 from tangent_jax.store.recipe import Recipe
@@ -241,4 +241,4 @@ def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
     """A component's factors, of the signals of all classes."""
-    return curvature(predict, features, recipe.objective(), dw)
+    return make_curvature(predict, features, recipe.objective(), dw)

@@ -137,7 +137,7 @@ class Disk:
         """
         if factors is None:
             return {}
-        here, do = provenance.anchor + provenance.head, "Make them by tj.curvature of the same predictor"
+        here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
         require(factors.anchor == here, "Store.add", "factors at the component's anchor", "those of another", do)
         require(of_subset(factors, provenance.subset), "Store.add", "factors of the component's leaves", "others", do)
         private = provenance.privacy is not None

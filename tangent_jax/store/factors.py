@@ -37,7 +37,7 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
 
     Raises: InputError where the file is none of factors, or of version 0.3, which had no `sums`.
     """
-    flat, do = trees.leaves(tree), "Make them again by tj.curvature, or compose by mean"
+    flat, do = trees.leaves(tree), "Make them again by tj.solver.make_curvature, or compose by mean"
     is_old = "layouts" in metadata and "biases" not in metadata
     require(not is_old, "Store.factors", "factors with the sums of inputs, of version 0.4", f"of 0.3 in {where}", do)
     try:

@@ -32,8 +32,9 @@ MERGES = ("mean", "inputs", "fisher", "curvature")
 def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str, penalty: float = 1e-3) -> Tree:
     """The components as one, each weighted by its factors.
 
-    Args:       factors: of every component, by name (`tj.curvature`); how: one of MERGES; penalty: above 0, the ridge
-                of H_s for one example; not used by the mean. Both mappings are read one at a time, and twice.
+    Args:       factors: of every component, by name (`tj.solver.make_curvature`); how: one of MERGES; penalty: above
+                0, the ridge of H_s for one example; not used by the mean. Both mappings are read one at a time, and
+                twice.
     Returns:    a tree on the host, in the dtype of the components.
     Guarantees: bitwise the same whatever the order of insertion; one component gives itself, up to rounding.
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.

@@ -31,7 +31,7 @@ MADE_BEFORE = Path(__file__).parent / "served"
 
 
 def resnet():
-    model = tj.ResNet(tj.ResNetConfig((1, 1), False, 2, "small", 8, 7))
+    model = tj.models.ResNet(tj.models.ResNetConfig((1, 1), False, 2, "small", 8, 7))
     w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
     w = jax.tree.map(lambda leaf: leaf**2 + 0.5 if leaf.ndim == 1 else 0.5 * leaf, w)
     predict = tj.tangent(tj.Pretrained(model, w, "random"), 1)
@@ -47,8 +47,10 @@ def lora():
 
 def half():
     """Two blocks of every token, whose attention cuDNN would take."""
-    config = tj.ViTConfig(width=16, depth=2, heads=2, mlp_width=20, patch_size=4, image_size=8, classes=7, pool="avg")
-    model = tj.VisionTransformer(config)
+    config = tj.models.ViTConfig(
+        width=16, depth=2, heads=2, mlp_width=20, patch_size=4, image_size=8, classes=7, pool="avg"
+    )
+    model = tj.models.VisionTransformer(config)
     w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
     predict = tj.tangent(tj.Pretrained(model, w, "random"), 1, dtype=jnp.dtype("bfloat16"))
     return predict, tree_normal(40, predict.zeros())
@@ -151,7 +153,7 @@ def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, mode, shape)
     draws = np.random.default_rng(0).integers(0, 256, (*shape, 4), np.uint8)
     content = encoded(Image.fromarray(draws, "RGBA").convert(mode))
     (tmp_path / "picture.png").write_bytes(content)
-    own = tj.Preprocessing(crop=0.8, interpolation="bilinear")
+    own = tj.models.Preprocessing(crop=0.8, interpolation="bilinear")
     got = RUN["read_image"](str(tmp_path / "picture.png"), (8, 8), dataclasses.asdict(own))
     assert (got == decode(content, "picture", 8, own)).all()
 

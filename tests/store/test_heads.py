@@ -20,7 +20,7 @@ from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.apart import fill
 from tangent_jax.store.factors import body_factors, widened_factors
 from tangent_jax.store.heads import join, union
@@ -98,14 +98,14 @@ def test_trained_heads_join_to_the_optimum_on_all_images(x64, leaves):
         own_dw = least_squares(predict.w["head"], z[rows], 15.0 * np.eye(2)[labels])
         dw = {"head": jax.tree.map(jnp.asarray, own_dw)}
         parts[own[0]] = widened(whole, NAMES, dw, own)
-        factors[own[0]] = widened_factors(curvature(predict, Batches(x[rows], labels)), NAMES, own)
+        factors[own[0]] = widened_factors(make_curvature(predict, Batches(x[rows], labels)), NAMES, own)
     optimum = least_squares(whole.w["head"], z, 15.0 * np.eye(4)[y])
     for how in ("inputs", "curvature"):
         merged = merge(parts, factors, how, 1e-12)["head"]
         # normalised tokens and a bias depend on one another: the outputs are those of the optimum, dw one of several
         got, want = (z @ np.concatenate([np.reshape(dw[n], (-1, 4)) for n in kinds]) for dw in (merged, optimum))
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
-    expected = widened_factors(curvature(whole, Batches(x, y)), NAMES, NAMES)  # the Hessian of the joint objective
+    expected = widened_factors(make_curvature(whole, Batches(x, y)), NAMES, NAMES)  # the Hessian of the joint objective
     for summed, joint in zip(
         jax.tree.leaves(factors["heron"] + factors["gull"]), jax.tree.leaves(expected), strict=True
     ):

@@ -16,7 +16,7 @@ from tangent_jax.core import InputError, show_progress, trees
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store import merge as of_merge
 from tangent_jax.store.factors import as_tree, read_factors, write_factors
 from tangent_jax.store.files import write_component
@@ -37,7 +37,7 @@ def measured():
         predict, _ = predictor(depth=1)
         stage = predict.subset.stage
         x = np.random.default_rng(0).standard_normal((4, *predict.model.input_shape(stage))).astype(np.float32)
-        return jax.tree.map(np.asarray, curvature(predict, Batches(x, np.array([0, 3, 1, 6])), OBJECTIVE))
+        return jax.tree.map(np.asarray, make_curvature(predict, Batches(x, np.array([0, 3, 1, 6])), OBJECTIVE))
 
 
 def factors(s):
@@ -152,7 +152,7 @@ def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how
     for name, rows in {"a": np.arange(4), "b": np.arange(4, 6)}.items():
         dw = ridge(j[rows], f[rows], np.asarray(y)[rows], total=0.1 * len(rows))
         parts[name] = unravel(jnp.asarray(dw))
-        own[name] = curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
+        own[name] = make_curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
     joint = ridge(j, f, np.asarray(y), total=0.6)
     np.testing.assert_allclose(flat(merge(parts, own, how, 0.1)), joint, rtol=1e-9, atol=1e-9)
     assert np.abs(flat(compose(parts)) - joint).max() > 1e-3

@@ -32,7 +32,7 @@ class Component:
     name: str
     added: str
     fingerprint: str
-    origin: tj.Provenance | None
+    origin: tj.store.Provenance | None
     damage: str
 
     @property
@@ -179,7 +179,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
 
 
-def groups(origins: Mapping[str, tj.Provenance]) -> dict[str, list[str]]:
+def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:
     """The components of each data set by its specification, "" where no recipe says it."""
     members = defaultdict(list)
     for name, origin in origins.items():
@@ -187,7 +187,7 @@ def groups(origins: Mapping[str, tj.Provenance]) -> dict[str, list[str]]:
     return dict(members)
 
 
-def owners_of(origins: Mapping[str, tj.Provenance]) -> list[Owned]:
+def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
     """The owners, those of most images first, and at the end the images of which nobody says whose they are."""
     images, held = defaultdict(set), defaultdict(list)
     for name, origin in origins.items():
@@ -224,7 +224,7 @@ def common_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, An
     return common, {*words} - {*common}
 
 
-def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.PrivacyCost | None, str]:
+def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost | None, str]:
     """(the privacy cost of all components together, the reason why none can be stated, where none can)."""
     lacking = [name for name, origin in seen.origins.items() if origin.privacy is None]
     if len(seen.origins) < len(store):

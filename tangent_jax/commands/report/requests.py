@@ -33,9 +33,9 @@ class Request:
     files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     owner: str | None = None
 
-    def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.RemovalPlan:
+    def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.store.RemovalPlan:
         """The plan of the removal; nothing is changed."""
-        return tj.plan_removal(store, examples=self.asked, owner=self.owner, owners=owners)
+        return tj.store.plan_removal(store, examples=self.asked, owner=self.owner, owners=owners)
 
     def spelled(self, word: str) -> str:
         """The word as a reader knows it: of an image, the name of its file."""
@@ -100,7 +100,7 @@ def read_request(path: Path) -> Request:
     return Request(tuple(dict.fromkeys(asked)))
 
 
-def check_known(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> None:
+def check_known(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> None:
     """Raises InputError for a request of nothing that the store holds, or was asked for before."""
     before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
     got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
@@ -108,7 +108,7 @@ def check_known(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> Non
     require(plan.components or before, "inspect", f"an image that {seen.store.root} holds or has removed", got, do)
 
 
-def unknown(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> list[Unknown]:
+def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> list[Unknown]:
     """The words of a request that no component saw."""
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
@@ -127,7 +127,7 @@ def answers(removal: Removal, word: str) -> bool:
     return word == owner or bool(hidden([word]) & {*removal.line["forgotten"]})
 
 
-def asked_images(seen: Inspection, request: Request, plan: tj.RemovalPlan) -> tuple[list[Asked], list[str]]:
+def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> tuple[list[Asked], list[str]]:
     """(the images that must go, why there is no picture of some)."""
     places: dict[str, list[tuple[str, str]]] = {}
     for component, holding in plan.components.items():
@@ -159,7 +159,7 @@ class Pictures:
             return None
         return dataset, {name: row for row, name in enumerate(dataset.train.names)}
 
-    def of(self, identifier: str, origins: Sequence[tuple[tj.Provenance, str]]) -> str | None:
+    def of(self, identifier: str, origins: Sequence[tuple[tj.store.Provenance, str]]) -> str | None:
         """The picture of an image, whose content is its identifier's; None where there is none."""
         try:
             if identifier in self.files:
@@ -180,7 +180,7 @@ class Pictures:
 
 
 def ways_of(
-    seen: Inspection, plan: tj.RemovalPlan, commands: Mapping[str, Sequence[str]],
+    seen: Inspection, plan: tj.store.RemovalPlan, commands: Mapping[str, Sequence[str]],
     measure: Callable[..., Sequence[float | None]] | None, rehearsal: Callable[..., Retrained] | None,
 ) -> list[Way]:  # fmt: skip
     """The ways of a removal, those that are not possible too.
@@ -208,13 +208,15 @@ def ways_of(
     return ways
 
 
-def rehearsal_of(store: tj.Store, plan: tj.RemovalPlan, cache: tj.Cache, file: str | None) -> Callable[..., Retrained]:
+def rehearsal_of(
+    store: tj.Store, plan: tj.store.RemovalPlan, cache: tj.Cache, file: str | None
+) -> Callable[..., Retrained]:
     """The function (name, warm) that trains a component without what must go, and changes nothing."""
     data = functools.cache(tj.open_dataset)
     return lambda name, warm: retrain(store, name, {*plan.identifiers}, data, warm, cache, file)
 
 
-def beyond_reach(seen: Inspection, plan: tj.RemovalPlan) -> list[str]:
+def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan) -> list[str]:
     """A line for each place that a removal leaves alone: earlier exports, the data sets, other stores beside it."""
     left = [export.path for export in seen.store.state.exports if {*export.names} & {*plan.components}]
     lines = [f"{path}: an export of a component that goes" for path in left]

@@ -35,7 +35,7 @@ class Accuracies:
 
     def __init__(self, store: tj.Store, tasks: Sequence[Task]) -> None:
         self.store, self.tasks = store, tasks
-        self.bodies = reduce(plus, (tj.body(store[name]) for name in store))
+        self.bodies = reduce(plus, (tj.models.body(store[name]) for name in store))
         self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
 
     def __call__(self, gone: Collection[str] = (), new: Mapping[str, Retrained] | None = None) -> list[float | None]:
@@ -47,7 +47,7 @@ class Accuracies:
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)
-        minus, more = map(tj.body, old.values()), (tj.body(own.dw) for own in new.values())
+        minus, more = map(tj.models.body, old.values()), (tj.models.body(own.dw) for own in new.values())
         bodies = mean(self.bodies, minus, more, count)
         return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
 
@@ -103,16 +103,16 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
         require(fitting, "inspect", f"the classes of a component in {spec}", f"{len(dataset.classes)} others", do)
         for names in fitting:
             origin = origins[names[0]]
-            predict = tj.predictor_of(origin, names[0], file)
+            predict = tj.store.predictor_of(origin, names[0], file)
             if spec not in features:  # the trunk is the same in all components
                 features[spec] = setup.features(predict, dataset.test, f"{dataset.name}: test inputs")
-            test = tj.of_classes(features[spec], dataset.classes, origin.classes or dataset.classes)
+            test = tj.models.of_classes(features[spec], dataset.classes, origin.classes or dataset.classes)
             tasks.append(Task(dataset.name, tuple(names), predict, test))
     twice = Counter(task.name for task in tasks)
     return [t if twice[t.name] == 1 else dataclasses.replace(t, name=f"{t.name}, {t.members[0]}") for t in tasks]
 
 
-def fits(origin: tj.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
+def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
     """True where a data set is the component's own or, where its own is not among `specs`, has its classes."""
     known = {*origin.classes} <= {*dataset.classes} if origin.classes else False
     known = known or (not origin.classes and origin.config.get("classes") == len(dataset.classes))

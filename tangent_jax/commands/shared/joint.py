@@ -22,7 +22,7 @@ from tangent_jax.train.losses import SquareLoss, as_loss
 
 @partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class OfOwnTask(tj.Loss):
+class OfOwnTask(tj.losses.Loss):
     """A loss over the outputs of an example's own task; targets (class index, first output, number of them), "b 3"."""
 
     loss: Any
@@ -57,6 +57,6 @@ def fit_jointly(
 
     def of(start: int, end: int) -> Tree:
         own = jax.tree.map(lambda leaf: leaf[..., start:end], dw["head"]) if "head" in dw else None
-        return tj.body(dw) if own is None else {**dw, "head": own}
+        return tj.models.body(dw) if own is None else {**dw, "head": own}
 
     return {name: of(int(end) - count, int(end)) for name, count, end in zip(predicts, counts, ends, strict=True)}

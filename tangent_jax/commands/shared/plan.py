@@ -58,13 +58,13 @@ class Phase(NamedTuple):
     held: int = 0
 
 
-def show(recipe: tj.Recipe, dataset: Dataset, mechanism: tj.Mechanism | None = None) -> None:
+def show(recipe: tj.Recipe, dataset: Dataset, mechanism: tj.privacy.Mechanism | None = None) -> None:
     """Prints the plan of a run on a data set as the last line of stdout; mechanism: of a private one."""
     print(json.dumps(plan_of(recipe, dataset.classes, len(dataset.train), mechanism)))
 
 
 def plan_of(
-    recipe: tj.Recipe, classes: int | Sequence[str], examples: int, mechanism: tj.Mechanism | None = None
+    recipe: tj.Recipe, classes: int | Sequence[str], examples: int, mechanism: tj.privacy.Mechanism | None = None
 ) -> dict[str, Any]:
     """The plan of a run on so many examples: FLOPs and bytes of a step or pass, and peaks, of one device."""
     mesh = mesh_of(F.topology)
@@ -173,7 +173,7 @@ def features_phase(predict: tj.Predictor) -> Phase:
 def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) -> Phase:
     """The steps of a chunk."""
     optimizer = as_data("plan", recipe.optimizer())
-    training = Training(predict, recipe.objective(), optimizer, (tj.accuracy,))
+    training = Training(predict, recipe.objective(), optimizer, (tj.metrics.accuracy,))
     state = jax.eval_shape(lambda: training.start(zeros_of(predict)))
     chunk = chunk_of(batches)
     return Phase({"step": (train_epoch, (training, state, chunk, None, 0.0), {})}, (predict.w, state, chunk))
@@ -184,9 +184,9 @@ def zeros_of(predict: tj.Predictor) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), predict.subset.part(predict.w))
 
 
-def private_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches, mechanism: tj.Mechanism) -> Phase:
+def private_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches, mechanism: tj.privacy.Mechanism) -> Phase:
     """The clipped sum of a chunk, and the step on the noisy mean."""
-    objective, optimizer = recipe.objective(), as_data("plan", tj.momentum(recipe.learning_rate))
+    objective, optimizer = recipe.objective(), as_data("plan", tj.privacy.momentum(recipe.learning_rate))
     dw = jax.eval_shape(lambda: zeros_of(predict))
     state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
     chunk = chunk_of(batches)

@@ -12,7 +12,7 @@ from tangent_jax.core.records import read_lines
 from tangent_jax.store.receipts import read_receipt
 
 
-def planned(store: tj.Store) -> tj.RemovalPlan:
+def planned(store: tj.Store) -> tj.store.RemovalPlan:
     """The plan of what the flags ask for."""
     is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
     require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
@@ -22,17 +22,17 @@ def planned(store: tj.Store) -> tj.RemovalPlan:
     require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
     if F.owner:
         owners = tj.shards.read_owners(F.owners) if F.owners else None
-        return tj.plan_removal(store, owner=F.owner, owners=owners)
+        return tj.store.plan_removal(store, owner=F.owner, owners=owners)
     if F.names:
-        return tj.plan_removal(store, names=F.names)
+        return tj.store.plan_removal(store, names=F.names)
     path = expanded("store remove", F.examples)
     require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
     asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")
-    return tj.plan_removal(store, examples=asked)
+    return tj.store.plan_removal(store, examples=asked)
 
 
-def describe(store: tj.Store, plan: tj.RemovalPlan, how: str) -> list[dict[str, Any]]:
+def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
     """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
@@ -62,7 +62,7 @@ def alike(store: tj.Store, example: str) -> str:
     return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
 
 
-def check_removed(store: tj.Store, plan: tj.RemovalPlan) -> None:
+def check_removed(store: tj.Store, plan: tj.store.RemovalPlan) -> None:
     """Raises InputError where no component saw any of what was asked for, and no removal took it out before."""
     receipts = [read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
     before = {word for receipt in receipts for word in (*receipt.asked, receipt.owner)}

@@ -73,13 +73,13 @@ class Method:
         print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
-        tj.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
         return store
 
-    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.Curvature]]:
+    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
         """(components, factors) of a store, as of the classes of the data set."""
         if self.recipe.head != "named":
-            return store, tj.Factors(store)
+            return store, tj.store.Factors(store)
         joined = tj.join(store, self.predict, self.dataset.classes)
         return joined.components, joined.factors
 
@@ -117,7 +117,7 @@ class Method:
         on = on or self.test
         return tj.evaluate(self.predict, dw, on)
 
-    def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.Membership:
+    def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.audit.Membership:
         """Attacks the membership of training images in models: those at rows `gone`, against as many test images."""
 
         def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
@@ -125,7 +125,7 @@ class Method:
             return [fitted.dw for fitted in self.fit(rows, "shadows", data)]
 
         members, settings = self.train.take(np.sort(gone)), {"shadows": F.shadows, "seed": [F.seed, 3]}
-        return tj.membership_attack(self.predict, models, members, self.test, train, **settings)
+        return tj.audit.membership_attack(self.predict, models, members, self.test, train, **settings)
 
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The outputs of every component on the test images, "s n c"."""
