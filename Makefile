@@ -55,7 +55,7 @@ parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and 
 	$(BIN)/python tests/models/parity.py
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
-	$(BIN)/python -m pytest tests/models tests/components tests/privacy/test_clipping.py \
+	$(BIN)/python -m pytest tests/models tests/store tests/privacy/test_clipping.py \
 	  -k 'hugging_face or jax_privacy or pytorch or onnx'
 
 release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in an empty environment, where README's first lines run
@@ -69,7 +69,7 @@ release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in 
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)
-	PYTHONPATH=build/site $(PYTHON) -m experiments.accelerator --page=docs/accelerators $(ARGS)
+	PYTHONPATH=build/site $(PYTHON) -m experiments.bench accelerator --page=docs/accelerators $(ARGS)
 
 wheels:  ## what such a machine lacks for private runs, which the measurement does without: LACKS="NAME ..." TARGET=its Python
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(TARGET) $(X86) \

@@ -12,8 +12,9 @@ from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared import command, schemes
-from experiments.shared.flags import F, define
+from experiments.shared import schemes
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import require
 
 define("seed", epochs=12, batch_size=128, out="out/pretrain")
@@ -34,11 +35,11 @@ def main() -> None:
 
     held, predict = tj.Batches(held_images, held_labels), scheme.predict
     if scheme.has_classes:
-        measure = tj.Measure(predict, held)
+        measure = tj.metrics.Measure(predict, held)
     else:
         fixed = jax.random.key(0)  # one mask of each image for all epochs
         masked = Partial(lambda predict, dw, x: predict(dw, x, fixed), predict)
-        measure = tj.Measure(masked, held, {"test_error": schemes.masked_error})
+        measure = tj.metrics.Measure(masked, held, {"test_error": schemes.masked_error})
 
     started = time.perf_counter()
     with tj.show_progress(f"pretrain {F.model} {F.scheme}"):
@@ -62,7 +63,7 @@ def main() -> None:
         "train_seconds": round(time.perf_counter() - started, 1),
     }
     if plain:
-        predict = tj.Predictor(pretrained.w, pretrained.model, tj.make_subset(pretrained.model, "everything"))
+        predict = tj.Predictor(pretrained.w, pretrained.model, tj.models.make_subset(pretrained.model, "everything"))
         result["upstream_accuracy"] = tj.evaluate(predict, {}, held)
     else:
         known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import CACHED, MODEL, F, define
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define
 from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")

@@ -9,11 +9,11 @@ import numpy as np
 from absl import flags
 
 import tangent_jax as tj
-from experiments.shared import command, plots, setup, titles
-from experiments.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree
-from tangent_jax.solver.posterior import fitted_beta, posterior, probabilities
+from tangent_jax.solver.posterior import fitted_beta, make_posterior, probabilities
 
 define(*SINGLE, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
 flags.DEFINE_string("other", None, "A data set of images of other things, given as --dataset is; unset: none.")
@@ -36,10 +36,10 @@ def main() -> None:
     images = setup.open_tested(F.other).test if F.other else None
     method = Method("taft")
     with tj.show_progress("kernel"):
-        kernel = tj.make_kernel(method.predict, method.train, method.recipe.objective())
+        kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(penalties)
-    laplace, train, test = posterior(solution), method.train.targets, method.test.targets
+    laplace, train, test = make_posterior(solution), method.train.targets, method.test.targets
     left_out, left_out_covariance = laplace.left_out()
     beta, _ = fitted_beta(left_out, None, train)
     beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
@@ -88,9 +88,11 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
 def measures(p: np.ndarray, labels: np.ndarray, other: np.ndarray | None) -> dict[str, float]:
     """Mean -log p, expected calibration error over 15 bins, Brier score, and AUROC of the entropy on other images."""
     likelihoods = np.maximum(p[np.arange(len(labels)), labels], 1e-300)
-    values = {"nll": float(-np.log(likelihoods).mean()), "ece": tj.calibration_error(p, labels)}
-    values["brier"] = tj.brier_score(p, labels)
-    return values | ({} if other is None else {"auroc": tj.auc(tj.entropy(other), tj.entropy(p))})
+    values = {"nll": float(-np.log(likelihoods).mean()), "ece": tj.metrics.calibration_error(p, labels)}
+    values["brier"] = tj.metrics.brier_score(p, labels)
+    return values | (
+        {} if other is None else {"auroc": tj.metrics.auc(tj.metrics.entropy(other), tj.metrics.entropy(p))}
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A farm whose workers are killed at random moments ends with the bits of one process: the long form of test_farm.py.
 
-    python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=5 [flags of experiments.compose]
+    python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=5 [flags of tangent-jax compose]
 
 Each worker is killed at a random moment within --span seconds, five times, and then left alone.
 
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from run_binary import ROOT
 
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
 from tangent_jax.core import trees
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
 
 
 def content(stores):
@@ -46,7 +46,7 @@ def seconds_apart(origin):
 
 
 def command(*flags):
-    return [sys.executable, "-W", "ignore", "-m", "experiments.compose", *map(os.fspath, flags)]
+    return [sys.executable, "-W", "ignore", "-m", "tangent_jax", "compose", *map(os.fspath, flags)]
 
 
 def holds_a_claim(stores, pid):

@@ -12,8 +12,6 @@ from jax import monitoring
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
 
-from tangent_jax.components.provenance import make_provenance
-from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import trees
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
@@ -23,6 +21,8 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md

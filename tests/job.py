@@ -20,10 +20,11 @@ import numpy as np
 from helpers import predictor, small
 
 import tangent_jax as tj
+from tangent_jax.audit.audit import recovered_noise, run_openly
 from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
+from tangent_jax.models.features import features
 from tangent_jax.privacy import units
-from tangent_jax.privacy.audit import recovered_noise, run_openly
 from tangent_jax.train.batches import Batches
 
 RNG = np.random.default_rng(0)
@@ -47,7 +48,7 @@ def host(tree):
 def trained():
     """fit, resident and streamed; many models, whole on a device and divided; outputs; the bound of a distance."""
     settings = {"start": START, "epochs": 3, "optimizer": tj.adam(0.05)}
-    fitted = tj.fit(linear, batches(), **settings, metrics={"accuracy": tj.accuracy})
+    fitted = tj.fit(linear, batches(), **settings, metrics={"accuracy": tj.metrics.accuracy})
     yield "fit", host(fitted.dw)
     yield "losses", np.array([row["loss"] for row in fitted.history])
     yield "measured", np.array([row["accuracy"] for row in fitted.history])
@@ -59,7 +60,7 @@ def trained():
         for s, many in enumerate(tj.fit_many(linear, runs, **settings)):
             yield f"many {count} {s}", host(many.dw)
     yield "outputs", tj.outputs(linear, fitted.dw, X, batch_size=7)
-    yield "bound", np.array(tj.distance_bound(linear, fitted.dw, batches(), tj.make_objective("ce", 0.1)))
+    yield "bound", np.array(tj.solver.distance_bound(linear, fitted.dw, batches(), tj.make_objective("ce", 0.1)))
 
 
 def solved():
@@ -91,7 +92,7 @@ def privately(folder):
     long, square = tj.make_mechanism(3.0, 1e-5, 30), tj.make_objective(lambda z, y: (z[:, 0] - y) ** 2, 0.0)
     run = run_openly(linear, WIDE, batches(size=8), long, square)
     yield "noise", np.concatenate([host(z) for z in recovered_noise(linear, run, batches(size=8), long, square)])
-    poisson = tj.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
+    poisson = tj.privacy.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
     samples = [units.sample(len(batches(size=8)), poisson, None, step) for step in range(3)]
     yield "coins", np.concatenate(samples).astype(float)
     settings = {"mechanism": mechanism, "start": START, "folder": folder / "private"}
@@ -175,10 +176,10 @@ def cached(folder):
 
     bad = Examples(tuple(f"bad {i}" for i in range(150)), np.zeros(150, np.int32), unreadable)
     for name, own in {"features": "cache", "features apart": f"cache-{jax.process_index()}"}.items():
-        yield name, np.asarray(tj.features(model, w, examples, 1, tj.Cache(folder / own)).inputs)
+        yield name, np.asarray(features(model, w, examples, 1, tj.Cache(folder / own)).inputs)
         assert (folder / own).is_dir()
         with suppress(tj.InputError):
-            tj.features(model, w, bad, 0, tj.Cache(folder / own))
+            features(model, w, bad, 0, tj.Cache(folder / own))
             raise AssertionError("unreadable images were taken")
 
 

@@ -1,6 +1,6 @@
 """Runs a binary as a user does, in a fork of one process that has imported what all of them import.
 
-`python -m experiments.NAME` spends four seconds on imports; a fork does not. The server imports and computes nothing,
+A start spends four seconds on imports; a fork does not. The server imports and computes nothing,
 so a fork starts as a fresh process would, but for its modules.
 """
 
@@ -15,10 +15,12 @@ import time
 import warnings
 from pathlib import Path
 
+from tangent_jax.commands.main import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax"]
+    ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax._public"]
 )
 
 
@@ -31,6 +33,11 @@ def fork(module, arguments, stdout, stderr, environment):
     os.environ.update(environment)
     sys.argv = ["", *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def module_of(binary):
+    """The module of a binary: a command of the library, or an experiment such as "bench step"."""
+    return f"{'tangent_jax.commands' if binary in COMMANDS else 'experiments'}.{binary.replace(' ', '.')}"
 
 
 def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environment):
@@ -46,7 +53,7 @@ def output(binary, *arguments, code=0):
     """(stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        process = start(f"experiments.{binary}", *arguments, stdout=out, stderr=err)
+        process = start(module_of(binary), *arguments, stdout=out, stderr=err)
         process.join()
         stderr = err.read_text()
         assert process.exitcode == code, stderr[-3000:]

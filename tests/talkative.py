@@ -1,4 +1,4 @@
-"""Runs a binary whose bars are a line every tenth of a second: `talkative experiments.NAME FLAGS`."""
+"""Runs a binary whose bars are a line every tenth of a second: `talkative MODULE FLAGS`."""
 
 import runpy
 import sys

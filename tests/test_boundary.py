@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import tangent_jax as tj
+from tangent_jax._public import public_names
 from tangent_jax.core import InputError, Tree
 from tangent_jax.core.boundary import public
 
@@ -41,7 +42,7 @@ def valid(tmp_path_factory):
     examples = tuple((f"{i:064x}", f"{i}.png") for i in range(ROWS))
     features = tj.Features(x.astype(np.float32), y, examples)
     dw, mechanism = predict.zeros(), tj.make_mechanism(3.0, 1e-5, 1)
-    origin = tj.make_provenance(predict)
+    origin = tj.store.make_provenance(predict)
     store = tj.Store(folder / "store")
     store.add("a", jax.tree.map(lambda leaf: np.asarray(leaf) + 1, dw), origin)
     return {
@@ -49,7 +50,7 @@ def valid(tmp_path_factory):
         "features": features, "examples": features, "dw": dw, "w": pretrained.w, "tree": dw, "model": pretrained.model,
         "mechanism": mechanism, "provenance": origin, "store": store, "key": jax.random.key(0), "epochs": 1,
         "components": {"a": dw}, "classes": 3, "names": ["a"], "path": folder / "file", "folder": folder / "new",
-        "loss": tj.CrossEntropy(), "objective": tj.make_objective("ce"), "outputs": jnp.ones((ROWS, 3)),
+        "loss": tj.losses.CrossEntropy(), "objective": tj.make_objective("ce"), "outputs": jnp.ones((ROWS, 3)),
         "optimizer": tj.adam(), "epsilon": 3.0, "delta": 1e-5, "steps": 1, "owner": "a", "runs": [features.batches()],
     }  # fmt: skip
 
@@ -100,8 +101,8 @@ def test_no_public_call_ends_in_another_error_than_one_line(valid, tmp_path, mon
     """The 3,125 calls of FOUND, 86, and more."""
     monkeypatch.chdir(tmp_path)
     count, wrong = 0, []
-    for name in tj.__all__:
-        function = getattr(tj, name)
+    for path, function in public_names().items():
+        name = path.rpartition(".")[2]
         if not callable(function) or (isinstance(function, type) and not issubclass(function, object)):
             continue
         if isinstance(function, type) and (issubclass(function, Exception) or getattr(function, "_is_protocol", False)):
@@ -130,19 +131,21 @@ def test_what_ended_in_a_traceback_ends_in_one_line(valid, tmp_path):
     (tmp_path / "file").write_text("a file")
     named = tj.tangent(tj.load("builtin").with_head(("a", "b", "c"), jax.random.key(0)), kind="head")
     store = tj.Store(tmp_path / "store")
-    origin = tj.make_provenance(named, tj.Recipe(head="named"), ("a", "b", "c"))
+    origin = tj.store.make_provenance(named, tj.Recipe(head="named"), ("a", "b", "c"))
     store.add("one", jax.tree.map(lambda leaf: np.asarray(leaf) + 1, named.zeros()), origin)
     for match, call in {
-        "nest: expected one leaf or others below it": lambda: tj.read_component(tmp_path / "nested.safetensors"),
+        "nest: expected one leaf or others below it": lambda: tj.store.read_component(tmp_path / "nested.safetensors"),
         "a whole safetensors file; got .*1.safetensors": lambda: tj.load(tmp_path / "1.safetensors"),
-        "a whole safetensors file; got .*2.safetensors": lambda: tj.read_component(tmp_path / "2.safetensors"),
+        "a whole safetensors file; got .*2.safetensors": lambda: tj.store.read_component(tmp_path / "2.safetensors"),
         "compose: expected names among the 1 components": lambda: tj.compose({"a": dw}, {"b": 1.0}),
         "join: expected classes, the names of the outputs": lambda: tj.join(store, predict=named),
-        "widened: expected a head of 1 classes in dw": lambda: tj.widened(named, ["a", "b"], named.zeros(), ["a"]),
+        "widened: expected a head of 1 classes in dw": lambda: tj.models.widened(
+            named, ["a", "b"], named.zeros(), ["a"]
+        ),
         "Cache: expected folders; got the file": lambda: predict.features(digits, tj.Cache(tmp_path / "file")),
         "outputs: expected a dw outside jit": lambda: jax.jit(lambda dw: tj.evaluate(predict, dw, features))(dw),
-        "accuracy: expected targets that are class indices": lambda: tj.accuracy(np.ones((3, 3)), "junk"),
-        "make_provenance: expected a Recipe": lambda: tj.make_provenance(predict, recipe="junk"),
+        "accuracy: expected targets that are class indices": lambda: tj.metrics.accuracy(np.ones((3, 3)), "junk"),
+        "make_provenance: expected a Recipe": lambda: tj.store.make_provenance(predict, recipe="junk"),
         "adam: expected decay_at of fractions": lambda: tj.adam(decay_at="junk"),
         "an optimiser of optax; got int": lambda: tj.fit_private(predict, features, optimizer=0, mechanism=mechanism),
         "with_head: expected classes in": lambda: tj.load("builtin").with_head(True, jax.random.key(0)),

@@ -171,7 +171,7 @@ def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
 def test_a_binary_of_two_processes_ends_with_the_line_of_one(tiny, tmp_path):
     flags = [tiny, "--epochs=2", f"--cache_dir={tmp_path}/cache"]
     join = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", f"--out={tmp_path}/two"]
-    command = ("experiments.finetune", *flags, *join)
+    command = ("tangent_jax", "finetune", *flags, *join)
     finish(*[run_binary.start(*command, f"--process_id={p}", stdout=tmp_path / f"{p}") for p in range(2)])
     lines = [(tmp_path / f"{p}").read_text().splitlines() for p in range(2)]
     (alone,) = output("finetune", *flags, f"--out={tmp_path}/one")[0].splitlines()

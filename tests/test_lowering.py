@@ -19,19 +19,21 @@ from jax import export
 
 import tangent_jax as tj
 from tangent_jax.core import trees
+from tangent_jax.linear import cg
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.privacy.noise import noise_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
-from tangent_jax.solver import optimum, passes
+from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
 from tangent_jax.train.targets import called
 
 ACCELERATORS = ("cuda", "tpu")
-MECHANISM = tj.Mechanism(1.0, 2.0, 3, 1e-5)
+MECHANISM = tj.privacy.Mechanism(1.0, 2.0, 3, 1e-5)
 OBJECTIVE = tj.make_objective("ce", penalty=1e-2)
 
 
@@ -55,17 +57,17 @@ def lowered(platform, f, *arguments):
 
 def vit(dtype="float32", heads=2, **options):
     """A predictor of a ViT whose heads cuDNN's kernel would take, a step, four inputs, their labels."""
-    config = tj.ViTConfig(
+    config = tj.models.ViTConfig(
         width=8 * heads, depth=2, heads=heads, mlp_width=20, patch_size=4, image_size=8, classes=7, **options
     )
-    model = tj.VisionTransformer(config)
+    model = tj.models.VisionTransformer(config)
     w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
     predict = tj.tangent(tj.Pretrained(model, w, "random"), 1, dtype=jnp.dtype(dtype))
     return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
 
 
 def resnet():
-    model = tj.ResNet(tj.ResNetConfig((1, 1), False, 2, "small", 5, 7))
+    model = tj.models.ResNet(tj.models.ResNetConfig((1, 1), False, 2, "small", 5, 7))
     w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
     predict = tj.tangent(tj.Pretrained(model, w, "random"), 1)
     return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
@@ -96,7 +98,7 @@ CASES = {
 
 def epoch(predict, dw, x, y):
     """One epoch of `fit`."""
-    training = Training(predict, OBJECTIVE, tj.adam(), (tj.accuracy,))
+    training = Training(predict, OBJECTIVE, tj.adam(), (tj.metrics.accuracy,))
     chunk = Chunk(x, y, jnp.arange(4).reshape(2, 2), jnp.ones((2, 2)))
     return train_epoch, training, training.start(dw), chunk, None, 0.0
 
@@ -109,7 +111,7 @@ def epoch_of_many(predict, dw, x, y):
 
 
 def part(predict, dw, x, y):
-    return passes.Part(passes.Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
+    return passes.Part(Fresh(predict, x, jnp.arange(4)), y, jnp.ones(4))
 
 
 def solver(predict, dw, x, y):
@@ -117,21 +119,19 @@ def solver(predict, dw, x, y):
 
     def run(dw, part):
         keyed = jax.random.key(0)
-        outputs = passes.outputs_of(part.linear, dw)
+        outputs = passes.outputs_of(part.jacobian, dw)
         kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
-        part = part._replace(linear=kept)
+        part = part._replace(jacobian=kept)
         (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
-        r, p, rz = optimum._directed(gradient, None)
-        state = optimum.State(dw, dw, r, p, rz, rz, rz)
-        return optimum._advance(state, bent, None), curvature, passes.change_of(kept, dw)
+        return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
 
     return run, dw, part(predict, dw, x, y)
 
 
 def private(predict, dw, x, y):
     """One step of `fit_private`: clipped sums over two micro-batches, and noise."""
-    chunk, optimizer = Chunk(x, y, jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))), tj.momentum()
+    chunk, optimizer = Chunk(x, y, jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))), tj.privacy.momentum()
 
     def step(predict, dw, chunk, key):
         total = clip_all(predict, dw, chunk, 2, OBJECTIVE, MECHANISM)
@@ -142,8 +142,8 @@ def private(predict, dw, x, y):
 
 def vmapped(predict, dw, x, y):
     """The clipped sum of per-example gradients."""
-    options = {"loss": tj.CrossEntropy(), "clip_norm": 1.0, "chunk": 2}
-    return partial(tj.clipped_sum, **options), predict, dw, x, y, jnp.ones(4)
+    options = {"loss": tj.losses.CrossEntropy(), "clip_norm": 1.0, "chunk": 2}
+    return partial(tj.privacy.clipped_sum, **options), predict, dw, x, y, jnp.ones(4)
 
 
 def trunk(predict, dw, x, y):
@@ -299,7 +299,7 @@ import tangent_jax as tj
 from helpers import predictor
 predict, _ = predictor()
 x = np.random.default_rng(0).standard_normal((32, *predict.model.input_shape(predict.subset.stage))).astype(np.float32)
-y, mechanism = np.arange(32) % 7, tj.Mechanism(1.0, 2.0, 2, 1e-5)
+y, mechanism = np.arange(32) % 7, tj.privacy.Mechanism(1.0, 2.0, 2, 1e-5)
 runs = {
     "fit": lambda data: tj.fit(predict, data, epochs=2),
     "fit_private": lambda data: tj.fit_private(predict, data, mechanism=mechanism, seed=0),

@@ -9,7 +9,7 @@ import tomllib
 import zipfile
 
 import pytest
-from first_steps import first_steps
+from first_steps import commands, first_steps
 from run_binary import ROOT
 
 import tangent_jax as tj
@@ -48,7 +48,9 @@ def test_the_wheel_holds_the_library_and_no_more(built):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
     own = {name for name in names if ".dist-info/" not in name}
     assets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tangent_jax/assets").iterdir() if path.is_file()}
-    assert own == files("tangent_jax", "*.py") | assets | {"tangent_jax/py.typed"}
+    pages = files("tangent_jax/commands/report/templates", "*.html", "*.css")
+    assert len(pages) == 6
+    assert own == files("tangent_jax", "*.py") | assets | pages | {"tangent_jax/py.typed"}
     assert [name for name in names - own if name.endswith("licenses/LICENSE")]
     command = [sys.executable, "-m", "check_wheel_contents", wheel]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip().endswith("OK")
@@ -67,7 +69,7 @@ def test_the_sdist_holds_what_a_packager_tests(built):
 
 
 @pytest.mark.long
-def test_the_readme_s_first_steps_run_from_the_wheel_in_another_folder(built, tmp_path):
+def test_the_readme_s_first_steps_and_the_commands_run_from_the_wheel_in_another_folder(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     command = [
         sys.executable,
@@ -85,6 +87,13 @@ def test_the_readme_s_first_steps_run_from_the_wheel_in_another_folder(built, tm
     accuracy, where = first_steps(sys.executable, PYTHONPATH=str(tmp_path))
     assert float(accuracy) == pytest.approx(0.91, abs=0.03)
     assert where.startswith(f"{tj.__version__} {tmp_path}/tangent_jax/")
+    assert (tmp_path / "bin/tangent-jax").exists()
+    (trained, added, inspected, composed, listed), pages = commands(sys.executable, PYTHONPATH=str(tmp_path))
+    assert trained["accuracy"] > 0.5
+    assert composed["shards"]["3"]["taft"] > 0.3
+    assert [row["name"] for row in listed["components"]] == [added["added"]] == ["finetune"]
+    assert inspected["verified"]
+    assert pages == ["index.html", "result.json"]
 
 
 def test_the_version_is_the_same_everywhere():

@@ -2,29 +2,10 @@
 
 import functools
 import re
-import runpy
-import sys
-from pathlib import Path
-from unittest import mock
 
 from absl import flags
-from absl.testing import flagsaver
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def binaries() -> list[str]:
-    """The names of all binaries."""
-    return sorted(p.stem for p in (ROOT / "experiments").glob("*.py") if "command.run(main" in p.read_text())
-
-
-def defined(binary: str) -> tuple[str, dict[str, flags.Flag]]:
-    """A binary's docstring and its flags by name, as it defines them when it starts; nothing of it runs."""
-    with flagsaver.flagsaver(), mock.patch("absl.app.run"):
-        module = runpy.run_module(f"experiments.{binary}", run_name="__main__", alter_sys=True)
-        files = (module["__file__"], sys.argv[0])
-        known = {flag.name: flag for file in files for flag in flags.FLAGS.get_key_flags_for_module(file)}
-    return module["__doc__"].strip(), dict(sorted(known.items()))
+from experiments.shared.defined import binaries, defined
 
 
 def row(flag: flags.Flag) -> str:

@@ -13,17 +13,17 @@ from sphinx.errors import NoUri
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
-import tangent_jax as tj
 from tangent_jax import rules
+from tangent_jax._public import public_names
 
+NAMESPACES = {name.partition(".")[0] for name in public_names() if "." in name}
 API = Path(__file__).resolve().parents[1] / "api"
 
 
 def places() -> dict[str, dict[str, Any]]:
     """{package: {qualified name: value}}: every public name once, and the rules, of which a model's own are made."""
     packages = {"rules": {f"tangent_jax.rules.{name}": getattr(rules, name) for name in rules.__all__}}
-    for name in tj.__all__:
-        value = getattr(tj, name)
+    for name, value in public_names().items():
         module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "tangent_jax.core")
         packages.setdefault(module.split(".")[1], {})[f"tangent_jax.{name}"] = value
     return dict(sorted(packages.items()))
@@ -111,9 +111,11 @@ class Links(SphinxTransform):
 
     def apply(self, **_: Any) -> None:
         """Replaces the literals of one page."""
+        names = public_names()
         for literal in [*self.document.findall(nodes.literal)] if self.env.docname != "changelog" else []:
-            name = re.match(r"tj\.(\w+)", literal.astext())
-            if name and not isinstance(literal.parent, (addnodes.pending_xref, nodes.reference)):
+            name = re.match(r"tj\.((?:shards|\w+(?:\.\w+)?))", literal.astext())
+            known = name and (name[1] in names or name[1] not in NAMESPACES)
+            if name and known and not isinstance(literal.parent, (addnodes.pending_xref, nodes.reference)):
                 target = "tangent_jax.data.shards" if name[1] == "shards" else f"tangent_jax.{name[1]}"
                 options = {"refdomain": "py", "reftype": "obj", "reftarget": target, "refwarn": True}
                 link = addnodes.pending_xref("", refdoc=self.env.docname, refexplicit=True, **options)
@@ -123,9 +125,10 @@ class Links(SphinxTransform):
 
 def resolve(app, env, node: addnodes.pending_xref, content: nodes.Element) -> nodes.Element | None:
     """The link of a type in a signature, which names the file that defines it, to its public name."""
-    name = node["reftarget"].rpartition(".")[2]
-    value = getattr(tj, name, None)
-    if node["refdomain"] != "py" or getattr(value, "__module__", "") + f".{name}" != node["reftarget"]:
+    public = public_names().items()
+    origins = {f"{getattr(value, '__module__', '')}.{name.rpartition('.')[2]}": name for name, value in public}
+    name = origins.get(node["reftarget"])
+    if node["refdomain"] != "py" or name is None:
         return None
     try:
         return env.domains["py"].resolve_xref(

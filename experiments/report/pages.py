@@ -1,21 +1,17 @@
 """report.html: the influence of images on a model, with thumbnails, in one file that needs nothing else."""
 
-import base64
 import html
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
+from tangent_jax.commands.report.rendering import thumbnail
 from tangent_jax.core.files import write_whole
-from tangent_jax.data.decode import decode
-from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.sources import Examples
 
-SIDE, SHOWN = 96, 16  # pixels of a thumbnail; images of a gallery
+SHOWN = 16  # images of a gallery
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } p { max-width: 46rem }
@@ -100,11 +96,3 @@ def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:
     ]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Influence</title><style>{STYLE}</style>'
     write_whole(path, head + "\n".join(body) + "</html>\n")
-
-
-def thumbnail(image: bytes | np.ndarray, name: str) -> str:
-    """The image, encoded or a uint8 array, as a small data URL."""
-    pixels = decode(image, name, SIDE, Preprocessing())
-    content = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(content, "JPEG", quality=82)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"

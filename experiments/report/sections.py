@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from experiments.report.findings import RULE, Claim, Finding
 from experiments.report.published import TABLES
-from experiments.shared.command import markdown
+from tangent_jax.commands.shared.command import markdown
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:.6em 0;font-size:.9em}

@@ -1,1 +1,1 @@
-"""Code that several binaries share: flags, the frame of a command, searches, models of shards, plots, timing."""
+"""Code that experiments share beyond that of commands: searches, pools of models, ways of removal, timing."""

@@ -7,7 +7,7 @@ import tangent_jax as tj
 BREAKS = ("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch")
 
 
-def break_mechanism(mechanism: tj.Mechanism, broken: str, examples: int) -> tj.Mechanism:
+def break_mechanism(mechanism: tj.privacy.Mechanism, broken: str, examples: int) -> tj.privacy.Mechanism:
     """The mechanism that trains in the place of the claimed one."""
     sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
     changes = {

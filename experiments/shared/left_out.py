@@ -12,12 +12,12 @@ from jax import Array
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared.shards import Method
+from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core.trees import along, norm
 from tangent_jax.solver.formed import changes_of, formed
-from tangent_jax.solver.passes import along, norm_of
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import as_batches
 from tangent_jax.train.checkpoints import run_identity
@@ -113,7 +113,7 @@ class Leaving:
         return {
             "own": own.astype(np.float64),
             **{name: np.stack([values[name] - before[name] for values in after]) for name in before},
-            "change": np.array([float(norm_of(step)) for step in steps]),
+            "change": np.array([float(norm(step)) for step in steps]),
             "certificate": np.array([bound_of(each, base) for each in solved]),
             "passes": np.array([float(each.steps) for each in solved]),
         }
@@ -157,7 +157,7 @@ def _outputs(predict: tj.Predictor, steps: Tree, x: Any) -> Array:
 
 def distance(a: Tree, b: Tree) -> float:
     """|a - b|."""
-    return float(norm_of(along(a, -1.0, b)))
+    return float(norm(along(a, -1.0, b)))
 
 
 def bound_of(a: tj.Fitted, b: tj.Fitted) -> float:

@@ -27,7 +27,7 @@ def network(name: str, side: int, classes: int, seed: int) -> tj.Pretrained:
     w = {name: layer(*pair) for name, *pair in zip(names, sizes[:-1], sizes[1:], strict=True)}
     stages = [grey, *(partial(hidden_layer, name) for name in names[:-1])]
     images = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
-    scale = tj.Preprocessing(crop=1.0, mean=(0.1307,) * 3, std=(0.3081,) * 3)  # MNIST's, as there
+    scale = tj.models.Preprocessing(crop=1.0, mean=(0.1307,) * 3, std=(0.3081,) * 3)  # MNIST's, as there
     return tj.model_of(stages, w, images, head=head, preprocessing=scale, dual=partial(dual, names[:-1]))
 
 

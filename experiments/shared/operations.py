@@ -19,6 +19,7 @@ import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
+from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.discrete import on_grid, step_key
@@ -29,13 +30,13 @@ from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeated, train_epoch_many
 from tangent_jax.train.optimizers import apply
 
-CLASSES, MECHANISM = 200, tj.Mechanism(1.0, 10.0, 50, 1e-5)
+CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
 Operations = dict[str, Callable[[], Operation]]
 
 
-def random_vit(config: tj.ViTConfig) -> tj.Pretrained:
+def random_vit(config: tj.models.ViTConfig) -> tj.Pretrained:
     """A ViT of random weights."""
-    model = tj.VisionTransformer(config)
+    model = tj.models.VisionTransformer(config)
     return tj.Pretrained(model, jax.block_until_ready(initial_weights(model, jax.random.key(0))), "random")
 
 
@@ -116,11 +117,11 @@ def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once
 
 
 def private_step_of(
-    name: str, summed: Callable[..., tj.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
-    mechanism: tj.Mechanism = MECHANISM,
+    name: str, summed: Callable[..., tj.privacy.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
+    mechanism: tj.privacy.Mechanism = MECHANISM,
 ) -> Operation:  # fmt: skip
     """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: an ordinary one."""
-    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.momentum(1e-6)
+    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
 
     def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
         gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
@@ -139,19 +140,21 @@ def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
     """Steps of the last block: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
     predict = tj.tangent(pretrained, output="tangent")
     dw, (x, y), present = predict.zeros(), inputs_of(predict, batch), jnp.ones(batch)
-    options: Any = {"loss": tj.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
-    sums: dict[str, Callable[..., tj.ClippedSum] | None] = {
+    options: Any = {"loss": tj.losses.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
+    sums: dict[str, Callable[..., tj.privacy.ClippedSum] | None] = {
         "ordinary step": None,
-        "private step, norms in closed form": lambda p, dw, x, y: tj.clipped_sum_closed_form(
+        "private step, norms in closed form": lambda p, dw, x, y: tj.privacy.clipped_sum_closed_form(
             p, dw, x, y, present, **options
         ),
-        "private step, our vmapped gradients": lambda p, dw, x, y: tj.clipped_sum(p, dw, x, y, present, **options),
+        "private step, our vmapped gradients": lambda p, dw, x, y: tj.privacy.clipped_sum(
+            p, dw, x, y, present, **options
+        ),
     }
     steps = {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
     name, mechanism = "private step, discrete noise", dataclasses.replace(MECHANISM, noise="discrete")
 
-    def rounded(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.ClippedSum:
-        return on_grid(tj.clipped_sum_closed_form(p, dw, x, y, present, **options), mechanism)
+    def rounded(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.privacy.ClippedSum:
+        return on_grid(tj.privacy.clipped_sum_closed_form(p, dw, x, y, present, **options), mechanism)
 
     return steps | {name: partial(private_step_of, name, rounded, predict, dw, x, y, mechanism)}
 
@@ -160,10 +163,10 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
     """The computations of a pass of `solve` on one batch: gradient, Hessian's product with kept values, factors."""
     predict, objective = tj.tangent(pretrained, dtype=dtype), tj.make_objective("rsl", penalty=0.1)
     dw, (x, y) = predict.zeros(), inputs_of(predict, batch, dtype)
-    part = passes.Part(passes.Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
+    part = passes.Part(Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
 
     def product() -> Operation:
-        held, outputs = part._replace(linear=passes.keep(part.linear, dw)), jnp.zeros((batch, predict.model.classes))
+        held, outputs = part._replace(jacobian=keep(part.jacobian, dw)), jnp.zeros((batch, predict.model.classes))
         return compiled(
             "product with kept values", inspect.unwrap(passes.add_product), dw, held, dw, outputs, objective
         )
@@ -195,7 +198,7 @@ def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
     return compiled("trunk", run, pretrained.w, images)
 
 
-def trunk_flops(config: tj.ViTConfig) -> float:
+def trunk_flops(config: tj.models.ViTConfig) -> float:
     """FLOPs of the trunk's products for one image, by hand: a compiled program does not know its custom calls'."""
     n, d, f = config.tokens, config.width, config.mlp_width
     block = 2 * n * (4 * d * d + 2 * d * f) + 4 * n * n * d

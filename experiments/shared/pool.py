@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import setup
-from experiments.shared.flags import F
+from tangent_jax.audit.membership import confidence
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import require
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.shards import owners_of, read_owners
-from tangent_jax.privacy.membership import confidence
 from tangent_jax.train.targets import Predict
 
 OWNERS = 30  # that are drawn where no table names them

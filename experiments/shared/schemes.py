@@ -26,10 +26,12 @@ from tangent_jax.models.vit.forward import block
 from tangent_jax.rules import dense, layer_norm
 
 CLASSES, SIDE, TEMPERATURE, MASKED = len(characters.CLASSES), 16, 0.1, 0.75
-PREPROCESSING = tj.Preprocessing(crop=1.0)
-VIT = tj.VisionTransformer(tj.ViTConfig(96, 6, 3, 384, 4, SIDE, CLASSES), PREPROCESSING)
-RESNET = tj.ResNet(tj.ResNetConfig((1, 2, 2), width=28, stem="small", image_size=SIDE, classes=CLASSES), PREPROCESSING)
-DECODER = tj.VisionTransformer(tj.ViTConfig(48, 2, 3, 192, 4, SIDE, 4 * 4 * 3, pool="avg"), PREPROCESSING)
+PREPROCESSING = tj.models.Preprocessing(crop=1.0)
+VIT = tj.models.VisionTransformer(tj.models.ViTConfig(96, 6, 3, 384, 4, SIDE, CLASSES), PREPROCESSING)
+RESNET = tj.models.ResNet(
+    tj.models.ResNetConfig((1, 2, 2), width=28, stem="small", image_size=SIDE, classes=CLASSES), PREPROCESSING
+)
+DECODER = tj.models.VisionTransformer(tj.models.ViTConfig(48, 2, 3, 192, 4, SIDE, 4 * 4 * 3, pool="avg"), PREPROCESSING)
 MODELS = {"vit": VIT, "resnet": RESNET}
 SCHEMES = ("classes", "mae", "contrastive")
 
@@ -77,7 +79,7 @@ def moved(pretrained: tj.Pretrained, dw: Tree) -> tj.Pretrained:
 
 def of_resnet(key: Array, images: np.ndarray) -> Scheme:
     w = initial_weights(RESNET, key)
-    trained = tj.make_subset(RESNET, "everything").zeros(w)
+    trained = tj.models.make_subset(RESNET, "everything").zeros(w)
 
     def finish(dw: Tree) -> tj.Pretrained:
         return tj.Pretrained(RESNET, with_statistics(trees.add(w, dw), images), "builtin-resnet")
@@ -121,7 +123,7 @@ def of_masks(key: Array) -> Scheme:
         return tj.Pretrained(model, encoder, "builtin")
 
     error = tj.Objective(masked_error, 1e-4)
-    return Scheme(tj.Keyed(Partial(reconstructed, joint)), zeros, error, False, finish)
+    return Scheme(tj.losses.Keyed(Partial(reconstructed, joint)), zeros, error, False, finish)
 
 
 def masked_error(errors: Array, labels: Array) -> Array:

@@ -118,9 +118,9 @@ def failed(name: str, error: Exception) -> Row:
     return {"name": name, "failed": "out of memory" if is_memory else f"{type(error).__name__}: {first}"}
 
 
-def standard(config: tj.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
+def standard(config: tj.models.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
     """The standard network, from the input of stage `start`: every block on every token; outputs "b c"."""
-    every = tj.VisionTransformer(config.replace(pool="avg"))  # forms no query row of its own
+    every = tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row of its own
     x = every.apply(w, x, 0, 1) if start == 0 else x
     for i in range(max(start - 1, 0), config.depth):
         x, _ = block(config, trees.pair(w[f"block_{i}"], {}), x, None)

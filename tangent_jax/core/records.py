@@ -4,14 +4,13 @@ A dataclass describes a record; `typed` builds it from JSON, or names the field 
 """
 
 import codecs
-import contextlib
 import dataclasses
 import json
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.files import fingerprint
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -45,15 +44,6 @@ def parse_json(function: str, content: bytes | str, where: object) -> dict[str, 
         raise refusal(function, f"JSON in {where}", f"{type(error).__name__}: {error}") from error
     require(isinstance(value, dict), function, f"a JSON object in {where}", type(value).__name__)
     return value
-
-
-def whole_lines(kind: Any, path: Path) -> list[Any]:
-    """The dataclasses of a file of JSON lines, none where it is missing; a line that is torn or damaged is left out."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        with contextlib.suppress(InputError):
-            records.append(typed(kind, parse_json("whole_lines", line, path), "whole_lines", path))
-    return records
 
 
 def sealed(fields: dict[str, Any]) -> str:

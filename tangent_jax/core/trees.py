@@ -75,6 +75,12 @@ def scaled(t: Any, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: t * leaf, tree)
 
 
+@jax.jit
+def along(a: Tree, t: Any, b: Tree) -> Tree:
+    """a + t b, in the dtypes of a: t is wide where JAX is."""
+    return jax.tree.map(lambda x, y: x + jnp.asarray(t, x.dtype) * y, a, b)
+
+
 def pair(w: Tree, dw: Tree) -> Tree:
     """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen."""
     tangent = leaves(dw)
@@ -124,6 +130,12 @@ def vdot(a: Tree, b: Tree) -> Array:
 def squared_norm(tree: Tree) -> Array:
     """The squared L2 norm over the whole tree, a scalar."""
     return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+@jax.jit
+def norm(tree: Tree) -> Array:
+    """|tree|, in L2 over the whole tree, a scalar."""
+    return jnp.sqrt(squared_norm(tree))
 
 
 def fingerprint(tree: Tree) -> str:

@@ -16,7 +16,7 @@ class Owner(str):
     """A contributor's name in one spelling, so that equal names are one owner everywhere.
 
     Capitals, ways of writing one letter (NFKC), spaces around and several in a row, and characters that do not show are
-    all alike: the text is the one that remains, and its own. Letters of different alphabets that look alike stay different.
+    all alike: the text is the one that remains, and its own. Letters of different alphabets that look alike stay apart.
 
     >>> Owner("Alice  Ma\u0308rz ") == Owner("alice m\u00e4rz")
     True

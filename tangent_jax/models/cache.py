@@ -4,15 +4,16 @@
     FOLDER/inputs-1.bin ...   over several folders in turn where several are given
     FOLDER/layout.json        rows of a file and the folders; without it one file holds all rows
     FOLDER/examples.txt       the content identifier of each row's image, by which `erase` finds it
-    FOLDER/journal.jsonl      one line per finished chunk: its number, CRC-32 and skipped rows
+    FOLDER/journal.jsonl      one line per finished chunk (core/journal.py): its number, CRC-32 and skipped rows
     FOLDER/journal-1.jsonl    those that process 1 finished, and so on: each appends to its own
     FOLDER/complete           once every chunk is finished: the sizes and times of the files, and the skipped rows
 
 A chunk is journaled after its bytes are on disk, so an interrupted extraction goes on where it stopped; a chunk whose
-bytes are missing or altered fails its CRC and is computed again. Files that nobody wrote to since `complete` are not
-read to check them; delete it to check every byte. All but the rows and the layout lies in the first folder.
+bytes or line are missing or altered is computed again. Files that nobody wrote to since `complete` are not read to
+check them; delete it to check every byte. All but the rows and the layout lies in the first folder.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -27,7 +28,8 @@ import numpy as np
 
 from tangent_jax.core import InputError
 from tangent_jax.core.files import allocate, inside, locked, make_private, open_plain, synchronize, write_whole
-from tangent_jax.core.records import parse_json, typed, whole_lines
+from tangent_jax.core.journal import Journal
+from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
@@ -69,10 +71,10 @@ class CachedRows:
     ) -> None:
         self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
         self.more, self.shape, self.dtype = more, (self.count, *shape), dtype
-        self.journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")
+        self.own_journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")
         self.complete, self.nbytes = folder / "complete", int(np.prod(shape)) * dtype.itemsize
         self.lines: dict[int, Line] = {}  # of the chunks that are finished and whole
-        self.lines_read: dict[Path, int] = {}
+        self.journals: dict[Path, Journal] = {}  # those of all processes, as far as they were read
         self.skipped: set[int] = set()
 
     @functools.cached_property
@@ -135,7 +137,7 @@ class CachedRows:
         if complete is not None:
             self.skipped = {*complete.skipped}
             return []
-        self.lines_read = {}
+        self.journals = {}
         lines: dict[int, dict[int, Line]] = {}  # several processes may have finished a chunk, in turn
         for line in self.new_lines():
             lines.setdefault(line.chunk, {})[line.crc] = line
@@ -154,12 +156,14 @@ class CachedRows:
         return [chunk for chunk in range(-(-self.count // CHUNK)) if chunk not in self.lines]
 
     def new_lines(self) -> list[Line]:
-        """The lines of all journals that were not read yet; a torn one is left out."""
+        """The lines of all journals that were not read yet, each up to a line that was altered."""
         new = []
-        for journal in self.journals():
-            lines = whole_lines(Line, journal)
-            new += lines[self.lines_read.get(journal, 0) :]
-            self.lines_read[journal] = len(lines)
+        for path in self.journal_files():
+            journal = self.journal(path)
+            read = len(journal.entries)
+            with contextlib.suppress(InputError):
+                journal.load()
+            new += [typed(Line, entry, "features", path) for entry in journal.entries[read:]]
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
@@ -167,21 +171,22 @@ class CachedRows:
         rows = self.rows(chunk)
         number, start = divmod(rows.start, self.layout.rows_per_file)
         write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
-        entry = {"chunk": chunk, "crc": self.checksum(chunk), "skipped": [rows.start + i for i in skipped]}
-        with open_plain(self.journal, "ab") as file:
-            file.write(("\n" * (file.tell() > 0) + json.dumps(entry)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        self.lines[chunk] = Line(chunk, entry["crc"], tuple(entry["skipped"]))
-        self.skipped.update(entry["skipped"])
+        line = Line(chunk, self.checksum(chunk), tuple(rows.start + i for i in skipped))
+        self.journal(self.own_journal).append(dataclasses.asdict(line))
+        self.lines[chunk] = line
+        self.skipped.update(line.skipped)
 
-    def journals(self) -> list[Path]:
+    def journal(self, path: Path) -> Journal:
+        """The journal of a process, as far as it was read."""
+        return self.journals.setdefault(path, Journal("features", path))
+
+    def journal_files(self) -> list[Path]:
         """The journals of all processes."""
         return sorted(self.folder.glob("journal*.jsonl"))
 
     def stamps(self) -> tuple[tuple[int, int], ...]:
         """The size and the time of the last write of every file of rows and every journal."""
-        states = [path.stat() for path in (*self.files(), *self.journals())]
+        states = [path.stat() for path in (*self.files(), *self.journal_files())]
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
     def read_complete(self) -> Complete | None:

@@ -5,7 +5,7 @@
 
 Source: NTK features by few random outputs (pseudo-NTK; Mohamadi, Bae and Sutherland 2023, "A Fast, Well-Founded
 Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pham and Pagh 2013), which reads a kernel's
-gradient sum_t x_t s_t^T as inputs and signals (signals.py) and never forms it:
+gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) and never forms it:
 
     S (x s^T) = IFFT(FFT(C x) FFT(D s))   C, D: count sketches, random signs at random places
 """
@@ -23,10 +23,10 @@ from jax import Array
 from tangent_jax.core import Tree, identity, progress_bar, require, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
+from tangent_jax.linear.signals import Leaf, Probed
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, probe_uses, vector
 from tangent_jax.models.subsets import subset_of
 
 PARTS = ("h", "relu", "ntk")
@@ -71,7 +71,7 @@ class FeatureMap:
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
         if "ntk" in self.parts:
-            probed = probe_uses(self.predict, self.predict.zeros(), x, at_zero=True)
+            probed = self.predict.probed(self.predict.zeros(), x, at_zero=True)
             outputs, psi = probed.outputs, self.sketch(probed)
         else:
             outputs = self.predict(self.predict.zeros(), x)
@@ -80,31 +80,28 @@ class FeatureMap:
         parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: those of no use are dropped
         return jnp.concatenate([parts[part] for part in self.parts], 1)
 
-    def sketch(self, probed: Any) -> Array:
+    def sketch(self, probed: Probed) -> Array:
         """psi, "b m", of a forward pass over probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
-        signals = jax.vmap(probed.back)(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
-        leaves, plain, waves = trees.leaves(self.predict.zeros()), 0, 0
-        for use, s in zip(probed.uses, signals, strict=True):
-            if use.spec is None:
-                each = jax.vmap(partial(vector, use, ndim=leaves[use.path].ndim))(s)
-                plain += self.placed(jnp.moveaxis(each.reshape(*each.shape[:2], -1), 0, 1).reshape(b, -1), use.path)
+        leaves: dict[str, Leaf] = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
+        plain, waves = 0, 0
+        for path, leaf in leaves.items():
+            if leaf.layout is None:
+                plain += self.placed(leaf.s.reshape(b, -1), path)
             else:
-                waves += self.waves(use, s)
+                waves += self.waves(path, leaf)
         return plain + jnp.fft.irfft(waves, self.width)
 
-    def waves(self, use: Use, s: Array) -> Array:
-        """The Fourier transform of a kernel's part of psi, "b m/2+1"; s: its signals "v b ..."."""
-        assert use.x is not None
-        axes = layout(use)
-        x, s = axes.rows(use.x), jnp.moveaxis(jax.vmap(axes.signals)(s), 0, 3)  # "b t h i", "b t h v o"
+    def waves(self, path: str, leaf: Leaf) -> Array:
+        """The Fourier transform of a kernel's part of psi, "b m/2+1"."""
+        x, s = leaf.x, jnp.moveaxis(leaf.s, 1, 3)  # "b t h i", "b t h v o"
         b, t, heads = s.shape[:3]
         s = s.reshape(b, t, heads, -1)
         total: Any = 0
         for head in range(heads):
             own = x[:, :, head if x.shape[2] > 1 else 0]
-            pair = self.placed(own, f"{use.path} in"), self.placed(s[:, :, head], f"{use.path} out {head}")
+            pair = self.placed(own, f"{path} in"), self.placed(s[:, :, head], f"{path} out {head}")
             a, d = (jnp.fft.rfft(part) for part in pair)
             total += jnp.sum(a * d, 1)
         return total

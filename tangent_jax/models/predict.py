@@ -15,6 +15,7 @@ from jax import Array
 from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
+from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
@@ -83,6 +84,16 @@ class Predictor:
         require(dual is not None, function, "a model with a closed form of its tangent", f"a {kind} without", do)
         assert dual is not None
         return dual
+
+    def probed(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
+        """The outputs at dw (or at 0, whatever dw holds) by the closed form, with the inputs and signals of its leaves.
+
+        Raises: InputError for a model without a closed form.
+        """
+        stage, dual = self.subset.stage, self.closed_form("probed")
+        w, x = prepared(self.model, self.w, x, self.dtype, stage)
+        dw = trees.cast(dw, self.dtype)
+        return probe_uses(lambda probes: self.answer(dual(trees.pair(w, probes), x, stage)), dw, at_zero)
 
     def answer(self, f: Dual) -> Array:
         """The outputs "b c", in f32 or wider, of the model's value and tangent."""

@@ -1,1 +1,25 @@
-"""Training under differential privacy: mechanism, clipped sums, noise, accounting, a trainer with a ledger, audits."""
+"""DP-SGD of tangent weights: mechanism, clipped sums, noise, accounting, a trainer with a ledger."""
+
+from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.fit_many import fit_private_many
+from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, spent_together
+from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.public import unwhitened, whitened
+from tangent_jax.train.optimizers import momentum
+
+__all__ = [
+    "ClippedSum",
+    "Mechanism",
+    "PrivacyCost",
+    "Spent",
+    "clipped_sum",
+    "clipped_sum_closed_form",
+    "epsilon_of",
+    "fit_private_many",
+    "momentum",
+    "noise_multiplier_of",
+    "spent_together",
+    "unwhitened",
+    "whitened",
+]

@@ -8,6 +8,8 @@ they do not fit, and nothing is trained. What this cannot tell: both restored to
 between are taken again, each run counting its own), or both written anew by an owner of the disk who computes the
 hashes; and a folder deleted whole is no longer known. In a job of several processes there is one ledger, process 0's,
 and no process goes on to a step before it is paid there.
+
+The ledger is one record that is rewritten whole, and no journal (core/journal.py): only its last state counts.
 """
 
 import dataclasses

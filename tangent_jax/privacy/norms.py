@@ -20,8 +20,8 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 from tangent_jax.core.boundary import public
+from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Use, layout, letters, probe_uses, vector
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import product, widened
@@ -47,54 +47,49 @@ def clipped_sum_closed_form(
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    outputs, uses, back = probe_uses(predict, dw, x, at_zero)
+    probed = predict.probed(dw, x, at_zero)
     losses, units = Objective(loss).losses, len(present)
-    signals = back(jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(outputs))
+    slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
+    leaves = probed.rows(slope[None])
     with jax.default_matmul_precision("highest"):  # a GPU's own for f32 is TF32, whose rounding no bound here holds
-        squared, rounding = squared_norms(dw, uses, signals, units)
+        squared, rounding = squared_norms(leaves, units)
         scales, norms, bad = clip_scales(squared, of_units(present), clip_norm, rounding)
-        value = scaled_sum(dw, uses, signals, jnp.repeat(scales, len(y) // units))
+        value = scaled_sum(dw, leaves, jnp.repeat(scales, len(y) // units))
     return ClippedSum(value, norms, bad, clip_norm)
 
 
-def squared_norms(dw: Tree, uses: list[Use], signals: list[Array], units: int) -> tuple[Array, Array]:
+def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Array, Array]:
     """(|g_o|^2 over the whole tree, the most by which rounding may have lowered it), "o" each, of the batch's units o.
 
-    Each unit has equally many examples of the batch "b", which follow each other.
+    leaves: one row of each example. Each unit has equally many examples of the batch "b", which follow each other.
     """
-    total = jnp.zeros(units, jnp.result_type(*signals, jnp.float32))
+    total = jnp.zeros(units, jnp.result_type(*(leaf.s for leaf in leaves.values()), jnp.float32))
     rounding = jnp.zeros_like(total)
-    for path, leaf in trees.leaves(dw).items():
-        of_leaf = [(use, s) for use, s in zip(uses, signals, strict=True) if use.path == path]
-        kernels = [(use, s) for use, s in of_leaf if use.spec is not None]
-        assert not kernels or len(of_leaf) == 1, path  # a kernel enters once
-        if kernels:
-            squared, own = kernel_norm(*of_leaf[0], units)
+    for leaf in leaves.values():
+        if leaf.layout is None:
+            total += jnp.sum(jnp.square(leaf.s.reshape(units, -1, leaf.s.shape[-1]).sum(1)), 1)
+        else:
+            squared, own = kernel_norm(leaf, units)
             total, rounding = total + squared, rounding + own
-        elif of_leaf:
-            direct = sum(vector(use, s, leaf.ndim).reshape(units, -1, *leaf.shape).sum(1) for use, s in of_leaf)
-            total += jnp.sum(jnp.square(jnp.asarray(direct)), range(1, leaf.ndim + 1))
     return total, rounding
 
 
-def kernel_norm(use: Use, s: Array, units: int) -> tuple[Array, Array]:
+def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
     """(|sum_t x_t (x) s_t|^2 of each unit, the most by which rounding may have lowered it), "o" each.
 
     From Gram matrices over the tokens t, or where the kernel is smaller than those, as a convolution's at many pixels,
     from the sum itself (Bu et al. 2022, "mixed ghost clipping"). The sum over Gram matrices cancels where the tokens'
     gradients do: its rounding is of the size of eps (sum_t |x_t| |s_t|)^2, whatever is left.
     """
-    axes, x = layout(use), jnp.asarray(use.x)
-    rows, flowing = axes.rows(x), axes.signals(s)
-    rows, flowing = (a.reshape(units, -1, *a.shape[2:]) for a in (rows, flowing))  # an owner's tokens, of all examples
-    inputs, outputs, tokens = rows.shape[-1], flowing.shape[-1], rows.shape[1]
-    lengths = jnp.sqrt(jnp.sum(jnp.square(widened(rows)), -1) * jnp.sum(jnp.square(widened(flowing)), -1))
+    x, s = (a.reshape(units, -1, *a.shape[-2:]) for a in (leaf.x, leaf.s))  # an owner's tokens, of all examples
+    inputs, outputs, tokens = x.shape[-1], s.shape[-1], x.shape[1]
+    lengths = jnp.sqrt(jnp.sum(jnp.square(widened(x)), -1) * jnp.sum(jnp.square(widened(s)), -1))
     largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1)  # (sum_t |x_t| |s_t|)^2, over the heads
     if inputs * outputs < tokens**2:
-        squared = jnp.sum(jnp.square(product("bthi,btho->bhio", rows, flowing)), (1, 2, 3))
+        squared = jnp.sum(jnp.square(product("bthi,btho->bhio", x, s)), (1, 2, 3))
         rounding = (ROUNDING * jnp.finfo(squared.dtype).eps) ** 2 * largest
     else:
-        grams = product("bthi,buhi->bhtu", rows, rows) * product("btho,buho->bhtu", flowing, flowing)
+        grams = product("bthi,buhi->bhtu", x, x) * product("btho,buho->bhtu", s, s)
         squared = jnp.sum(grams, (1, 2, 3))
         rounding = ROUNDING * jnp.finfo(grams.dtype).eps * largest
     rounding *= tokens > 1
@@ -112,7 +107,7 @@ def of_reweighting(squared: Array, largest: Array, dtype: Any) -> Array:
     return moved * (2 * jnp.sqrt(jnp.maximum(squared, 0)) + moved)
 
 
-def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -> Tree:
+def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Array) -> Tree:
     """sum_b scale_b g_b: outer products of inputs and reweighted signals."""
     total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
 
@@ -122,13 +117,12 @@ def scaled_sum(dw: Tree, uses: list[Use], signals: list[Array], scales: Array) -
     def scaled(a: Array) -> Array:
         return zeroed(widened(a) * scales.reshape(-1, *[1] * (a.ndim - 1)))
 
-    for use, s in zip(uses, signals, strict=True):
-        leaf = total[use.path]
-        if use.spec is None:
-            finite = use._replace(x=None if use.x is None else zeroed(use.x))
-            part = jnp.sum(vector(finite, scaled(s), leaf.ndim), 0)
+    for path, leaf in leaves.items():
+        like = total[path]
+        if leaf.layout is None:
+            value = jnp.sum(scaled(leaf.s), (0, 1)).reshape(like.shape)
         else:
-            xs, ws, ss = letters(use)
-            part = product(f"{xs},{ss}->{ws}", zeroed(jnp.asarray(use.x)), scaled(s).astype(s.dtype))
-        total[use.path] = leaf + part.astype(leaf.dtype)
-    return jax.tree.unflatten(jax.tree.structure(dw), [total[path] for path in trees.leaves(dw)])
+            blocks = product("bthi,btho->hio", zeroed(leaf.x), scaled(leaf.s[:, 0]).astype(leaf.s.dtype))
+            value = leaf.layout.kernel(blocks, like.shape)
+        total[path] = value.astype(like.dtype)
+    return jax.tree.unflatten(jax.tree.structure(dw), list(total.values()))

@@ -25,7 +25,7 @@ from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, rooted
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
 from tangent_jax.train.objective import make_objective
 
 DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike
@@ -49,7 +49,7 @@ def whitened(predict: Predictor, public: Features, private: Features) -> Predict
     # square loss and no targets: of the factors the inputs' alone are read
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
-    public_curvature = curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
+    public_curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
     leaves, v = trees.leaves(predict.w), {}
     for path, (a, _) in public_curvature.kernels.items():
         require(np.isfinite(a).all(), "whitened", f"finite inputs of {path}", "others", "Leave such images out")

@@ -1,1 +1,27 @@
 """The optimum of the convex problem: solved, certified, and what follows from it for examples, sums and predictions."""
+
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.influence import datamodeling_score
+from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
+from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
+from tangent_jax.solver.problem import make_curvature
+from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
+from tangent_jax.train.objective import distance_bound
+
+__all__ = [
+    "Curvature",
+    "Kernel",
+    "KernelPosterior",
+    "KernelSolution",
+    "Settings",
+    "SolverPosterior",
+    "Statistics",
+    "choose_settings",
+    "datamodeling_score",
+    "distance_bound",
+    "make_curvature",
+    "make_kernel",
+    "make_posterior",
+    "make_statistics",
+    "probabilities",
+]

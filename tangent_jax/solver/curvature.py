@@ -26,8 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.boundary import public_class
-from tangent_jax.models.predict import Predictor
-from tangent_jax.models.signals import Layout, layout, probe_uses, vector
+from tangent_jax.linear.signals import Layout, Probed
 from tangent_jax.rules.probe import widened
 from tangent_jax.train.losses import Loss
 
@@ -122,34 +121,27 @@ def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
 
 
 def batch_curvature(
-    predict: Predictor, dw: Tree, x: Array, y: Array, outputs: Array, example_weights: Array, loss: Loss,
-    key: Array | None, count: int,
-) -> Curvature:  # fmt: skip
+    probed: Probed, y: Array, outputs: Array, example_weights: Array, loss: Loss, key: Array | None, count: int
+) -> Curvature:
     """The factors of one batch; `outputs`: those at which the loss is expanded; example weights "b", 0 where padded."""
-    recorded, root = probe_uses(predict, dw, x, at_zero=True), jnp.sqrt(example_weights)[:, None]
-    signals = jax.vmap(recorded.back)(loss.hessian_root(outputs, y, key, count) * root)
-    ndims = {path: leaf.ndim for path, leaf in trees.leaves(dw).items()}
-    biases = {use.beside: use.path for use in recorded.uses if use.beside is not None}
-    kernels, layouts, vectors, sums = {}, [], {}, {}
-    for use, s in zip(recorded.uses, signals, strict=True):
-        if use.spec is None:
-            each = jax.vmap(partial(vector, use, ndim=ndims[use.path]))(s)
-            vectors[use.path] = vectors.get(use.path, 0) + each
+    root = jnp.sqrt(example_weights)[:, None]
+    leaves = probed.rows(loss.hessian_root(outputs, y, key, count) * root)
+    kernels, blocks, layouts, sums = {}, {}, [], {}
+    for path, leaf in leaves.items():
+        if leaf.layout is None:
+            blocks[path] = outer(leaf.s.reshape(-1, *probed.shapes[path]))
             continue
-        assert use.x is not None
-        axes = layout(use)
-        rows, flowing = widened(axes.rows(use.x)), widened(jax.vmap(axes.signals)(s))  # sums of halves would overflow
-        rows = rows * root[:, :, None, None]
-        if use.path in biases:
-            last, tokens = jnp.einsum("bthi,b->hi", rows, root[:, 0]), rows.shape[1] * jnp.sum(example_weights)
-            sums[use.path] = jnp.pad(last, ((0, 0), (0, 1)), constant_values=tokens.astype(last.dtype))
-        a = jnp.einsum("bthi,bthj->hij", rows, rows)
-        g = jnp.einsum("kbtho,kbthp->hop", flowing, flowing) / rows.shape[1]
-        kernels[use.path] = a, g
-        layouts.append((use.path, axes))
-    blocks = {path: outer(v.reshape(-1, *v.shape[2:])) for path, v in vectors.items()}
+        x, s = widened(leaf.x), widened(leaf.s)  # sums of halves would overflow
+        x = x * root[:, :, None, None]
+        if path in probed.biases:
+            last, tokens = jnp.einsum("bthi,b->hi", x, root[:, 0]), x.shape[1] * jnp.sum(example_weights)
+            sums[path] = jnp.pad(last, ((0, 0), (0, 1)), constant_values=tokens.astype(last.dtype))
+        a = jnp.einsum("bthi,bthj->hij", x, x)
+        g = jnp.einsum("bktho,bkthp->hop", s, s) / x.shape[1]
+        kernels[path] = a, g
+        layouts.append((path, leaf.layout))
     of_all = jnp.sum(example_weights), tuple(sorted(layouts)), ""
-    return Curvature(kernels, blocks, *of_all, sums, tuple(sorted(biases.items())))
+    return Curvature(kernels, blocks, *of_all, sums, tuple(sorted(probed.biases.items())))
 
 
 def outer(v: Array) -> Array:

@@ -19,7 +19,8 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import require, whole_number
-from tangent_jax.solver.jacobian import Jacobian, Part, gram
+from tangent_jax.linear.gram import Rows, gram
+from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective
 
 CHUNK = 1 << 24  # numbers of a temporary array
@@ -32,7 +33,7 @@ class Expansion(NamedTuple):
     Cholesky factor of M, "nk nk"; `own`: J_i H^-1 J_i^T, "n c c".
     """
 
-    rows: Jacobian
+    rows: Rows
     outputs: np.ndarray
     gradients: np.ndarray
     roots: np.ndarray
@@ -50,7 +51,7 @@ class Expansion(NamedTuple):
         """The outputs of each example by the fit without it, "n c", by Newton's step."""
         return self.outputs + np.einsum("ncd,nd->nc", self.own, self.pulls())
 
-    def reach(self, others: Jacobian) -> np.ndarray:
+    def reach(self, others: Rows) -> np.ndarray:
         """J_z H^-1 J_i^T for the outputs of other examples, "mc n c"."""
         n, c = self.outputs.shape
         cross = gram(others, self.rows)
@@ -59,7 +60,7 @@ class Expansion(NamedTuple):
         return ((cross - (self.bent @ known).T) / self.total_penalty).reshape(-1, n, c)
 
 
-def expand(rows: Jacobian, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
+def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
     """The expansion of a convex objective at its optimum.
 
     Args:   rows: J of the training examples; k: `gram` of them; outputs: of the optimum, "n c"; targets: "n ...".
@@ -80,7 +81,7 @@ def expand(rows: Jacobian, k: np.ndarray, outputs: np.ndarray, targets: np.ndarr
     return Expansion(rows, np.asarray(outputs, np.float64), gradients, roots, bent, factor, own / total, total)
 
 
-def eigen_effects(expansion: Expansion, others: Jacobian) -> np.ndarray:
+def eigen_effects(expansion: Expansion, others: Rows) -> np.ndarray:
     """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
 
     Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
@@ -90,17 +91,17 @@ def eigen_effects(expansion: Expansion, others: Jacobian) -> np.ndarray:
     rows, roots, damping = expansion.rows, expansion.roots, expansion.total_penalty
     pulled = rows.along(expansion.gradients)
     effects = np.zeros((others.outputs.size, rows.shape[0]))
-    for path, part in rows.parts.items():
-        other, own = others.parts[path], pulled.parts[path]
-        if part.x is None:
-            g = np.einsum("ncp,nck->nkp", part.s, roots).reshape(-1, part.s.shape[-1])
+    for path, leaf in rows.leaves.items():
+        other, own = others.leaves[path], pulled.leaves[path]
+        if leaf.x is None:
+            g = np.einsum("ncp,nck->nkp", leaf.s, roots).reshape(-1, leaf.s.shape[-1])
             block = g.T @ g + damping * np.eye(g.shape[1])
             effects += other.s.reshape(len(effects), -1) @ np.linalg.solve(block, own.s[:, 0].T)
             continue
-        for h in range(part.x.shape[2]):
-            flowing = np.einsum("ncto,nck->nkto", part.s[:, :, :, h], roots)
-            bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (part.x[:, :, h], flowing))
-            scales = squares(part.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
+        for h in range(leaf.x.shape[2]):
+            flowing = np.einsum("ncto,nck->nkto", leaf.s[:, :, :, h], roots)
+            bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (leaf.x[:, :, h], flowing))
+            scales = squares(leaf.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
             effects += scaled_gram(rotated(other, h, bases), rotated(own, h, bases), scales)
     return effects
 
@@ -118,9 +119,9 @@ def squares(x: np.ndarray, s: np.ndarray) -> np.ndarray:
     return np.asarray(sum((np.einsum("ti,kto->kio", *pair) ** 2).sum(0) for pair in zip(x, s, strict=True)))
 
 
-def rotated(part: Part, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+def rotated(leaf: Leaf, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs "n t i" and signals "n c t o" of one head in other bases."""
-    return part.x[:, :, h] @ bases[0], part.s[:, :, :, h] @ bases[1]
+    return leaf.x[:, :, h] @ bases[0], leaf.s[:, :, :, h] @ bases[1]
 
 
 def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], scales: np.ndarray) -> np.ndarray:
@@ -136,9 +137,7 @@ def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarra
     return np.asarray(total)
 
 
-def projected_effects(
-    expansion: Expansion, directions: np.ndarray, others: Jacobian, size: int, seed: int
-) -> np.ndarray:
+def projected_effects(expansion: Expansion, directions: np.ndarray, others: Rows, size: int, seed: int) -> np.ndarray:
     """The effects on one output of each other example, "m n", by random projections of gradients, as TRAK has them.
 
         -phi(z) (Phi^T Phi)^-1 phi_i q_i        phi_i: J_i^T u_i projected to k numbers, q_i = -u_i . r_i

@@ -22,10 +22,11 @@ import scipy.linalg
 
 from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.boundary import public, public_class
+from tangent_jax.linear.gram import Rows, gram
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
-from tangent_jax.solver.jacobian import Jacobian, gram, jacobian_rows
 from tangent_jax.solver.problem import make_problem
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.evaluate import Metric, accuracy
 from tangent_jax.train.objective import Objective, checked_objective, make_objective
@@ -43,7 +44,7 @@ class Kernel:
     """
 
     predict: Predictor
-    rows: Jacobian
+    rows: Rows
     k: np.ndarray
     targets: np.ndarray
     centers: np.ndarray
@@ -111,7 +112,7 @@ class KernelSolution:
         """The outputs of the training examples, "n c": t - Lambda W^-1 a."""
         return self.kernel.centers - self.total_penalty / self.kernel.precision * self.a
 
-    def predict(self, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+    def predict(self, rows: Rows, cross: np.ndarray) -> np.ndarray:
         """The outputs of other examples, "m c"; cross: their kernel with the training examples."""
         return rows.outputs + (cross @ self.a.ravel()).reshape(rows.shape)
 
@@ -141,7 +142,7 @@ class KernelSolution:
             return -float(np.mean(np.sum((outputs - kernel.centers) ** 2, 1)))
         return float(np.mean(np.asarray((metric or accuracy)(jnp.asarray(outputs), jnp.asarray(kernel.targets)))))
 
-    def without(self, gone: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+    def without(self, gone: np.ndarray, rows: Rows, cross: np.ndarray) -> np.ndarray:
         """The outputs of other examples, "m c", by the fit without the training examples `gone`."""
         c = self.a.shape[1]
         flat = (np.asarray(gone)[:, None] * c + np.arange(c)).ravel()
@@ -151,7 +152,7 @@ class KernelSolution:
         change = cross @ (self.inverse[:, flat] @ moved)
         return self.predict(rows, cross) - change.reshape(rows.shape)
 
-    def refit(self, left: np.ndarray, rows: Jacobian, cross: np.ndarray) -> np.ndarray:
+    def refit(self, left: np.ndarray, rows: Rows, cross: np.ndarray) -> np.ndarray:
         """The same by solving again on the examples `left`: what `without` is held against."""
         k = self.kernel
         c = self.a.shape[1]

@@ -12,7 +12,7 @@ relative to delta_k, not to dw. Of a problem that begins at the base the first g
 whose weight is not 1. All problems are preconditioned by the base's Kronecker factors, and a pass reads the examples
 once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to the
 next. What bounds the distance is the residual's norm, which the largest eigenvalues of A weigh most: a problem ends
-where it would be small enough with these corrected (leading.py), is corrected, and its gradient computed.
+where it would be small enough with these corrected (linear/leading.py), is corrected, and its gradient computed.
 """
 
 import dataclasses
@@ -27,13 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, whole_number
+from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
+from tangent_jax.linear import cg
+from tangent_jax.linear.jacobian import Fresh
+from tangent_jax.linear.leading import leading
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, formed
-from tangent_jax.solver.leading import leading
 from tangent_jax.solver.passes import SHOWN, Part, Summed
 from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
 from tangent_jax.train.batches import Batches, Data
@@ -146,7 +148,7 @@ class Many:
         if self.formed is not None:  # nothing else is read from pass to pass
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
-        norm = float(passes_of.norm_of(self.gradient.total))
+        norm = float(trees.norm(self.gradient.total))
         require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
         self.leading = leading(
@@ -156,7 +158,7 @@ class Many:
                 ).total
             ),
             penalty,
-            states.empty(self.base, count).delta,
+            states.empty(self.base, count).x,
         )
 
     def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Fitted]:
@@ -177,14 +179,14 @@ class Many:
                 before = len(ended)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
-                        ended[place.asked.turn] = self.fitted(place, state.delta, k)
+                        ended[place.asked.turn] = self.fitted(place, state.x, k)
                         places[k] = Place()
                 run.advance(len(ended) - before)
                 while turn in ended:
                     yield ended.pop(turn)
                     turn += 1
 
-    def fill(self, state: states.State, places: list[Place], asked: Iterator[Asked]) -> states.State:
+    def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
         """The state with the next problems in the places that are empty."""
         for k, place in enumerate(places):
             if place.asked is not None or (new := next(asked, None)) is None:
@@ -204,12 +206,12 @@ class Many:
         count, problem = 1 << max(len(changed) - 1, 0).bit_length(), self.problem  # powers of two: few programs
         rows = np.resize(changed, count)
         x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
-        part = Part(passes_of.Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
+        part = Part(Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
         total, zero = (jax.tree.map(lambda leaf: jnp.array(leaf[None]), tree) for tree in (self.gradient, problem.zero))
-        f, at_base = passes_of.outputs_of(part.linear, self.base), jnp.ones(1, bool)
-        return states.add_products(total, part, problem.zero, f, zero, v[None, rows], at_base, problem.objective).total
+        f, at_base = passes_of.outputs_of(part.jacobian, self.base), jnp.ones(1, bool)
+        return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
 
-    def advance(self, state: states.State, places: list[Place]) -> tuple[states.State, np.ndarray, np.ndarray]:
+    def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
         """One pass for all: a gradient where a problem is at a point, else a product; also |r|, its rounding, "k"."""
         n = len(self.problem.batches)
         at_point = jnp.array([place.at_point for place in places])
@@ -227,7 +229,7 @@ class Many:
             f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
             return add_products(total, self.formed, f, q, rows, at_point, objective)
         for part, f, rows in zip(self.problem.parts(), self.outputs, self.rows(v), strict=True):
-            total = states.add_products(total, part, self.problem.zero, f, q, rows, at_point, objective)
+            total = states.add_products(total, part, f, q, rows, at_point, objective)
         return total
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:

@@ -12,7 +12,6 @@ same inner solver and a backtracking line search. There is no learning rate.
 
 import os
 import time
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,8 +22,10 @@ from jax import Array
 
 from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
+from tangent_jax.core.trees import along
+from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.passes import SHOWN, Summed, along, norm_of
+from tangent_jax.solver.passes import SHOWN, Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
@@ -38,16 +39,13 @@ SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 
 
 class State(NamedTuple):
-    """Conjugate gradients at a point `base`: dw = base + offset; residual r, direction p, rz = <r, (H + Lambda)^-1 r>.
+    """A point `base`, and conjugate gradients `inner` from there: dw = base + inner.x.
 
     `at_point`: 1 where base is new, its gradient not yet known; `tolerance`: of |r|, where the inner solver ends.
     """
 
     base: Tree
-    offset: Tree
-    r: Tree
-    p: Tree
-    rz: Array
+    inner: cg.State
     tolerance: Array
     at_point: Array
 
@@ -121,7 +119,7 @@ class Solver:
     def run(self, dw: Tree, run: Run) -> Fitted:
         """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
-        state = State(jax.tree.map(jnp.array, dw), zeros, zeros, zeros, none, none, jnp.ones(()))
+        state = State(jax.tree.map(jnp.array, dw), cg.State(zeros, zeros, zeros, none), none, jnp.ones(()))
         state = placement.placed(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
@@ -134,7 +132,7 @@ class Solver:
             state, row = self.begin(state) if state.at_point else self.advance(state)
             row["seconds"] = time.perf_counter() - began
             run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
-            run.end(row, along(state.base, 1.0, state.offset), state, self.is_done(row))
+            run.end(row, along(state.base, 1.0, state.inner.x), state, self.is_done(row))
             run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
         return self.fitted(state, run.identity)
 
@@ -161,20 +159,19 @@ class Solver:
     def begin(self, state: State) -> tuple[State, Row]:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
-        norm = float(norm_of(gradient))
+        norm = float(trees.norm(gradient))
         require(np.isfinite(norm), "solve", "a finite gradient", norm, "Look for inputs that are not finite")
         row = self.row(norm, loss=value, rounding=rounding, exact=True)
         if self.is_done(row):
             return state, row
         self.prepare()
-        r, p, rz = _directed(gradient, self.inverse)
         # Newton far from the optimum: an exact inner solution would be of a model that soon changes
         first = next((row["gradient_norm"] for row in self.history.rows if row["exact"]), norm)
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         if self.problem.exact is not self.problem.predict:
             forcing = max(forcing, INNER * norm)
         tolerance = jnp.asarray(max(0.9 * self.target - rounding, forcing, SHOWN * rounding))
-        return State(state.base, jax.tree.map(jnp.zeros_like, r), r, p, rz, tolerance, jnp.zeros(())), row
+        return State(state.base, cg.init(gradient, self.inverse), tolerance, jnp.zeros(())), row
 
     def gradient(self, dw: Tree) -> tuple[Summed, float, float]:
         """Gradient and value of F at dw, and the rounding; a square loss has its factors before, with all it keeps."""
@@ -201,7 +198,8 @@ class Solver:
 
     def advance(self, state: State) -> tuple[State, Row]:
         """One step of conjugate gradients; the last of them ends at a new point."""
-        state, norm = _advance(state, self.problem.product(state.p, self.outputs), self.inverse)
+        inner = cg.step(state.inner, self.problem.product(state.inner.p, self.outputs), self.inverse)
+        state, norm = state._replace(inner=inner), trees.norm(inner.r)
         row = self.row(float(norm), exact=False)
         left = self.passes - self.used - 1
         if norm > state.tolerance and left > self.reserve and np.isfinite(row["gradient_norm"]):
@@ -210,12 +208,12 @@ class Solver:
         if not self.problem.is_quadratic:
             t = self.search(state)
             row["passes"] += 1
-        base, zeros = along(state.base, t, state.offset), jax.tree.map(jnp.zeros_like, state.base)
-        return state._replace(base=base, offset=zeros, at_point=jnp.ones(())), row
+        base, zeros = along(state.base, t, inner.x), jax.tree.map(jnp.zeros_like, state.base)
+        return state._replace(base=base, inner=inner._replace(x=zeros), at_point=jnp.ones(())), row
 
     def search(self, state: State) -> float:
         """The length of the Newton step by optax's backtracking, on outputs that are linear along it."""
-        line, start = self.problem.line(self.outputs, state.base, state.offset), jnp.zeros(())
+        line, start = self.problem.line(self.outputs, state.base, state.inner.x), jnp.zeros(())
         value, slope = jax.value_and_grad(line)(start)
         if abs(slope) <= 100 * jnp.finfo(self.problem.dtype).eps * abs(value):
             return 1.0  # so near the optimum that rounding hides any fall: Newton's own step is right
@@ -240,36 +238,3 @@ class Solver:
 def pass_values(row: Row) -> Row:
     """The values of a pass that a log holds: of its row the numbers that are measured, no count and no time."""
     return {name: value for name, value in row.items() if name not in ("passes", "exact", "seconds")}
-
-
-def solve_linear(
-    problem: Problem, right: Tree, outputs: list[Array], inverse: Inverse | None, tolerance: float, passes: int
-) -> Tree:
-    """(H + Lambda)^-1 right at a step of these outputs, until the residual is `tolerance` of |right|."""
-    r, p, rz = _directed(along(problem.zero, -1.0, right), inverse)
-    target = tolerance * (norm := norm_of(right))
-    state = jax.tree.map(jnp.array, State(problem.zero, problem.zero, r, p, rz, target, jnp.zeros(())))  # copied
-    for _ in range(passes):
-        if norm <= target:
-            break
-        state, norm = _advance(state, problem.product(state.p, outputs), inverse)
-    return state.offset
-
-
-@jax.jit
-def _directed(gradient: Tree, inverse: Inverse | None) -> tuple[Tree, Tree, Array]:
-    """The first residual, the first direction, and their product."""
-    r = jax.tree.map(jnp.negative, gradient)
-    p = jax.tree.map(jnp.copy, r) if inverse is None else inverse.times(r)
-    return r, p, trees.vdot(r, p)
-
-
-@partial(jax.jit, donate_argnames="state")
-def _advance(state: State, bent: Tree, inverse: Inverse | None) -> tuple[State, Array]:
-    """One step of preconditioned conjugate gradients; `bent`: (H + Lambda) p. Also |r|."""
-    alpha = state.rz / trees.vdot(state.p, bent)
-    r = along(state.r, -alpha, bent)
-    z = r if inverse is None else inverse.times(r)
-    rz = trees.vdot(r, z)
-    p, offset = along(z, rz / state.rz, state.p), along(state.offset, alpha, state.p)
-    return state._replace(offset=offset, r=r, p=p, rz=rz), norm_of(r)

@@ -1,11 +1,8 @@
-"""One batch of a pass: f(dw) = f_0 + J dw, with J and J^T as products; nothing of J is formed.
+"""One batch of a pass: what it adds to a gradient, to a product with the Hessian, and to the factors.
 
-`Fresh` linearises the predictor at each product. `Kept` has done so once and holds what the products need (J is the
-same everywhere): a pass is then products alone. For a ViT's last block that is little more than its inputs.
+J of the batch is a value of linear/jacobian.py, however it is held; targets and example weights stand beside it.
 """
 
-import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, trees
+from tangent_jax.linear.jacobian import Fresh, Jacobian, Kept, Steps, keep
 from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
@@ -22,41 +20,6 @@ from tangent_jax.train.targets import Predict
 ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64 (docs/optimum.md)
 SHOWN = 1 / ROUNDING  # of that: where conjugate gradients end, for below it they follow rounding
 CACHED = 1 << 25  # bytes: what a pass keeps of a batch on a CPU, where larger ones leave its caches and are slower
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
-@dataclasses.dataclass(frozen=True)
-class Fresh:
-    """A predictor on the inputs "n ..." at `rows`, "b", or on inputs "b ..." where these are None."""
-
-    predict: Predict
-    inputs: Any
-    rows: Any
-
-    @property
-    def x(self) -> Any:
-        """The inputs, "b ..."."""
-        return self.inputs if self.rows is None else self.inputs[self.rows]
-
-    def at(self, dw: Tree) -> tuple[Array, Callable[[Tree], Array]]:
-        """(f(dw) "b c", v -> J v "b c")."""
-        x = self.x
-        return jax.linearize(lambda dw: self.predict(dw, x), dw)
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """f(0), "b c", and v -> J v with the arrays that it reads."""
-
-    outputs: Array
-    forward: Any
-
-    def at(self, dw: Tree) -> tuple[Array, Callable[[Tree], Array]]:
-        """(f(dw) "b c", v -> J v "b c")."""
-        is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
-        change = jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(self.outputs), self.forward, dw)
-        return self.outputs + change, self.forward
 
 
 class Summed(NamedTuple):
@@ -67,7 +30,7 @@ class Summed(NamedTuple):
 
     def plus(self, own: Tree) -> "Summed":
         """With one more batch."""
-        return Summed(trees.plus(self.total, own), self.norms + jnp.sqrt(trees.squared_norm(own)))
+        return Summed(trees.plus(self.total, own), self.norms + trees.norm(own))
 
     @property
     def rounding(self) -> Array:
@@ -76,9 +39,9 @@ class Summed(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A batch: its linear model, targets "b ...", example weights "b", 0 where padded."""
+    """A batch: its J (None for targets alone), targets "b ...", example weights "b", 0 where padded."""
 
-    linear: Any
+    jacobian: Any
     targets: Any
     example_weights: Any
 
@@ -94,49 +57,41 @@ def take(array: Any, rows: Any) -> Array:
     return array[rows]
 
 
-@jax.jit
-def keep(linear: Fresh, zero: Tree) -> Kept:
-    """The linear model with the arrays that its products read.
-
-    zero: dw = 0, as data: where zeros are constants of the program, XLA's CPU compiler gave NaN for a ResNet.
-    """
-    return Kept(*linear.at(zero))
-
-
 @partial(jax.jit, donate_argnames="total")
 def add_gradient(total: Summed, part: Part, dw: Tree, objective: Objective) -> tuple[Summed, Array, Array]:
     """(total + the gradient of the batch's losses at dw, those losses' sum, the outputs)."""
-    outputs, forward = part.linear.at(dw)
-    losses, slope = jax.value_and_grad(partial(part.loss, objective))(outputs)
-    return total.plus(jax.linear_transpose(forward, dw)(slope)[0]), losses, outputs
+    j = part.jacobian.at(dw)
+    losses, slope = jax.value_and_grad(partial(part.loss, objective))(j.outputs)
+    return total.plus(j.transposed(slope)), losses, j.outputs
 
 
 @partial(jax.jit, donate_argnames="total")
 def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Objective) -> Tree:
     """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
-    _, forward = part.linear.at(v)  # J is the same at any step
-    bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (forward(v),))[1]
-    return trees.plus(total, jax.linear_transpose(forward, v)(bent)[0])
+    j = part.jacobian.at(v)  # J is the same at any step
+    bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (j.times(v),))[1]
+    return trees.plus(total, j.transposed(bent))
 
 
-def bent_of(part: Part, outputs: Array, changes: Array, v: Array, at_point: Array, objective: Objective) -> Array:
-    """v_ki P_i (J_i q_k) + (v_ki - 1) e_i, the last term at a point alone, "b c k"; changes: J q; v: "k b"."""
-    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # of weights 1, 0 where padded
-    v = v.T[:, None]
-    bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(changes), 0)
-    return bent + jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
+def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array, objective: Objective) -> Steps:
+    """sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; steps side by side, v "k b"."""
+    times, v = part.jacobian.times_all(q), v.T[:, None]
+    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # e, P: of weights 1, 0 where padded
+    bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(times(q)), 0)
+    bent += jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
+    return jax.linear_transpose(times, q)(bent)[0]
 
 
 @jax.jit
-def outputs_of(linear: Fresh | Kept, dw: Tree) -> Array:
+def outputs_of(jacobian: Jacobian, dw: Tree) -> Array:
     """f(dw), "b c"."""
-    return linear.at(dw)[0]
+    return jacobian.at(dw).outputs
 
 
 @jax.jit
-def change_of(linear: Fresh | Kept, v: Tree) -> Array:
+def change_of(jacobian: Jacobian, v: Tree) -> Array:
     """J v, "b c"."""
-    return linear.at(v)[1](v)
+    return jacobian.at(v).times(v)
 
 
 @partial(jax.jit, static_argnames="signals")
@@ -144,9 +99,9 @@ def part_curvature(
     part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> Curvature:
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
-    predict, x, v = part.linear.predict, part.linear.x, part.example_weights
     key = None if key is None else jax.random.fold_in(key, i)
-    return batch_curvature(predict, zero, x, part.targets, outputs, v, objective.loss, key, signals)
+    probed = part.jacobian.predict.probed(zero, part.jacobian.x, at_zero=True)
+    return batch_curvature(probed, part.targets, outputs, part.example_weights, objective.loss, key, signals)
 
 
 @partial(jax.jit, static_argnames="signals")
@@ -154,25 +109,13 @@ def keep_with_curvature(
     part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> tuple[Kept, Curvature]:
     """`keep` and `part_curvature` as one program, which computes once what both need."""
-    return keep(part.linear, zero), part_curvature(part, zero, outputs, objective, key, i, signals)
+    return keep(part.jacobian, zero), part_curvature(part, zero, outputs, objective, key, i, signals)
 
 
 @partial(jax.jit, donate_argnames="a")
 def added(a: Tree, b: Tree) -> Tree:
     """a + b."""
     return trees.plus(a, b)
-
-
-@jax.jit
-def along(dw: Tree, t: Any, v: Tree) -> Tree:
-    """dw + t v, in the dtypes of dw: t is wide where JAX is."""
-    return jax.tree.map(lambda a, b: a + jnp.asarray(t, a.dtype) * b, dw, v)
-
-
-@jax.jit
-def norm_of(tree: Tree) -> Array:
-    """|tree|, in L2 over all leaves."""
-    return jnp.sqrt(trees.squared_norm(tree))
 
 
 @jax.jit

@@ -10,6 +10,7 @@ tau / Lambda ([M^-1]_ii)^-1 - tau W_i^-1. Source: Immer et al. 2021 (the lineari
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,12 +21,13 @@ from scipy.special import log_softmax, softmax
 
 from tangent_jax.core import progress_bar, require, trees
 from tangent_jax.core.boundary import public, public_class
+from tangent_jax.linear import cg
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
 from tangent_jax.solver.kernel import KernelSolution
-from tangent_jax.solver.optimum import solve_linear
 from tangent_jax.solver.problem import make_problem
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
@@ -57,7 +59,7 @@ class KernelPosterior:
 
 
 @public
-def posterior(solution: KernelSolution) -> KernelPosterior:
+def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
     tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
@@ -87,20 +89,20 @@ class SolverPosterior:
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
-        require(self.objective.penalty > 0, "posterior", "penalty > 0", float(self.objective.penalty))
+        require(self.objective.penalty > 0, "SolverPosterior", "penalty > 0", float(self.objective.penalty))
         dw, v = self.solved.dw, self.example_weights
-        problem = make_problem("posterior", self.predict, self.data, self.objective, v, dw, keep=True)
+        problem = make_problem("SolverPosterior", self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), self.solved.curvature
         curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
         inverse = None if curvature is None else invert(curvature, problem.total_penalty)
-        outputs, covariances = [], []
+        times, outputs, covariances = partial(problem.product, outputs=at), [], []
         with progress_bar(len(inputs) * problem.classes, "solve") as bar:
             for i in range(len(inputs)):
                 f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], dw)
                 rows = [back(unit)[0] for unit in jnp.eye(problem.classes, dtype=f.dtype)]
                 products = np.empty((problem.classes, problem.classes))
                 for c, row in enumerate(rows):
-                    solution = solve_linear(problem, row, at, inverse, self.tolerance, self.passes)
+                    solution = cg.solve(times, row, inverse, tolerance=self.tolerance, steps=self.passes)
                     products[c] = [float(trees.vdot(other, solution)) for other in rows]
                     bar.update()
                 outputs.append(np.asarray(f))

@@ -19,12 +19,13 @@ from jax import Array
 from tangent_jax.core import Tree, placement, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
+from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver import passes
 from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.solver.passes import Fresh, Part
+from tangent_jax.solver.passes import Part
 from tangent_jax.train.batches import Batches, Data, as_batches
 from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
 from tangent_jax.train.targets import Predict, called
@@ -98,7 +99,7 @@ class Problem:
         if not self.keeps:
             return self.fresh()
         if not self.held:
-            self.held.extend(part._replace(linear=passes.keep(part.linear, self.zero)) for part in self.fresh())
+            self.held.extend(part._replace(jacobian=keep(part.jacobian, self.zero)) for part in self.fresh())
         return iter(self.held)
 
     def gradient(self, dw: Tree) -> tuple[passes.Summed, float, list[Array]]:
@@ -109,16 +110,16 @@ class Problem:
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
             outputs.append(f)
-        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(passes.norm_of(dw)) ** 2, outputs
+        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.norm(dw)) ** 2, outputs
 
     def ridge(self, dw: Tree) -> passes.Summed:
         """Lambda dw, with which the sum of a gradient begins."""
-        total = passes.along(self.zero, self.total_penalty, dw)
-        return passes.Summed(total, passes.norm_of(total))
+        total = trees.along(self.zero, self.total_penalty, dw)
+        return passes.Summed(total, trees.norm(total))
 
     def product(self, v: Tree, outputs: list[Array]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
-        total = passes.along(self.zero, self.total_penalty, v)
+        total = trees.along(self.zero, self.total_penalty, v)
         for part, f in zip(self.parts(), outputs, strict=True):
             total = passes.add_product(total, part, v, f, self.objective)
         return total
@@ -127,7 +128,7 @@ class Problem:
         """t -> F(dw + t v), of outputs at dw; one product with J, here."""
         order, _ = self.batches.in_order()
         part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
-        changes = [passes.change_of(part.linear, v) for part in self.parts()]
+        changes = [passes.change_of(part.jacobian, v) for part in self.parts()]
         f, change = (np.concatenate([placement.on_host(a) for a in arrays]) for arrays in (outputs, changes))
         norms = jnp.stack([trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)])
         return partial(passes.value_along, f, change, part, norms, self.objective, self.total_penalty)
@@ -143,8 +144,8 @@ class Problem:
             f = self.no_outputs() if self.is_quadratic else outputs[i]
             given = part, self.zero, f, self.objective, key, i, self.signals
             if keeping:
-                linear, own = passes.keep_with_curvature(*given)
-                self.held.append(part._replace(linear=linear))
+                jacobian, own = passes.keep_with_curvature(*given)
+                self.held.append(part._replace(jacobian=jacobian))
             else:
                 own = passes.part_curvature(*given)
             total = own if total is None else passes.added(total, own)
@@ -155,7 +156,7 @@ class Problem:
         """The outputs at dw batch by batch, "b c", as `curvature` and `product` take them; 0 for a square loss."""
         if self.is_quadratic:
             return [self.no_outputs()] * self.batches.steps
-        return [passes.outputs_of(part.linear, dw) for part in self.parts()]
+        return [passes.outputs_of(part.jacobian, dw) for part in self.parts()]
 
     def no_outputs(self) -> np.ndarray:
         """The outputs 0 of a batch."""
@@ -167,9 +168,9 @@ class Problem:
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
         f = np.zeros((len(y), self.classes), self.dtype)
-        of_gradient = dataclasses.replace(part.linear, predict=self.exact)
+        of_gradient = dataclasses.replace(part.jacobian, predict=self.exact)
         programs = [
-            program(passes.add_gradient, self.ridge(dw), part._replace(linear=of_gradient), dw, self.objective),
+            program(passes.add_gradient, self.ridge(dw), part._replace(jacobian=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if self.has_factors:
@@ -230,7 +231,7 @@ def checked_weights(function: str, example_weights: Any, count: int, dtype: Any)
 
 
 @public
-def curvature(
+def make_curvature(
     predict: Predictor,
     data: Batches | Data,
     objective: Objective | None = None,
@@ -246,9 +247,9 @@ def curvature(
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`, and for a model without a closed form.
     """
-    objective = checked_objective("curvature", objective, make_objective)
-    predict.closed_form("curvature", "Solve without factors, and merge by mean")
+    objective = checked_objective("make_curvature", objective, make_objective)
+    predict.closed_form("make_curvature", "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
-    problem = make_problem("curvature", predict, data, objective, example_weights, dw)
+    problem = make_problem("make_curvature", predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
     return dataclasses.replace(placement.replicated(total), anchor="".join(fingerprints(predict.w)))

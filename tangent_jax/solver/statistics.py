@@ -116,7 +116,7 @@ class Statistics:
 
 
 @public
-def statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) -> Statistics:
+def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) -> Statistics:
     """The statistics of examples: one pass.
 
     Args:       map_: by `feature_map`; data: its features; classes: the names that targets index.
@@ -127,10 +127,10 @@ def statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) -> Stat
 
 def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
     """The statistics of examples whose rows of features "n k" are known; classes without examples are left out."""
-    names = check_classes("statistics", classes)
+    names = check_classes("make_statistics", classes)
     good = targets.ndim == 1 and targets.dtype.kind in "iu" and (not len(targets) or targets.min() >= 0)
     good = good and (not len(targets) or targets.max() < len(names))
-    require(good, "statistics", f"targets that index {len(names)} classes", f"{targets.dtype} {targets[:3]}")
+    require(good, "make_statistics", f"targets that index {len(names)} classes", f"{targets.dtype} {targets[:3]}")
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     z = rows.astype(np.float64)
     sums = np.array([z[targets == c].sum(0) for c in order]).reshape(len(order), z.shape[1])

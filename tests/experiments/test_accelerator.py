@@ -17,7 +17,7 @@ ABSENT = """
 import runpy, sys
 for name in "array_record dp_accounting grain huggingface_hub matplotlib sklearn tensorflow_datasets".split():
     sys.modules[name] = None
-runpy.run_module("experiments.accelerator", run_name="__main__", alter_sys=True)
+runpy.run_module("experiments.bench.accelerator", run_name="__main__", alter_sys=True)
 """
 TITLES = ["Agreement", "Peak", "Steps", "Private", "Solver", "Models", "Trunk"]
 
@@ -91,6 +91,6 @@ def test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured():
     ],
 )
 def test_wrong_flags_are_one_line(tmp_path, flag, message):
-    _, err = run("accelerator", flag, f"--out={tmp_path}/out", code=1)
+    _, err = run("bench accelerator", flag, f"--out={tmp_path}/out", code=1)
     assert err.strip().splitlines()[-1].startswith(message)
     assert not (tmp_path / "out").exists()

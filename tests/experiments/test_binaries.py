@@ -12,16 +12,16 @@ from photos import photographs
 from PIL import Image
 from run_binary import run
 
-from tangent_jax.components.exports import load_export
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.core.files import file_fingerprint
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.exports.folder import load_export
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 from tangent_jax.train.evaluate import evaluate
 
 
@@ -89,10 +89,10 @@ def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny)
         f"--cache_dir={tmp_path}/cache",
         f"--out={tmp_path}/out",
     ]
-    first, _ = run("table1", *flags)
+    first, _ = run("paper table1", *flags)
     runs = (tmp_path / "out/runs.jsonl").read_text()
     assert len(runs.splitlines()) == 3 * (2 + 2)
-    assert run("table1", *flags)[0] == first
+    assert run("paper table1", *flags)[0] == first
     assert (tmp_path / "out/runs.jsonl").read_text() == runs
     cell = json.loads(first)["photos"]["TAFT-1"]
     assert cell["mean"] == pytest.approx(np.mean(cell["accuracies"]))
@@ -164,7 +164,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
 
 @pytest.mark.long
 def test_bench_writes_every_row_and_its_ratios(tmp_path):
-    line, _ = run("bench", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
+    line, _ = run("bench step", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert {row["operation"] for row in rows} >= {"plain forward", "TAFT-1 forward", "TAFT-1 step", "NLFT-1 step"}
     by_name = {row["operation"]: row for row in rows}
@@ -287,7 +287,7 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
     again, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
     assert json.loads(again) == result
     assert added(root) == trained  # all of them came from the stores
-    line, _ = run("forget", *flags, "--shards=3", "--orders=3", "--shadows=2", f"--out={root}/forget")
+    line, _ = run("removal forget", *flags, "--shards=3", "--orders=3", "--shadows=2", f"--out={root}/forget")
     result = json.loads(line)
     assert {name: added(root)[name] for name in trained} == trained
     assert result["curve"]["removed"] == [0, 1, 2]
@@ -295,7 +295,7 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
     assert result["removal"] == {"removed": 1, "bitwise": True, "receipt_verified": True}
     assert result["membership"].keys() == {"confidence", "likelihood ratio"}
     assert result["retraining"]["speedup"] > 1
-    line, _ = run("influence", *flags, "--shards=3", "--orders=3", f"--out={root}/influence")
+    line, _ = run("influence effects", *flags, "--shards=3", "--orders=3", f"--out={root}/influence")
     result = json.loads(line)
     assert len(result["without"]) == 3
     assert result["movement"][0] > result["movement"][-1] > 0
@@ -338,7 +338,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
-    result = json.loads(run("bench_export", where, *sizes, f"--out={tmp_path}/bench")[0])
+    result = json.loads(run("bench export", where, *sizes, f"--out={tmp_path}/bench")[0])
     assert result["stablehlo"]["error"] < 1e-5
     assert {*result["ours"]["ms"]} == {*result["stablehlo"]["ms"]} == {"1", "2"}
     line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
@@ -368,7 +368,7 @@ def test_wrong_uses_of_the_store_are_one_clear_line(tmp_path, arguments, message
 @pytest.mark.long
 def test_a_large_jobs_phases_follow_from_what_is_measured(tmp_path):
     flags = ["--rows=200", "--large_rows=64", "--repeats=1", "--cores=4", "--dollars=10", f"--out={tmp_path}"]
-    result = json.loads(run("bench_scale", *flags)[0])
+    result = json.loads(run("bench scale", *flags)[0])
     measured, table = result["measured"], {row["phase"]: row for row in result["phases"]}
     assert min(measured.values()) > 0
     assert abs(table["decode, 4 processes"]["seconds"] * measured["images_a_core"] * 4 / 1e6 - 1) < 1e-6

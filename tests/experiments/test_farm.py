@@ -16,10 +16,10 @@ import pytest
 from farm_kills import content
 from run_binary import ROOT, output, run, start, wait_until
 
-from experiments.shared.farm import failure
-from experiments.shared.worker import Worker
-from tangent_jax.components.claims import Claims
-from tangent_jax.components.store import Store
+from tangent_jax.commands.shared.farm import failure
+from tangent_jax.commands.shared.worker import Worker
+from tangent_jax.store.claims import Claims
+from tangent_jax.store.store import Store
 
 FLAGS = ["--methods=fc", "--shards=3", "--at_once=1"]
 STORE = "digits-fc-uniform-3-seed0"
@@ -35,7 +35,7 @@ def alone(tmp_path_factory):
 
 
 def started(*flags, **options):
-    command = [sys.executable, "-W", "ignore", "-m", "experiments.compose", *flags]
+    command = [sys.executable, "-W", "ignore", "-m", "tangent_jax", "compose", *flags]
     return subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True, **options)
 
 
@@ -52,7 +52,7 @@ def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits
     assert not (tmp_path / "out/result.json").exists()
     assert states(tmp_path / "stores" / STORE) == {"shard 0": "waiting", "shard 1": "done", "shard 2": "waiting"}
     endless = (*flags, "--epochs=100000", "--shards=4", "--worker=0/5")
-    child = start("experiments.compose", *endless)  # other shards: trained without an end
+    child = start("tangent_jax", "compose", *endless)  # other shards: trained without an end
     four = tmp_path / "stores" / STORE.replace("-3-", "-4-")
     try:
         wait_until(child, (four / "claims/0.lock").exists)

@@ -7,17 +7,17 @@ import sys
 
 import pytest
 from helpers import origin, part
-from run_binary import ROOT, run
+from run_binary import ROOT, module_of, run
 
-from tangent_jax.components.files import write_component
-from tangent_jax.components.store import Store
+from tangent_jax.store.files import write_component
+from tangent_jax.store.store import Store
 
 LIMIT = 60_000  # bytes of a file: less than a step, a checkpoint or the cached rows
 
 
 def limited(binary, *flags):
     """A binary that can write no file of more than LIMIT bytes."""
-    command = [sys.executable, "-W", "ignore", "-m", f"experiments.{binary}", *map(os.fspath, flags)]
+    command = [sys.executable, "-W", "ignore", "-m", module_of(binary), *map(os.fspath, flags)]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
     def limit():

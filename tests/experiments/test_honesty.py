@@ -9,12 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from photos import photographs
-from run_binary import ROOT, run
+from run_binary import ROOT, module_of, run
 
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.sums import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import linearize
@@ -23,6 +19,10 @@ from tangent_jax.models.load import load
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.sums import greedy_soup
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import make_objective
@@ -100,7 +100,7 @@ SPY = """
 import json, sys
 import numpy as np
 from absl import app
-from experiments import {binary} as module
+import {module} as module
 asked = []
 {body}
 def main(argv):
@@ -124,7 +124,7 @@ module.Cell.train = train
 
 def spied(binary, body, *flags):
     """The list of all that a binary asks to be trained, on test or on held-out images."""
-    code = SPY.format(binary=binary, body=body)
+    code = SPY.format(module=module_of(binary), body=body)
     command = [sys.executable, "-W", "ignore", "-c", code, *flags]
     return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
 
@@ -132,12 +132,12 @@ def spied(binary, body, *flags):
 @pytest.mark.slow
 def test_settings_are_chosen_on_held_out_images(tmp_path):
     """Test images are seen only once the choice is made, and only for what was chosen."""
-    asked = spied("table1", TABLE1, f"--out={tmp_path}/1", "--blocks=1", "--seeds=2", "--nosearch_anchor")
+    asked = spied("paper table1", TABLE1, f"--out={tmp_path}/1", "--blocks=1", "--seeds=2", "--nosearch_anchor")
     for name in ("FC", "TAFT-1", "NLFT-1"):
         runs = [(rate, on_test) for n, rate, on_test in asked if n == name]
         assert runs == [(1e-3, False), (1e-4, False), (1e-4, True), (1e-4, True)]
     flags = ["--epsilons=8", "--lrs=0.006,0.02", "--clip_norms=1", "--subsets=fc", "--seeds=2", "--steps=5,50"]
-    asked = spied("table3", TABLE3, f"--out={tmp_path}/3", *flags)
+    asked = spied("paper table3", TABLE3, f"--out={tmp_path}/3", *flags)
     first = next(i for i, (_, on_test) in enumerate(asked) if on_test)
     assert {tuple(chosen) for chosen, on_test in asked if on_test} == {(0.02, 5)}
     assert {tuple(tried) for tried, _ in asked[:first]} == {(0.006, 5), (0.006, 50), (0.02, 5), (0.02, 50)}
@@ -211,7 +211,7 @@ def main():
     asked.append(curve)
 module.main = main
 """
-    (curve,) = spied("forget", body, "--orders=40")
+    (curve,) = spied("removal forget", body, "--orders=40")
     assert curve["removed"][-1] == 9
     for name in ("taft", "sisa_mean"):
         assert curve[name][0] == 1.0  # all ten: the strong one decides

@@ -18,16 +18,9 @@ from photos import photographs
 from PIL import Image
 from run_binary import run
 
-from experiments.report import inspector
-from experiments.report.pages import thumbnail
-from experiments.report.rendering import raster, write_page
-from experiments.shared import accuracies
-from tangent_jax.components.apart import fill
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.removal import plan_removal, remove
-from tangent_jax.components.retraining import Retrained, predictor_of
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
+from tangent_jax.commands.report import inspector
+from tangent_jax.commands.report.rendering import raster, thumbnail, write_page
+from tangent_jax.commands.shared import accuracies
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -37,6 +30,12 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.store.apart import fill
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import Retrained, predictor_of
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 
 EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"
@@ -225,20 +224,31 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
     assert "cat-0.png no component saw it" in page.text
     assert page.text.count("Measured: it was trained apart from the store.") == 2
-    commands = [text for text in page.texts if text.startswith("python -m experiments.store")]
+    commands = [text for text in page.texts if text.startswith("tangent-jax store")]
     assert len(commands) == 3
     assert "--exact" in commands[2]
-    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[3:])
+    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[2:])
     assert json.loads(said)["retrained"] == ["even", "odd"]
     store.reload()
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
-    assert f"set {100 * accuracy:.1f} %" in exact.partition("python")[0]
+    assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
     line, _ = run("inspect", *flags, f"--request={sent}", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text
     assert "cat-0.png asked for before" in again
     assert "No component holds any of them. 2 images were removed before." in again
+
+
+def test_a_store_that_took_in_another_is_shown(tmp_path):
+    other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
+    other.add("theirs", part(0), origin(0))
+    other.release(tmp_path / "sent", other.sum())
+    store.add_all(other)
+    assert "merge" in [line["op"] for line in store.journal.entries]
+    run("inspect", f"--store={store.root}", f"--out={tmp_path}/out")
+    text = read(tmp_path / "out/index.html").text
+    assert "What another store released, exported and showed was taken in" in text
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):

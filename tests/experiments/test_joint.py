@@ -9,11 +9,13 @@ import pytest
 from helpers import assert_rel_close, normal, predictor, tree_normal
 
 import tangent_jax as tj
-from experiments.shared.joint import OfOwnTask, fit_jointly
+from tangent_jax.commands.shared.joint import OfOwnTask, fit_jointly
 from tangent_jax.models.heads import body
 
 
-@pytest.mark.parametrize("loss", [tj.RescaledSquare(alpha=2.0), tj.CrossEntropy(), tj.MeanSquared()])
+@pytest.mark.parametrize(
+    "loss", [tj.losses.RescaledSquare(alpha=2.0), tj.losses.CrossEntropy(), tj.losses.MeanSquared()]
+)
 def test_the_loss_of_an_example_is_that_of_its_own_outputs(x64, loss):
     outputs, label = normal(1, (4, 7)), jnp.array([0, 2, 1, 1])
     targets = jnp.stack([label, jnp.full(4, 3), jnp.full(4, 4)], 1)

@@ -11,14 +11,14 @@ from photos import photographs
 from run_binary import run
 
 from experiments.shared import networks
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import linearize
 from tangent_jax.models.features import Cache
 from tangent_jax.solver.optimum import solve
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 from tangent_jax.train.objective import make_objective
 
 SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")
@@ -99,7 +99,7 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
 
 def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):
     settings = ("--by=example", "--blocks=0", "--flip=0.1", "--resolved=3", "--penalties=0.1,1")
-    result = result_of("influence", *places, *settings, f"--out={tmp_path}")
+    result = result_of("influence effects", *places, *settings, f"--out={tmp_path}")
     assert result["accuracy"] > 0.9
     assert result["penalty"] in (0.1, 1)
     assert result["loo_max_error"] < 1e-8
@@ -114,7 +114,7 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
 @pytest.mark.long
 def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):
     settings = ("--subsets=4", "--resolved=3", "--penalties=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
-    result = result_of("attribution", *places, *settings)
+    result = result_of("influence attribution", *places, *settings)
     assert result["loo_max_error"] < 1e-4
     assert {*result["scores"]} == {"exact", "Newton", "first order", "EK-FAC", "projection", "gradient product"}
     assert {*result["scores"]["exact"]} == {"optimum", "adam", "non-linear"}
@@ -135,7 +135,7 @@ def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
 @pytest.mark.long
 def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on(places, tmp_path):
     settings = ("--by=example", "--method=solver", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
-    result = result_of("influence", *places, *settings, "--certificate=1e-3", "--resolved=2", "--check=kernel")
+    result = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--resolved=2", "--check=kernel")
     assert (result["images"], result["penalty"]) == (48, 0.1)
     assert result["certificate"] <= 1e-3
     assert max(result["kernel_own"], result["kernel_margin"], result["loo_max_error"]) <= 1e-3
@@ -144,7 +144,7 @@ def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on
     first, second = sorted(tmp_path.glob("*/*.safetensors"))
     written = first.stat().st_mtime_ns
     second.unlink()
-    again = result_of("influence", *places, *settings, "--certificate=1e-3", "--resolved=0")
+    again = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--resolved=0")
     assert first.stat().st_mtime_ns == written
     assert second.exists()
     for name in ("margin", "test_loss_change"):
@@ -152,7 +152,7 @@ def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on
             json.loads((tmp_path / "result.json").read_text())["examples"][name], lines[name], atol=1e-3
         )
     assert again["loo_max_error"] is None
-    few = result_of("influence", *places, *settings, "--certificate=1e-3", "--images=3", "--resolved=0")
+    few = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--images=3", "--resolved=0")
     assert (few["images"], few["certificate"] <= 1e-3) == (3, True)
     assert len({*tmp_path.glob("*/*.safetensors")}) == 3
 
@@ -160,7 +160,7 @@ def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on
 @pytest.mark.long
 def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
     settings = ("--blocks=0", "--removed=1,0.25", "--certificate=0.01", "--shadows=2", "--epochs=1")
-    result = result_of("remove", *places, *settings, f"--out={tmp_path}")
+    result = result_of("removal remove", *places, *settings, f"--out={tmp_path}")
     assert {*result["removed"]} == {"1", "12"}
     for row in result["removed"].values():
         assert row["gap"] <= row["bound"]
@@ -197,7 +197,7 @@ def test_probabilities_are_measured_on_both_sets(places, photos, tmp_path):
 def test_the_table_splits_the_gap(places, tmp_path):
     data = places[0].replace("--dataset", "--datasets")
     settings = ("--blocks=1", "--lrs=1e-3", "--nosearch_anchor", "--seeds=1", "--epochs=1", "--solvers=adam,optimum")
-    result = result_of("table1", data, places[1], *settings, "--penalties=0.1", "--passes=5", f"--out={tmp_path}")
+    result = result_of("paper table1", data, places[1], *settings, "--penalties=0.1", "--passes=5", f"--out={tmp_path}")
     cells = result["set"]
     gap = result["gaps"]["set"]["1"]
     assert gap["optimisation"] == cells["TAFT-1"]["mean"] - cells["OPTIMUM-1"]["mean"]
@@ -207,8 +207,11 @@ def test_the_table_splits_the_gap(places, tmp_path):
 WRONG = [
     (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
     (("compose", "--methods=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
-    (("influence", "--by=example", "--penalties=x"), "--penalties as numbers"),
-    (("influence", "--by=example", "--method=solver", "--loss=ce"), "a square loss with --method=solver; got ce"),
+    (("influence effects", "--by=example", "--penalties=x"), "--penalties as numbers"),
+    (
+        ("influence effects", "--by=example", "--method=solver", "--loss=ce"),
+        "square loss with --method=solver; got ce",
+    ),
     (("store", "remove", "--names=a", "--exact"), "--examples with --retrain or --exact"),
 ]
 

@@ -97,7 +97,7 @@ def places(tmp_path_factory):
 def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_path):
     flags, root = places
     small = ("--which=cls,radius", "--radii=0.5", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
-    line, _ = run("ablations", *flags, *small, f"--weights={root}/vit.safetensors", f"--out={tmp_path}")
+    line, _ = run("paper ablations", *flags, *small, f"--weights={root}/vit.safetensors", f"--out={tmp_path}")
     result = json.loads(line.splitlines()[-1])
     row = result["radius"]["photos"]
     assert [*row] == ["CE, R=0.5", "RSL, R=0.5"]
@@ -113,13 +113,13 @@ def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path
     flags, root = places
     given = f"--anchors={root}/vit.safetensors,{root}/resnet.safetensors"
     small = ("--shards=2", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
-    line, _ = run("anchors", *flags, *small, given, f"--out={tmp_path}")
+    line, _ = run("paper anchors", *flags, *small, given, f"--out={tmp_path}")
     result = json.loads(line.splitlines()[-1])["photos"]
     assert [*result] == ["vit", "resnet"]
     for row in result.values():
         assert {"alone", "2 shards", "parameters", "trained"} == {*row}
         assert 0 < row["trained"] < row["parameters"]
-    again, err = run("anchors", *flags, *small, given, f"--out={tmp_path}")
+    again, err = run("paper anchors", *flags, *small, given, f"--out={tmp_path}")
     assert again == line
     assert "epoch" not in err
 
@@ -128,12 +128,12 @@ def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path
 def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_path):
     flags, root = places
     given = (*flags, f"--weights={root}/vit.safetensors", f"--out={tmp_path}/out", "--quick", "--only=Table 8,Table 10")
-    line, err = run("paper", *given)
-    assert "times: python -m experiments.times" in err
+    line, err = run("paper report", *given)
+    assert "times: python -m experiments.bench times" in err
     result = json.loads(line.splitlines()[-1])
     assert result["verdicts"]["Table 10"] == "not run"
     measured = (tmp_path / "out/times/result.json").read_bytes()
-    line, err = run("paper", *given)
+    line, err = run("paper report", *given)
     assert "times: read" in err
     assert json.loads(line.splitlines()[-1]) == result
     assert (tmp_path / "out/times/result.json").read_bytes() == measured
@@ -146,17 +146,17 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     for anchor in re.findall(r'href="#(.*?)"', page):
         assert f'<h2 id="{anchor}">' in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
-    _, err = run("paper", *given, "--weights=nowhere.npz", "--only=Table 8", code=1)  # another command
+    _, err = run("paper report", *given, "--weights=nowhere.npz", "--only=Table 8", code=1)  # another command
     assert "paper: expected times to finish; got load: expected weights" in err
     elsewhere = (*given[:-2], f"--finished=times={tmp_path}/out/times", "--only=Table 8", f"--out={tmp_path}/again")
-    run("paper", *elsewhere)
+    run("paper report", *elsewhere)
     assert f"# times: read from {tmp_path}/out/times" in (tmp_path / "again/report.md").read_text()
     assert (tmp_path / "again/pictures/times-times.png").exists()
-    _, err = run("paper", *elsewhere, "--finished=times=nowhere", code=1)
+    _, err = run("paper report", *elsewhere, "--finished=times=nowhere", code=1)
     assert "flags: expected --finished=JOB=FOLDER with a result.json in FOLDER; got times=nowhere" in err
-    _, err = run("paper", *given, "--schemes=a,b", code=1)
+    _, err = run("paper report", *given, "--schemes=a,b", code=1)
     assert "flags: expected --schemes=MAE,SUPERVISED,CONTRASTIVE or none; got a,b" in err
-    _, err = run("paper", *given, "--only=Table 9", "--schemes=a,b,c", f"--out={tmp_path}/other", code=1)
+    _, err = run("paper report", *given, "--only=Table 9", "--schemes=a,b,c", f"--out={tmp_path}/other", code=1)
     assert "paper: expected schemes to finish; got load: expected weights" in err
     assert not (tmp_path / "other/report.md").exists()
 
@@ -167,14 +167,14 @@ def test_other_images_or_weights_under_the_same_names_run_a_command_again(places
     weights.write_bytes((places[1] / "vit.safetensors").read_bytes())
     given = [f"--datasets=folder:{tmp_path}/photos", f"--weights={weights}", f"--cache_dir={tmp_path}/cache"]
     given += ["--quick", "--shards=2,3", "--only=Figure 4", f"--out={tmp_path}/out"]
-    assert "influence-photos: python -m experiments.influence" in run("paper", *given)[1]
+    assert "influence-photos: python -m experiments.influence effects" in run("paper report", *given)[1]
     for path, complaint in ((image, "decode: expected an image"), (weights, "load: expected a whole safetensors file")):
         whole = path.read_bytes()
         path.write_bytes(whole[:-10] if path == weights else b"text")
-        _, err = run("paper", *given, code=1)
+        _, err = run("paper report", *given, code=1)
         assert f"paper: expected influence-photos to finish; got {complaint}" in err
         path.write_bytes(whole)
-    assert "influence-photos: read" in run("paper", *given)[1]
+    assert "influence-photos: read" in run("paper report", *given)[1]
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from run_binary import run
 
 import tangent_jax as tj
-from experiments.shared import plan
+from tangent_jax.commands.shared import plan
 from tangent_jax.models import protocol
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import Training, train_epoch
@@ -36,7 +36,7 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
     assert planned["inputs_bytes"] == 4 * np.prod(shape)
     assert planned["training_peak_bytes"] > planned["weights_bytes"] + planned["inputs_bytes"]
     data = tj.Batches(rng.standard_normal(shape, np.float32), rng.integers(0, 10, 50), recipe.key, batch_size=16)
-    training = Training(predict, recipe.objective(), recipe.optimizer(), (tj.accuracy,))
+    training = Training(predict, recipe.objective(), recipe.optimizer(), (tj.metrics.accuracy,))
     chunk = Chunk(*data.resident(), *data.order(0))
     compiled = train_epoch.lower(training, training.start(predict.zeros()), chunk, None, 0.0).compile()
     assert planned["flops"] == compiled.cost_analysis()["flops"] > 1e6

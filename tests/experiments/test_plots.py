@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from experiments.shared import plots, titles
+from tangent_jax.commands.shared import plots, titles
 
 NAMES = ("taft", "nlft", "fc", "soup", "sisa_mean", "sisa_vote", "greedy soup", "chance")
 

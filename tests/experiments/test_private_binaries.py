@@ -1,4 +1,4 @@
-"""private, table3, audit and bench_private as a user runs them; the store adds up what private components spent."""
+"""private, table3, audit and bench private as a user runs them; the store adds up what private components spent."""
 
 import json
 
@@ -7,11 +7,11 @@ from photos import photographs
 from PIL import Image
 from run_binary import run, start, wait_until
 
-from tangent_jax.components.exports import load_export
-from tangent_jax.components.files import read_component
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
+from tangent_jax.exports.folder import load_export
 from tangent_jax.privacy.mechanism import spent_together
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 
 KEYS = {"method", "subset", "accuracy", "epsilon", "delta", "noise_multiplier", "clip_norm", "steps", "neighbouring"}
 
@@ -55,7 +55,7 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
 @pytest.mark.slow
 def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
     flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"], tmp_path / "ledger.json"
-    child = start("experiments.private", *flags)
+    child = start("tangent_jax", "private", *flags)
     try:
         wait_until(child, lambda: ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20)
     finally:
@@ -111,7 +111,7 @@ def test_private_protects_owners(cache, tmp_path):
 @pytest.mark.long
 def test_owners_says_what_protecting_them_costs(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--contributors=4", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
-    result = json.loads(run("owners", *flags, "--steps=2", "--seeds=2")[0])
+    result = json.loads(run("privacy owners", *flags, "--steps=2", "--seeds=2")[0])
     assert result["table"].keys() == {"example", "4"}
     assert len(result["table"]["4"]["8"]["accuracies"]) == 2
     assert result["sizes"]["4"]["smallest"] >= 1
@@ -123,7 +123,7 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
     flags += ["--methods=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
-    line, _ = run("table3", *flags, "--seeds=2", "--steps=4")
+    line, _ = run("paper table3", *flags, "--seeds=2", "--steps=4")
     result = json.loads(line)
     for method in ("taft", "nlft", "public"):
         cell = result["digits"]["8"]["fc"][method]
@@ -133,7 +133,7 @@ def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     assert Image.open(tmp_path / "table3.png").size[0] > 500
     assert (tmp_path / "table3.md").read_text().count("±") == 3
     finished = (tmp_path / "runs.jsonl").read_bytes()
-    again, _ = run("table3", *flags, "--seeds=2", "--steps=4")
+    again, _ = run("paper table3", *flags, "--seeds=2", "--steps=4")
     assert json.loads(again) == result
     assert (tmp_path / "runs.jsonl").read_bytes() == finished
 
@@ -141,12 +141,12 @@ def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
 @pytest.mark.long
 def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
     flags = [cache, "--subset=fc", "--trials=40", "--steps=2", "--confidence=0.999"]
-    result = json.loads(run("audit", *flags, f"--out={tmp_path}/good")[0])
+    result = json.loads(run("privacy audit", *flags, f"--out={tmp_path}/good")[0])
     assert result["kept"]
     assert result["gaussian_epsilon_lower"] < 3
     assert Image.open(tmp_path / "good/audit.png").size[0] > 500
     more = ["--trials=80", "--broken=half_noise"]  # of 40 one in fifty hides it
-    line, err = run("audit", *flags, *more, f"--out={tmp_path}/bad", code=1)
+    line, err = run("privacy audit", *flags, *more, f"--out={tmp_path}/bad", code=1)
     assert json.loads(line)["noise_scale"][1] < 1
     assert "audit: expected epsilon <= 3 and the claimed noise" in err
 
@@ -168,7 +168,7 @@ def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_
 @pytest.mark.slow
 def test_runs_without_noise_are_caught_each_by_its_own_canaries(cache, tmp_path):
     flags = ["--subset=fc", "--epsilon=1", "--steps=2", "--trials=2", "--canaries=300", "--broken=no_noise"]
-    line, err = run("audit", cache, *flags, f"--out={tmp_path}", code=1)
+    line, err = run("privacy audit", cache, *flags, f"--out={tmp_path}", code=1)
     result = json.loads(line)
     assert result["caught"] == {"epsilon_lower": 2, "gaussian_epsilon_lower": 2}
     assert "audit: expected proofs of epsilon <= 1" in err
@@ -177,7 +177,7 @@ def test_runs_without_noise_are_caught_each_by_its_own_canaries(cache, tmp_path)
 @pytest.mark.long
 def test_bench_private_measures_its_ratios(tmp_path):
     flags = ["--size=Ti", "--batch_size=2", "--repeats=1"]
-    result = json.loads(run("bench_private", *flags, f"--out={tmp_path}")[0])
+    result = json.loads(run("bench private", *flags, f"--out={tmp_path}")[0])
     assert min(result["private_over_ordinary"], result["vmapped_over_private"]) > 0
     assert (tmp_path / "bench_private.md").read_text().count("\n") >= 5
 
@@ -191,12 +191,12 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--clip_norm=0"], "expected clip_norm > 0, finite; got 0.0"),
         ("private", ["--audit=100", "--seed=1"], "expected no --seed beside --audit; got 1. The noise of a seed"),
         ("private", ["--audit=900"], "expected --audit of at most 898 canaries, one for each image; got 900"),
-        ("audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
+        ("privacy audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
         ("private", ["--public=digits"], "flags: expected public images that are not private; got 898 of 898"),
-        ("table3", ["--methods=taft,public"], "expected --public with the method public"),
-        ("table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
-        ("table3", ["--delta=0.1"], "expected --delta below 1 / images"),
+        ("paper table3", ["--methods=taft,public"], "expected --public with the method public"),
+        ("paper table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
+        ("paper table3", ["--delta=0.1"], "expected --delta below 1 / images"),
     ],
 )
 def test_wrong_uses_are_one_clear_line_and_nothing_is_written(cache, tmp_path, binary, flags, message):

@@ -16,7 +16,7 @@ from run_binary import ROOT, run, start, wait_until
 def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path, number):
     cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "out"
     flags, said = [cache, "--subset=head", f"--out={out}"], tmp_path / "stderr"
-    child = start("talkative", "experiments.finetune", *flags, "--epochs=60000", stderr=said)
+    child = start("talkative", "tangent_jax", "finetune", *flags, "--epochs=60000", stderr=said)
     try:
         wait_until(child, lambda: said.exists() and re.search(r" [1-9]\d*/60000", said.read_text()), 120)
         os.kill(child.pid, number)

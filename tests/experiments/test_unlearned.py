@@ -98,7 +98,7 @@ def test_the_binary_sees_what_was_not_removed_and_reads_its_parts_again(tmp_path
     photographs(tmp_path / "photos", count=30, classes=("ape", "bee"))
     few = ("--shadows=6", "--attacked=5", "--known=2", "--requested=10", "--shards=2", "--certificates=1")
     flags = (f"--dataset=folder:{tmp_path / 'photos'}", "--blocks=0", f"--cache_dir={tmp_path / 'cache'}", *few)
-    line, _ = run("unlearned", *flags, f"--out={tmp_path / 'out'}")
+    line, _ = run("removal unlearned", *flags, f"--out={tmp_path / 'out'}")
     ways = json.loads(line)["ways"]
     assert {*ways} == {"nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained"}
     assert {*ways["exact"]} == {"random", "vulnerable", "canaries", "class", "owner", "stay"}
@@ -109,7 +109,7 @@ def test_the_binary_sees_what_was_not_removed_and_reads_its_parts_again(tmp_path
     for name in ("roc_images", "roc_sets", "auc_one_model", "auc_shards"):
         assert Image.open(tmp_path / f"out/{name}.png").size[0] > 500
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
-    assert run("unlearned", *flags, f"--out={tmp_path / 'out'}")[0] == line
+    assert run("removal unlearned", *flags, f"--out={tmp_path / 'out'}")[0] == line
     assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
 
 

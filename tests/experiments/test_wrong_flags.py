@@ -7,7 +7,8 @@ import pytest
 from photos import write
 from run_binary import run
 
-from experiments.shared.search import Runs
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import InputError
 
 LONG = "9" * 20
 METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"
@@ -37,20 +38,24 @@ CASES = [
         ["--methods=taft,tuft"],
         f"flags: expected --methods of {METHODS}; got taft,tuft",
     ),
-    ("table1", ["--lrs="], "flags: expected --lrs with an entry"),
-    ("table1", ["--datasets="], "flags: expected --datasets with an entry"),
-    ("table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
-    ("table3", ["--methods=nlft"], "table3: expected --methods with taft, or public alone; got nlft"),
-    ("table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
-    ("audit", ["--others=100000"], "audit: expected --others of at most 897"),
-    ("attribution", ["--penalties=0.1,x"], "flags: expected --penalties as numbers"),
-    ("remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
-    ("unlearned", ["--shadows=20"], "flags: expected --shadows of at least 6, and of at least --attacked=24"),
-    ("unlearned", ["--requested=180"], "flags: expected --requested of at most 179, a tenth of 1797 images; got 180"),
-    ("unlearned", ["--certificates=1,x"], "flags: expected --certificates as numbers"),
-    ("unlearned", ["--leaving=ten"], "flags: expected --leaving of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; got ten"),
+    ("paper table1", ["--lrs="], "flags: expected --lrs with an entry"),
+    ("paper table1", ["--datasets="], "flags: expected --datasets with an entry"),
+    ("paper table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
+    ("paper table3", ["--methods=nlft"], "table3: expected --methods with taft, or public alone; got nlft"),
+    ("paper table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
+    ("privacy audit", ["--others=100000"], "audit: expected --others of at most 897"),
+    ("influence attribution", ["--penalties=0.1,x"], "flags: expected --penalties as numbers"),
+    ("removal remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
+    ("removal unlearned", ["--shadows=20"], "flags: expected --shadows of at least 6, and of at least --attacked=24"),
     (
-        "unlearned",
+        "removal unlearned",
+        ["--requested=180"],
+        "flags: expected --requested of at most 179, a tenth of 1797 images; got 180",
+    ),
+    ("removal unlearned", ["--certificates=1,x"], "flags: expected --certificates as numbers"),
+    ("removal unlearned", ["--leaving=ten"], "flags: expected --leaving of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; got ten"),
+    (
+        "removal unlearned",
         ["--owners=/dev/null"],
         "flags: expected --owners that names an image of digits; got none in /dev/null",
     ),
@@ -60,9 +65,9 @@ CASES = [
     ("finetune", ["--architecture=resnet50"], "load: expected resnet50, a ResNet; got a Vision Transformer"),
     ("finetune", ["--weights=builtin-resnet", "--architecture=L/16"], "a Vision Transformer; got a ResNet"),
     ("pretrain", ["--model=resnet", "--scheme=mae"], "flags: expected --model=vit for this --scheme"),
-    ("anchors", ["--anchors=mae.safetensors"], "mae.safetensors, which does not exist"),
-    ("ablations", ["--which=lose"], "flags: expected --which of loss, pt, cls, radius; got lose"),
-    ("ablations", ["--which=radius", "--radii=0"], "projected: expected radius > 0"),
+    ("paper anchors", ["--anchors=mae.safetensors"], "mae.safetensors, which does not exist"),
+    ("paper ablations", ["--which=lose"], "flags: expected --which of loss, pt, cls, radius; got lose"),
+    ("paper ablations", ["--which=radius", "--radii=0"], "projected: expected radius > 0"),
     ("private", ["--epsilon=1e9", "--sampling=poisson"], "expected epsilon in 0.001..100; got 1000000000.0"),
     ("private", ["--epsilon=nan"], "expected epsilon > 0, finite; got nan"),
     ("private", ["--clip_norm=1e-40"], "expected clip_norm in 1e-12..1e+12; got 1e-40"),
@@ -70,7 +75,7 @@ CASES = [
     ("private", ["--part=897/100000"], "private: expected two images or more in --part"),
     ("private", ["--unit=owner"], "private: expected --unit=owner with --owners=CSV; got one of the two"),
     ("private", ["--owners=who.csv"], "private: expected --unit=owner with --owners=CSV; got one of the two"),
-    ("owners", ["--contributors=1"], "owners: expected --contributors in 2..898, the images of train; got 1"),
+    ("privacy owners", ["--contributors=1"], "owners: expected --contributors in 2..898, the images of train; got 1"),
     ("private", ["--part=1.5/3"], "private: expected --part=I/K"),
     ("finetune", ["--profile_steps=10:5"], "flags: expected --profile_steps=FIRST:LAST with 1 <= FIRST <= LAST"),
     ("finetune", ["--profile_steps=ten"], "such as 10:20; got ten"),
@@ -97,8 +102,8 @@ CASES = [
     ("store", ["merge", "--store=no/store", "--other=no/other"], "store merge: expected a store in --other"),
     ("store", ["status", "--store=no/store"], "store: expected a store; got no/store"),
     # a flag that a binary does not read does not exist for it
-    ("table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
-    ("audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
+    ("paper table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
+    ("privacy audit", ["--epochs=8"], "Unknown command line flag 'epochs'"),
     ("store", ["list", "--epochs=3"], "Unknown command line flag 'epochs'"),
 ]
 EARLY = [
@@ -111,9 +116,17 @@ EARLY = [
     ("compose", ["--search_ranks=4"], "flags: expected --search_lrs beside --search_ranks; got none"),
     ("compose", ["--merge_penalties=1"], "flags: expected --merge beside --merge_penalties; got mean"),
     ("compose", ["--merge=inputs", "--methods=fc"], "expected --merge=mean without taft in --methods; got inputs"),
-    ("influence", ["--method=solver"], "flags: expected --by of example beside --method; got component"),
-    ("influence", ["--by=example", "--images=9"], "flags: expected --method of solver beside --images; got kernel"),
-    ("influence", ["--by=example", "--method=solver", "--penalties=1"], "--method of kernel beside --penalties"),
+    ("influence effects", ["--method=solver"], "flags: expected --by of example beside --method; got component"),
+    (
+        "influence effects",
+        ["--by=example", "--images=9"],
+        "flags: expected --method of solver beside --images; got kernel",
+    ),
+    (
+        "influence effects",
+        ["--by=example", "--method=solver", "--penalties=1"],
+        "--method of kernel beside --penalties",
+    ),
     ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
     ("store", ["compose", "--names=a"], "store compose: expected --names with remove; got --names"),
     ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
@@ -124,19 +137,23 @@ EARLY = [
     ("compose", ["--sharding=owner"], "flags: expected --owners=CSV with --sharding=owner; got none"),
     ("compose", ["--merge=inputs", "--merge_penalties=0"], "flags: expected --merge_penalties above 0; got 0"),
     ("compose", ["--solver=optimum"], "flags: expected --methods of tangents and heads beside --solver=optimum"),
-    ("forget", ["--penalty=0"], "flags: expected --penalty above 0, for the distance bound; got 0"),
-    ("remove", ["--penalty=0"], "flags: expected --penalty above 0, for a certificate; got 0"),
-    ("influence", ["--by=example", "--penalties=1,0"], "flags: expected --penalties above 0; got 1,0"),
+    ("removal forget", ["--penalty=0"], "flags: expected --penalty above 0, for the distance bound; got 0"),
+    ("removal remove", ["--penalty=0"], "flags: expected --penalty above 0, for a certificate; got 0"),
+    ("influence effects", ["--by=example", "--penalties=1,0"], "flags: expected --penalties above 0; got 1,0"),
     ("uncertainty", ["--other=folder:no/such"], "no/such"),
-    ("unlearned", ["--certificates=1,0"], "flags: expected --certificates above 0; got 1,0"),
-    ("unlearned", ["--shards=9999"], "flags: expected --shards of at most 1797 images; got 9999"),
+    ("removal unlearned", ["--certificates=1,0"], "flags: expected --certificates above 0; got 1,0"),
+    ("removal unlearned", ["--shards=9999"], "flags: expected --shards of at most 1797 images; got 9999"),
     ("quickstart", ["--shards=899"], "flags: expected --shards of at most 898 images; got 899"),
-    ("anchors", ["--anchors=builtin,no.safetensors"], "no.safetensors, which does not exist"),
-    ("anchors", ["--shards=899"], "flags: expected --shards in 1..898; got [899]"),
-    ("ablations", ["--weights=builtin-resnet"], "flags: expected --which without cls for a network without a class"),
-    ("table1", ["--blocks=7", "--methods=taft"], "table1: expected --blocks of at most 6, the model's; got 7"),
-    ("table1", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
-    ("paper", ["--finished=tabel3=."], "flags: expected --finished"),
+    ("paper anchors", ["--anchors=builtin,no.safetensors"], "no.safetensors, which does not exist"),
+    ("paper anchors", ["--shards=899"], "flags: expected --shards in 1..898; got [899]"),
+    (
+        "paper ablations",
+        ["--weights=builtin-resnet"],
+        "flags: expected --which without cls for a network without a class",
+    ),
+    ("paper table1", ["--blocks=7", "--methods=taft"], "table1: expected --blocks of at most 6, the model's; got 7"),
+    ("paper table1", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
+    ("paper report", ["--finished=tabel3=."], "flags: expected --finished"),
     ("tasks", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
 ]
 
@@ -160,7 +177,8 @@ def test_what_a_flag_cannot_do_is_said_before_any_image_is_read(tmp_path, binary
 @pytest.mark.slow
 def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_path):
     write(tmp_path, *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(5)))
-    for binary, flag in (("table1", "datasets"), ("compose", "dataset"), ("private", "dataset"), ("owners", "dataset")):
+    flags = {"paper table1": "datasets", "compose": "dataset", "private": "dataset", "privacy owners": "dataset"}
+    for binary, flag in flags.items():
         _, err = run(binary, f"--{flag}=folder:{tmp_path / 'photos'}", f"--out={tmp_path}/out", code=1)
         assert "Dataset: expected a test or validation split in photos; got" in err
         assert "inputs" not in err
@@ -230,14 +248,16 @@ def test_test_images_that_change_are_measured_again(tmp_path, cache):
     assert second["accuracy"] <= 0.5  # every test image is a training image of the other class
 
 
-def test_a_torn_or_damaged_line_of_finished_runs_is_made_again(tmp_path):
-    runs = Runs(tmp_path / "runs.jsonl")
+def test_a_torn_line_of_finished_runs_is_made_again_and_an_altered_one_is_told(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    runs, other = Runs(path), Runs(path)
     runs.add("a", 0.5)
-    for i, torn in enumerate((b'{"key": "b", "accu', b"\xff\xfe\n", b"[]\n", b'{"key": "c", "accuracy": "high"}\n')):
-        with (tmp_path / "runs.jsonl").open("ab") as file:
-            file.write(torn)
-        again = Runs(tmp_path / "runs.jsonl")
-        assert again.done.keys() >= {"a"}
-        assert not again.done.keys() & {"b", "c"}
-        again.add(f"after {i}", 0.25)
-    assert len(Runs(tmp_path / "runs.jsonl").done) == 5
+    other.add("b", 0.25, 1.5)  # of another command with the same --out
+    path.write_bytes(path.read_bytes() + b'{"key": "c", "accu')
+    again = Runs(path)
+    assert (again.done, again.norms) == ({"a": 0.5, "b": 0.25}, {"b": 1.5})
+    again.add("c", 0.75)
+    assert Runs(path).done == {"a": 0.5, "b": 0.25, "c": 0.75}
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
+    with pytest.raises(InputError, match=f"Runs: expected an unaltered journal; got {path} altered at line 2"):
+        Runs(path)

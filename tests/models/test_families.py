@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from helpers import images, small, tree_normal
 
-from tangent_jax.components.exports import export, load_export
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import CLIP, Preprocessing
+from tangent_jax.exports.folder import export, load_export
 from tangent_jax.models import load as module
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name

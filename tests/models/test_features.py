@@ -326,12 +326,18 @@ def test_what_is_erased_is_zeros_and_its_chunk_is_computed_again_when_asked_for(
     assert calls == [64]
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]\n{}\n", b'{"chunk": "a", "crc": 1, "skipped": []}', b"7"])
-def test_a_damaged_cache_journal_is_computed_again(tmp_path, content):
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]\n{}\n", b'{"chunk": 1, "crc": 1, "skipped": []}\n'])
+def test_a_damaged_cache_journal_is_computed_again(tmp_path, monkeypatch, first, line):
+    """From the line that was altered on, once."""
     compute(3, tmp_path)
     (journal,) = tmp_path.glob("*/journal.jsonl")
-    journal.write_bytes(content)
-    assert_rel_close(np.asarray(compute(3, tmp_path).inputs), np.asarray(expected(3)))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:first], line, *lines[first + 1 :]]))
+    calls = count_trunk(monkeypatch)
+    for _ in range(2):
+        assert_rel_close(np.asarray(compute(3, tmp_path).inputs), np.asarray(expected(3)))
+    assert calls == [64, 64, 22][first:]
 
 
 def split_over(tmp_path, monkeypatch, rows_per_file=64):

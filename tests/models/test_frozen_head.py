@@ -10,9 +10,9 @@ import pytest
 from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, small, tree_normal
 from safetensors.numpy import save_file
 
-from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.linear.gram import gram
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Cache, trunk_key
@@ -22,7 +22,8 @@ from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.solver.jacobian import gram, jacobian_rows
+from tangent_jax.solver.rows import jacobian_rows
+from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective

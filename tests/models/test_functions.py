@@ -14,9 +14,10 @@ from helpers import assert_rel_close, normal, tree_normal
 import tangent_jax as tj
 from tangent_jax import rules
 from tangent_jax.core import Dual, InputError, trees
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.models import filling
 from tangent_jax.models.protocol import prepared
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver.rows import jacobian_rows
 
 VOCABULARY, TOKENS, WIDTH = 300, 4, 3  # bf16 and int8 hold no id of 299
 
@@ -163,10 +164,10 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
     predict = tj.tangent(text(), output="tangent")
     data = predict.features(labelled(), tj.Cache(tmp_path))
     x, y, dw = jnp.asarray(data.inputs[:5]), jnp.asarray(data.targets[:5]), tree_normal(7, predict.zeros())
-    total = tj.clipped_sum(predict, dw, x, y, jnp.ones(5), loss=tj.CrossEntropy(), clip_norm=0.1)
+    total = tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
     def loss(dw, i):
-        return tj.CrossEntropy()(predict(dw, x[i : i + 1]), y[i : i + 1])[0]
+        return tj.losses.CrossEntropy()(predict(dw, x[i : i + 1]), y[i : i + 1])[0]
 
     gradients = [jax.grad(loss)(dw, i) for i in range(5)]
     norms = jnp.stack([jnp.sqrt(trees.squared_norm(g)) for g in gradients])
@@ -176,7 +177,7 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
     fitted = tj.fit_private(predict, data, mechanism=tj.make_mechanism(3.0, 1e-2, steps=2))
     assert fitted.spent.private
     with pytest.raises(InputError, match=r"clipped_sum_closed_form: .* without. Call clipped_sum"):
-        tj.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.CrossEntropy(), clip_norm=0.1)
+        tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
 
 def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_path, monkeypatch):
@@ -186,7 +187,7 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     monkeypatch.setattr(filling, "in_batches", lambda f, x, size: runs.append(len(x)) or run(f, x, size))
     assert (predict.features(labelled(), tj.Cache(tmp_path / "cache")).inputs == data.inputs).all()
     assert runs == []
-    store, origin = tj.Store(tmp_path / "store"), tj.make_provenance(predict)
+    store, origin = tj.Store(tmp_path / "store"), tj.store.make_provenance(predict)
     for s in range(2):
         half = data.take(np.arange(s, 24, 2))
         fitted = tj.fit(predict, half, key=jax.random.key(s), optimizer=tj.adam(0.1), epochs=10)
@@ -195,19 +196,19 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     each = [tj.outputs(predict, part, data.inputs) for part in store.values()]
     assert_rel_close(tj.outputs(predict, dw, data.inputs), (each[0] + each[1]) / 2)
     tj.export(tmp_path / "export", predict, dw, {})
-    again, step = tj.load_export(tmp_path / "export", text().model)
+    again, step = tj.exports.load_export(tmp_path / "export", text().model)
     assert trees.fingerprint((again.w, step)) == trees.fingerprint((predict.w, dw))
     with pytest.raises(InputError, match=r"save: .* got FunctionModel"):
         tj.save(tmp_path / "model.safetensors", text())
     other = tj.tangent(text(gain=2.0))  # equal in code and leaves, of another constant
     with pytest.raises(InputError, match=r"load_export: .* one of other programs"):
-        tj.load_export(tmp_path / "export", other.model)
+        tj.exports.load_export(tmp_path / "export", other.model)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "__version__", "another")  # whose programs are no guide
-        assert tj.load_export(tmp_path / "export", text().model)
+        assert tj.exports.load_export(tmp_path / "export", text().model)
     with pytest.raises(InputError, match=r"config\.programs"):
-        store.add("other", fitted.dw, tj.make_provenance(other).trained(data, 1.0))
-    receipt = tj.remove(store, tj.plan_removal(store, examples=["row 3"]), "drop")
+        store.add("other", fitted.dw, tj.store.make_provenance(other).trained(data, 1.0))
+    receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["row 3"]), "drop")
     assert [*store] == ["half 0"]
     assert receipt is not None
     assert not np.any(np.asarray(data.inputs[3]))  # its cached row too
@@ -246,15 +247,17 @@ def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
     solved = tj.solve(predict, data, squares(), certificate=1e-3)
     assert solved.optimum.converged
     assert solved.curvature is None
-    solution = tj.make_kernel(predict, data, squares()).solve()
+    solution = tj.solver.make_kernel(predict, data, squares()).solve()
     outputs = np.asarray(tj.outputs(predict, solved.dw, data.inputs), np.float64)
     assert_rel_close(outputs, solution.outputs(), 1e-3)
-    f, covariance = tj.posterior(solution)(data.inputs[:2])
+    f, covariance = tj.solver.make_posterior(solution)(data.inputs[:2])
     assert_rel_close(f, solution.outputs()[:2], 1e-6)
-    by_solver = tj.SolverPosterior(predict, data, squares(), solved, tj.posterior(solution).scale)(data.inputs[:2])[1]
+    by_solver = tj.solver.SolverPosterior(predict, data, squares(), solved, tj.solver.make_posterior(solution).scale)(
+        data.inputs[:2]
+    )[1]
     assert_rel_close(np.asarray(by_solver, np.float64), covariance, 1e-3)
     with pytest.raises(InputError, match=r"curvature: .* Solve without factors, and merge by mean"):
-        tj.curvature(predict, data, squares())
+        tj.solver.make_curvature(predict, data, squares())
     train, held = data.hold_out()
     assert (len(train), len(held)) == (20, 4)
 
@@ -283,7 +286,7 @@ def test_a_dual_that_is_given_serves_what_needs_a_closed_form(x64):
     rows = jacobian_rows(plain, given["inputs"])
     assert_rel_close(gram(jacobian_rows(closed, given["inputs"])), gram(rows))
     assert_rel_close(gram(rows)[:2, :2], own_gram(rows)[0])
-    assert tj.curvature(closed, tj.Batches(np.asarray(given["inputs"]), np.arange(3) % 2)).kernels
+    assert tj.solver.make_curvature(closed, tj.Batches(np.asarray(given["inputs"]), np.arange(3) % 2)).kernels
 
 
 def test_other_frameworks_trees_keep_their_structure():
@@ -318,7 +321,7 @@ def test_other_frameworks_trees_keep_their_structure():
     def of(i):
         return lambda w, x: jax.vmap(eqx.combine(w, static).layers[i])(x)
 
-    biases = tj.make_subset(tj.model_of([of(0)], w, x, head=of(1)).model, lambda path: path.endswith("bias"))
+    biases = tj.models.make_subset(tj.model_of([of(0)], w, x, head=of(1)).model, lambda path: path.endswith("bias"))
     assert biases.paths == ("head/layers/1/bias", "layers/0/bias")
 
 
@@ -329,11 +332,11 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
     headed = bare.with_head(5, jax.random.key(0))
     assert headed.model.shapes()["head/kernel"] == (WIDTH, 5)
     assert headed.with_head(["no", "yes"], jax.random.key(0)).model.classes == 2
-    assert tj.make_subset(headed.with_lora(2, 1, jax.random.key(1)).model, "lora_b").stage == 1
+    assert tj.models.make_subset(headed.with_lora(2, 1, jax.random.key(1)).model, "lora_b").stage == 1
     with pytest.raises(InputError, match=r"with_head: .* a head of your own. Give model_of"):
         text().with_head(3, jax.random.key(0))
     with pytest.raises(InputError, match=r"model_of: .* a leaf of your own"):
-        bare.reset(tj.make_subset(bare.model, "everything"), jax.random.key(0))
+        bare.reset(tj.models.make_subset(bare.model, "everything"), jax.random.key(0))
     with pytest.raises(InputError, match='features "b d"; got shape'):
         tj.model_of([embed], {"table": w["table"]}, token_ids()).with_head(3, jax.random.key(0))
     with pytest.raises(InputError, match="Predictor: expected a model with a closed form"):
@@ -377,7 +380,7 @@ def test_wrong_inputs_examples_and_heads_are_one_line():
     with pytest.raises(InputError, match=r'inputs "b \.\.\."'):
         tj.model_of(scaled, {"a": X[0]}, X[0])
     with pytest.raises(InputError, match="square images"):
-        tj.model_of(scaled, {"a": X[0]}, X, preprocessing=tj.Preprocessing())
+        tj.model_of(scaled, {"a": X[0]}, X, preprocessing=tj.models.Preprocessing())
     with pytest.raises(InputError, match='outputs "b c" of the head'):
         tj.model_of(scaled, {"a": X[0]}, X, head=lambda w, x: x.sum(1))
     with pytest.raises(InputError, match="as many rows as targets"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal, predictor, sums_of_examples
 
+from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.solver import passes
 from tangent_jax.train.losses import CrossEntropy
@@ -30,12 +31,12 @@ def gradient(predict, x, y, dw, present=None):
 
 
 def product(predict, x, y, dw):
-    part = passes.Part(passes.Fresh(predict, x, np.arange(len(y))), y, np.ones(len(y), np.float32))
+    part = passes.Part(Fresh(predict, x, np.arange(len(y))), y, np.ones(len(y), np.float32))
     return passes.add_product(dw, part, dw, jnp.zeros((len(y), 7)), CE)
 
 
 def factors(predict, x, y, dw):
-    part = passes.Part(passes.Fresh(predict, x, np.arange(len(y))), y, np.ones(len(y), np.float32))
+    part = passes.Part(Fresh(predict, x, np.arange(len(y))), y, np.ones(len(y), np.float32))
     return passes.part_curvature(part, dw, jnp.zeros((len(y), 7)), CE, None, 0, 3)
 
 

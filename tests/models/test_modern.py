@@ -10,13 +10,10 @@ from helpers import MODERN, WIDE, assert_rel_close, images, small, tree_normal
 from safetensors.numpy import save_file
 from saved import FIXTURES, modern
 
-from tangent_jax.components.exports import export, load_export
-from tangent_jax.components.provenance import Provenance, make_provenance
-from tangent_jax.components.recipe import Recipe
-from tangent_jax.components.sums import compose
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.data.sources import Examples
+from tangent_jax.exports.folder import export, load_export
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
@@ -27,6 +24,9 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
+from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective

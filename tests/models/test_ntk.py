@@ -9,9 +9,9 @@ import pytest
 from helpers import assert_rel_close, images, small
 
 from tangent_jax.core import InputError, trees
+from tangent_jax.linear.signals import layout
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import feature_map
-from tangent_jax.models.signals import layout, probe_uses
 
 
 def made(blocks=1, parts=("h", "ntk"), **changes):
@@ -27,7 +27,7 @@ def sketched(built, x):
     predict, count = built.predict, built.directions
     zeros = predict.zeros()
     rows = jax.jacrev(lambda dw: predict(dw, x)[:, -count:])(zeros)
-    uses = {use.path: use for use in probe_uses(predict, zeros, x, at_zero=True).uses}
+    uses = {use.path: use for use in predict.probed(zeros, x, at_zero=True).uses}
     psi = np.zeros((len(x), built.width))
 
     def sketch(n, name):
@@ -89,7 +89,7 @@ def test_the_kernel_is_that_of_gradients_in_the_mean(x64):
     rows = jax.jacrev(lambda dw: built.predict(dw, x)[:, -3:])(built.predict.zeros())
     flat = np.concatenate([np.asarray(leaf).reshape(4, -1) for leaf in jax.tree.leaves(rows)], 1)
     exact = flat @ flat.T
-    probed = probe_uses(built.predict, built.predict.zeros(), x, at_zero=True)
+    probed = built.predict.probed(built.predict.zeros(), x, at_zero=True)
     grams = []
     for seed in range(200):
         psi = np.asarray(dataclasses.replace(built, seed=seed).sketch(probed))

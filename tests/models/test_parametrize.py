@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, images, normal, small, tree_normal
 
-from tangent_jax.components.exports import export, load_export
-from tangent_jax.components.recipe import Recipe
 from tangent_jax.core import InputError, trees
+from tangent_jax.exports.folder import export, load_export
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import trunk_key
@@ -17,6 +16,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.store.recipe import Recipe
 
 VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}, "rotary": MODERN["rotary"]}
 VARIANTS["attention pool"] = MODERN["attention pool"]

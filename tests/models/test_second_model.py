@@ -9,12 +9,9 @@ import pytest
 from helpers import assert_rel_close, pictures, tree_normal
 
 from tangent_jax import rules
-from tangent_jax.components.exports import export, load_export
-from tangent_jax.components.provenance import make_provenance
-from tangent_jax.components.store import Store
-from tangent_jax.components.sums import compose
 from tangent_jax.core import Dual, trees
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.exports.folder import export, load_export
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
@@ -22,6 +19,9 @@ from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import CrossEntropy

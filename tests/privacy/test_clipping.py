@@ -11,7 +11,7 @@ from dp_accounting import GaussianDpEvent, pld
 from helpers import MODERN, TOLERANCE, assert_rel_close, equations, private_task, products
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.models.signals import Use
+from tangent_jax.linear.signals import Leaf, Use, layout
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form, kernel_norm, scaled_sum, squared_norms
@@ -228,6 +228,12 @@ def test_poisson_sampling_needs_less_and_spends_no_more_than_asked():
     assert 2.99 < epsilon_of(found, 200, 1e-5, sampling_rate=0.02) <= 3.0
 
 
+def kernel_of(x, s):
+    """A kernel's row of each example, of inputs "b t i" and signals "b t o"."""
+    axes = layout(Use("kernel", "btd,df->btf", x))
+    return Leaf(axes.rows(x), axes.signals(s)[:, None], axes)
+
+
 def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
     """Rounding took the Gram sum of such an example below its norm: it moved the sum by up to 627 C."""
     rng = np.random.default_rng(0)
@@ -235,9 +241,8 @@ def test_gradients_of_tokens_that_cancel_are_never_clipped_too_little():
         x = (rng.standard_normal((6, 40, 64)) + offset * rng.standard_normal(64)).astype(np.float32)
         s = rng.standard_normal((6, 40, 32)).astype(np.float32)
         s -= s.mean(1, keepdims=True)  # sum_t s_t = 0: what all tokens share cancels
-        use = Use("kernel", "btd,df->btf", jnp.asarray(x))
         exact = np.einsum("btd,btf->bdf", x.astype(np.float64), s.astype(np.float64))
-        squared, rounding = kernel_norm(use, jnp.asarray(s), 6)
+        squared, rounding = kernel_norm(kernel_of(jnp.asarray(x), jnp.asarray(s)), 6)
         scales, _, bad = clip_scales(squared, jnp.ones(6), 0.01, rounding)
         norms = np.sqrt(np.sum(exact**2, (1, 2)))
         assert int(bad) == 0
@@ -251,12 +256,12 @@ def test_halves_that_cancel_are_never_clipped_too_little():
         x = jnp.asarray(rng.standard_normal((6, 40, inputs)) + offset * rng.standard_normal(inputs), jnp.bfloat16)
         s = rng.standard_normal((6, 40, outputs))
         s = jnp.asarray(s - s.mean(1, keepdims=True), jnp.bfloat16)
-        use, dw = Use("kernel", "btd,df->btf", x), {"kernel": jnp.zeros((inputs, outputs))}
-        squared, rounding = squared_norms(dw, [use], [s], 6)
+        leaves, dw = {"kernel": kernel_of(x, s)}, {"kernel": jnp.zeros((inputs, outputs))}
+        squared, rounding = squared_norms(leaves, 6)
         scales, _, bad = clip_scales(squared, jnp.ones(6), 0.01, rounding)
         assert int(bad) == 0
         for i in range(6):
-            alone = scaled_sum(dw, [use], [s], scales * (np.arange(6) == i))
+            alone = scaled_sum(dw, leaves, scales * (np.arange(6) == i))
             assert float(jnp.sqrt(trees.squared_norm(alone))) <= 0.01 * (1 + 8 * EPS["float32"]), (offset, inputs)
 
 

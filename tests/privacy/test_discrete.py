@@ -13,10 +13,10 @@ from dp_accounting.pld import privacy_loss_distribution as losses
 from helpers import assert_rel_close
 from scipy import stats
 
+from tangent_jax.audit.audit import before_rounding, canary_scores, recovered_noise, run_openly
 from tangent_jax.core import InputError
 from tangent_jax.privacy import discrete, train
 from tangent_jax.privacy.accounting import DISTANCE, RESERVED, epsilon_of
-from tangent_jax.privacy.audit import before_rounding, canary_scores, recovered_noise, run_openly
 from tangent_jax.privacy.chacha import chacha
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.discrete import (

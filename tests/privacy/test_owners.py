@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, programs_of
 
-from tangent_jax.components.provenance import Provenance
-from tangent_jax.components.store import Store
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import fingerprint
 from tangent_jax.models.features import Features
@@ -22,6 +20,8 @@ from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.privacy.units import as_units, micro_batches, sample
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import make_loss
 from tangent_jax.train.optimizers import momentum

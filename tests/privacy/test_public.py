@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, scale_accepted, tree_normal
 
-from tangent_jax.components.exports import export
 from tangent_jax.core import InputError, trees
+from tangent_jax.exports.folder import export
 from tangent_jax.models.features import Features
 from tangent_jax.models.functions import model_of
 from tangent_jax.models.predict import tangent
@@ -21,7 +21,7 @@ from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import DAMPING, unwhitened, whitened
 from tangent_jax.privacy.train import fit_private
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import momentum
@@ -102,7 +102,7 @@ def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
     predict, own, _, x, _ = task("blocks", 1)
     public = public_of(x)
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), 7)))
-    factors = curvature(predict, unlabelled, make_objective("mse", penalty=0.0))
+    factors = make_curvature(predict, unlabelled, make_objective("mse", penalty=0.0))
     assert len(factors.kernels) == 7
     for path, (a, _) in factors.kernels.items():
         mean = np.trace(a, axis1=1, axis2=2).mean() / a.shape[-1]

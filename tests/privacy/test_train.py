@@ -16,10 +16,10 @@ from helpers import assert_rel_close, private_task, programs_of, scale_accepted
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
+from tangent_jax.audit.audit import epsilon_lower_bound
 from tangent_jax.core import Dual, InputError, trees
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
-from tangent_jax.privacy.audit import epsilon_lower_bound
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import _step_many, fit_private_many
 from tangent_jax.privacy.ledger import open_ledger

@@ -10,11 +10,11 @@ from dense import private_case
 from helpers import assert_rel_close, private_task, tree_normal
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.models.signals import Layout
+from tangent_jax.linear.signals import Layout
 from tangent_jax.solver import curvature as of_curvature
 from tangent_jax.solver.curvature import Curvature, invert, outer
-from tangent_jax.solver.jacobian import jacobian_rows
-from tangent_jax.solver.problem import curvature
+from tangent_jax.solver.problem import make_curvature
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
@@ -52,7 +52,7 @@ HEADS = {"block_1/attention/key/kernel": 1, "block_1/attention/value/kernel": 1}
 def test_the_factors_of_one_example_are_its_gauss_newton_blocks(x64, loss):
     predict, dw, x, y, *_ = case = private_case("blocks", 1)
     v, objective, weights = tree_normal(60, dw), OBJECTIVES[loss], np.array([0, 0, 2.25, 0, 0, 0])
-    found = curvature(predict, Batches(x, y), objective, dw, example_weights=weights)
+    found = make_curvature(predict, Batches(x, y), objective, dw, example_weights=weights)
     assert_rel_close(found.times(v), product_by_blocks(case, predict(dw, x), weights, objective.loss, v, HEADS))
     assert float(found.count) == 2.25
 
@@ -61,7 +61,7 @@ def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(
     predict, dw, x, y, *_ = case = private_case("blocks", 1)
     v, objective = tree_normal(61, dw), OBJECTIVES["rsl"]
     expected = trees.leaves(product_by_blocks(case, predict(dw, x), np.ones(6), objective.loss, v, {}))
-    found = curvature(predict, Batches(x, y), objective, dw)
+    found = make_curvature(predict, Batches(x, y), objective, dw)
     for path in found.blocks:
         assert_rel_close(trees.leaves(found.times(v))[path], expected[path])
     large = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 5)))
@@ -72,8 +72,8 @@ def test_gains_and_biases_are_exact_for_all_examples_and_large_ones_have_blocks(
 
 def test_tokens_share_their_kernels_factors(x64):
     predict, dw, x, y, *_ = private_case("blocks", 2)
-    found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw)
-    parts = jacobian_rows(predict, x).parts
+    found = make_curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw)
+    parts = jacobian_rows(predict, x).leaves
     halves = np.sqrt(2 / 7 * (1 + 2 * np.eye(7)[y]))  # the root of the loss's Hessian, alpha = 3
     for path in ("block_0/mlp_in/kernel", "block_0/attention/key/kernel"):
         rows, s = parts[path].x, parts[path].s * halves[:, :, None, None, None]
@@ -87,31 +87,33 @@ def test_factors_add_up_over_examples_and_by_weight(x64):
     objective = OBJECTIVES["ce"]
 
     def of(rows, weights=None):
-        return curvature(predict, Batches(x, y, rows=np.array(rows)), objective, dw, example_weights=weights)
+        return make_curvature(predict, Batches(x, y, rows=np.array(rows)), objective, dw, example_weights=weights)
 
     assert_rel_close(of([0, 1, 2]) + of([3, 4, 5]), of(range(6)))
     assert_rel_close(of([1, 2], [2.0, 0.0]), of([1, 1]))
     with pytest.raises(InputError, match="factors of one model and subset"):
-        of([0]) + curvature(private_task("bitfit", 1)[0], Batches(x, y), objective)
+        of([0]) + make_curvature(private_task("bitfit", 1)[0], Batches(x, y), objective)
 
 
 def test_random_signals_have_the_mean_of_all_and_few_examples_have_all(x64):
     predict, dw, x, y = private_task("blocks", 0)
     many = Batches(np.repeat(x, 400, 0), np.repeat(y, 400), batch_size=600)
-    exact, random = (curvature(predict, many, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1)))
+    exact, random = (make_curvature(predict, many, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1)))
     for path, (a, g) in exact.kernels.items():
         assert_rel_close(random.kernels[path][0], a)
         error = jnp.linalg.norm(random.kernels[path][1] - g) / jnp.linalg.norm(g)
         assert 1e-3 < error < 0.1
     few = Batches(x, y, batch_size=4)
-    assert_rel_close(*(curvature(predict, few, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1))))
+    assert_rel_close(
+        *(make_curvature(predict, few, OBJECTIVES["rsl"], dw, key=key) for key in (None, jax.random.key(1)))
+    )
 
 
 @pytest.mark.parametrize("damping", [0.3, 1e-6, 1e9])
 def test_the_inverse_undoes_the_damped_factors(x64, damping):
     """Of gains and biases the damped product, exactly; of a kernel that of factors which share half the damping."""
     predict, dw, x, y = private_task("blocks", 1)
-    found = curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw, key=jax.random.key(0))
+    found = make_curvature(predict, Batches(x, y), OBJECTIVES["rsl"], dw, key=jax.random.key(0))
     assert found.size == sum(leaf.nbytes for leaf in jax.tree.leaves(found))
     v, whole = tree_normal(62, dw), {}
     solved = trees.leaves(invert(found, damping).times(v))
@@ -155,8 +157,8 @@ def test_factors_of_a_half_precision_model_are_sums_in_f32():
     predict, dw, x, y = private_task("blocks", 1)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
     many = Batches(np.repeat(x, 50, 0), np.repeat(y, 50), batch_size=2)
-    found = curvature(half, many, OBJECTIVES["rsl"], dw)
+    found = make_curvature(half, many, OBJECTIVES["rsl"], dw)
     assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype("float32")}
-    once = curvature(half, Batches(x, y, batch_size=2), OBJECTIVES["rsl"], dw)
+    once = make_curvature(half, Batches(x, y, batch_size=2), OBJECTIVES["rsl"], dw)
     assert_rel_close(found, jax.tree.map(lambda leaf: 50 * leaf, once))
-    assert_rel_close(found, curvature(predict, many, OBJECTIVES["rsl"], dw), 5e-2)
+    assert_rel_close(found, make_curvature(predict, many, OBJECTIVES["rsl"], dw), 5e-2)

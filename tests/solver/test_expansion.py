@@ -7,8 +7,9 @@ import pytest
 from dense import private_case, ridge
 
 from tangent_jax.core import InputError
+from tangent_jax.linear.gram import gram
 from tangent_jax.solver import expansion as expansions
-from tangent_jax.solver.jacobian import gram, jacobian_rows
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 
@@ -71,8 +72,8 @@ def test_ek_facs_hessian_is_diagonal_in_the_eigenvectors_of_the_factors(x64, mon
     dense = Dense(SQUARE, "blocks", blocks, pool)
     effects, total = expansions.eigen_effects(dense.expansion, dense.others), 0
     rows, roots = dense.expansion.rows, dense.expansion.roots
-    for path, part in rows.parts.items():
-        each, other = formed(part), formed(dense.others.parts[path])
+    for path, part in rows.leaves.items():
+        each, other = formed(part), formed(dense.others.leaves[path])
         rotated = np.einsum("nchio,nck->nkhio", each, roots)
         if part.x is None:
             flat = rotated.reshape(-1, rotated.shape[-1])

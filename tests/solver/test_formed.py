@@ -33,17 +33,17 @@ def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were
     assert parts is not None
     for i, fresh in enumerate(problem.fresh()):
         part = jax.tree.map(lambda leaf, i=i: leaf[i], parts)
-        linear = part.linear
+        jacobian = part.jacobian
         np.testing.assert_array_equal(part.targets, fresh.targets)
-        q = linear.side_by_side(steps)
-        forward = fresh.linear.at(problem.zero)[1]
+        q = jacobian.side_by_side(steps)
+        forward = fresh.jacobian.at(problem.zero)[1]
         expected = jax.vmap(forward, out_axes=2)(steps)
-        assert_rel_close(linear.times(q), expected)
+        assert_rel_close(jacobian.times(q), expected)
         u = jax.random.normal(jax.random.key(1), expected.shape)
-        back = linear.apart(jax.linear_transpose(linear.times, q)(u)[0], steps)
+        back = jacobian.apart(jax.linear_transpose(jacobian.times, q)(u)[0], steps)
         assert_rel_close(back, jax.vmap(jax.linear_transpose(forward, problem.zero), 2)(u)[0])
-        for path, leaf in trees.leaves(linear.apart(q, steps)).items():
-            reached = path in {*linear.kernels, *linear.paths}
+        for path, leaf in trees.leaves(jacobian.apart(q, steps)).items():
+            reached = path in {*jacobian.kernels, *jacobian.paths}
             np.testing.assert_array_equal(leaf, trees.leaves(steps)[path] if reached else 0 * leaf)
 
 
@@ -63,7 +63,7 @@ def test_a_subset_of_kernels_alone_has_a_formed_j(x64):
     problem, dw = make(1, kind=kernels_of_the_last_block)
     parts, steps = formed(problem), jax.tree.map(lambda leaf: leaf[None], dw)
     assert parts is not None
-    linear = jax.tree.map(lambda leaf: leaf[0], parts.linear)
-    assert linear.paths == ()
-    fresh = next(iter(problem.fresh())).linear
-    assert_rel_close(linear.times(linear.side_by_side(steps))[..., 0], fresh.at(problem.zero)[1](dw))
+    jacobian = jax.tree.map(lambda leaf: leaf[0], parts.jacobian)
+    assert jacobian.paths == ()
+    fresh = next(iter(problem.fresh())).jacobian
+    assert_rel_close(jacobian.times(jacobian.side_by_side(steps))[..., 0], fresh.at(problem.zero)[1](dw))

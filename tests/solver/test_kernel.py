@@ -11,12 +11,14 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from tangent_jax.core import InputError
+from tangent_jax.linear import gram as gram_of
+from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.solver import influence
-from tangent_jax.solver import jacobian as of_jacobian
-from tangent_jax.solver.jacobian import gram, jacobian_rows, own_gram
+from tangent_jax.solver import rows as rows_of_j
 from tangent_jax.solver.kernel import make_kernel
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.posterior import SolverPosterior, fitted_beta, posterior, probabilities
+from tangent_jax.solver.posterior import SolverPosterior, fitted_beta, make_posterior, probabilities
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.losses import MeanSquared, SquareLoss
@@ -49,8 +51,8 @@ SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), EVERYTHING, ("blocks"
 
 @pytest.mark.parametrize(("kind", "blocks", "pool"), SUBSETS)
 def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks, pool):
-    monkeypatch.setattr(of_jacobian, "CHUNK", 500)  # several chunks
-    monkeypatch.setattr(of_jacobian, "BATCH", 4)
+    monkeypatch.setattr(gram_of, "CHUNK", 500)  # several chunks
+    monkeypatch.setattr(rows_of_j, "BATCH", 4)
     predict, dw, x, _, j, f = private_case(kind, blocks, pool)
     j = j.reshape(-1, j.shape[-1])
     rows = jacobian_rows(predict, x)
@@ -118,7 +120,7 @@ def test_weights_above_zero_are_those_of_the_solver_and_a_penalty_is_chosen_by_w
 
 def test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves(fitted):
     predict, x, y, j, _, solution = fitted
-    found = posterior(solution)
+    found = make_posterior(solution)
     truth = np.eye(7)[y[:5]]
     w = (2 / 7 * (1 + truth)).ravel()
     rows = j[:5].reshape(35, -1)
@@ -166,7 +168,7 @@ def test_regression_has_a_kernel_and_a_posterior(x64, loss):
     assert kernel.choose([0.3])[1] == [{"penalty": 0.3, "score": pytest.approx(-errors.mean())}]
     rows = j.reshape(42, -1)
     inverse = np.linalg.inv(rows.T @ ((p * weights[:, None]).ravel()[:, None] * rows) + 1.8 * np.eye(rows.shape[1]))
-    of_kernel = posterior(solution)
+    of_kernel = make_posterior(solution)
     close(of_kernel(x[4:])[1][1], of_kernel.scale * j[5] @ inverse @ j[5].T, 1e-7)
     of_solves = SolverPosterior(predict, data, objective, solved, tolerance=1e-9, example_weights=weights)
     close(of_solves(x[4:])[1][1], j[5] @ inverse @ j[5].T, 1e-6)
@@ -182,7 +184,7 @@ def test_tau_is_of_the_best_leave_one_out_likelihood(fitted):
         return -sum(each.logpdf(r) for each, r in zip(normal, residuals, strict=True))
 
     best = minimize_scalar(negative_log_likelihood, bounds=(-10, 10), method="bounded", options={"xatol": 1e-9})
-    assert posterior(solution).scale == pytest.approx(np.exp(best.x), rel=1e-6)
+    assert make_posterior(solution).scale == pytest.approx(np.exp(best.x), rel=1e-6)
 
 
 def test_the_probit_is_near_the_mean_of_the_sigmoid():

@@ -13,7 +13,7 @@ from tangent_jax.core import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import feature_map, rows_of
-from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, of_rows, statistics
+from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, make_statistics, of_rows
 from tangent_jax.train.evaluate import accuracy, evaluate
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -138,7 +138,7 @@ def test_a_head_of_statistics_is_evaluated_like_any_predictor():
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(9))
     features = Features(x, np.arange(9, dtype=np.int32) % 3, examples)
-    total = statistics(built, features, CLASSES[:3])
+    total = make_statistics(built, features, CLASSES[:3])
     rows = rows_of(built, features, batch=4)  # the last batch is padded
     assert_rel_close(np.float32(total.gram), np.float32(rows.T @ rows))
     head = total.solve(Settings(shrinkage=1e-2))

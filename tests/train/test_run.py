@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from tangent_jax.audit.canaries import make_canaries
+from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import InputError, request_stop, trees
-from tangent_jax.privacy.canaries import make_canaries
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
-from tangent_jax.privacy.one_run import fit_audited
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve

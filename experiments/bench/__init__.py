@@ -1,0 +1,1 @@
+"""Times and memory, measured: `python -m experiments.bench WHAT --flags`."""

@@ -1,0 +1,8 @@
+"""`python -m experiments.bench --help` lists what there is."""
+
+from tangent_jax.commands.main import dispatch
+
+WHAT = ("step", "private", "plan", "solve", "store", "export", "scale", "times", "accelerator")
+
+if __name__ == "__main__":
+    dispatch("python -m experiments.bench", "experiments.bench", WHAT)

@@ -1,0 +1,296 @@
+"""The page of one device: what tangent_jax computes there, how fast, in how much memory, and whether it is right.
+
+    agreement   values against a CPU's: trunk, outputs, gradient, clipped sum, Hessian's product, factors
+    peak        of matrix products and copies, measured: what fractions below are of
+    steps       training and inference, TAFT and NLFT of 1 and 7 blocks, over the plain model
+    private     a private step over an ordinary one, and by vmapped gradients
+    solver      what a pass computes, and the factors
+    models      50 shards' models at once, over one
+    trunk       images a second by size, dtype and batch, and the fraction of the peak
+
+Weights are random. Each section has its share of --minutes; what runs out of time or memory, or fails, is a line that
+says so. Results are written after every section, and the same command goes on from there. Needed besides JAX are Flax,
+optax, Orbax, NumPy, SciPy, absl, safetensors, Pillow, tqdm and threadpoolctl alone: `make accelerator`.
+
+The last line of stdout: {"machine", "right", "failed", "page"}.
+"""
+
+import dataclasses
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared import operations, timing
+from experiments.shared.timing import Row
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define, listed, numbers
+from tangent_jax.core import Tree, check_stop, require
+from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.linear.jacobian import Fresh
+from tangent_jax.models.features import run_trunk
+from tangent_jax.solver import passes
+
+define(batch_size=32, out="out/accelerator")
+flags.DEFINE_bool("small", False, "Measure a small model in place of every size; takes seconds on a CPU.")
+flags.DEFINE_list("sizes", ["L", "B", "S"], "ViT sizes of the trunk, patches of 16 at 224 pixels; the first steps too.")
+flags.DEFINE_list("batch_sizes", ["256", "16", "1"], "Images in one call of the trunk.")
+flags.DEFINE_float(
+    "minutes", 8.0, "Minutes for all sections; a section begins no measurement after its share of them.", 0.1
+)
+flags.DEFINE_list("only", None, "Sections to measure; unset: all.")
+flags.DEFINE_string("page", None, "Folder of the page DEVICE.md; unset: --out.")
+
+SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
+PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest relative error that is right)
+    "float32, highest": (jnp.float32, "highest", 1e-5),
+    "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
+    "bfloat16": (jnp.bfloat16, None, 5e-2),
+}
+EACH = {False: 2.0, True: 0.02}  # seconds that an operation is timed for, at most; --small
+
+
+class Section(NamedTuple):
+    """A table of the page: its share of the time, its columns after the name, and its rows, made until a deadline."""
+
+    share: float
+    columns: tuple[str, ...]
+    rows: Callable[[float, dict[str, Any]], Iterator[Row]]
+
+
+# Sections
+
+
+def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """Relative errors, in L2, of what the device computes against what the machine's CPU does in float32."""
+    cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.small else 2)
+    key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
+    dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
+    given = predict, dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
+    with jax.default_matmul_precision("highest"):
+        want = jax.device_get(jax.jit(values)(*jax.device_put(given, cpu)))
+    for name in [*PRECISIONS][2 if F.small else 0 :]:
+        dtype, precision, tolerance = PRECISIONS[name]
+        with jax.default_matmul_precision(precision):
+            got = jax.device_get(jax.jit(values)(dataclasses.replace(predict, dtype=dtype), *given[1:]))
+        for what, value in got.items():
+            error = relative(value, want[what])
+            right = "" if tolerance is None else "yes" if error <= tolerance else f"NO, above {tolerance:g}"
+            yield {"name": f"{what}, {name}", "error": f"{error:.1e}", "right": right}
+
+
+def values(predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array]) -> dict[str, Any]:
+    """Each of the library's computations once, on the same inputs: the values that are compared."""
+    (x, y), objective = data, tj.make_objective("ce", penalty=1e-2)
+    part = passes.Part(Fresh(predict, x, jnp.arange(len(y))), y, jnp.ones(len(y)))
+    options: Any = {"loss": objective.loss, "clip_norm": 0.1}
+    outputs = predict(dw, x)
+    curvature = passes.part_curvature(part, dw, outputs, objective, None, 0, signals=1)
+    jvp = dataclasses.replace(predict, linearization="autodiff")
+    return {
+        "trunk": run_trunk(predict.w, images, model=predict.model, stop=predict.subset.stage, dtype=predict.dtype),
+        "outputs": outputs,
+        "outputs by jax.jvp": jvp(dw, x),
+        "gradient": jax.grad(lambda dw: objective(predict, dw, x, y))(dw),
+        "clipped sum": tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), **options).value,
+        "clipped sum by vmap": tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(len(y)), **options).value,
+        "Hessian's product": passes.add_product(jax.tree.map(jnp.zeros_like, dw), part, dw, outputs, objective),
+        "factors": (curvature.kernels, curvature.blocks),
+    }
+
+
+def relative(got: Tree, want: Tree) -> float:
+    """|got - want| / |want|, in L2 over all leaves."""
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    squares = [(np.sum((np.float64(g) - w) ** 2), np.sum(np.float64(w) ** 2)) for g, w in pairs]
+    return float(np.sqrt(np.divide(*np.sum(squares, 0))))
+
+
+def peak(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """The device's own peak."""
+    for dtype in ("float32", "bfloat16"):
+        measured = operations.peaks(jnp.dtype(dtype), F.small)
+        tflops, gigabytes = measured["flops_per_second"] / 1e12, measured["bytes_per_second"] / 1e9
+        yield {"name": dtype, "TFLOP/s": f"{tflops:.4g}", "GB/s": f"{gigabytes:.4g}", **measured}
+
+
+def steps(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """Training and inference in both dtypes, over the plain model's forward pass."""
+    pretrained, blocks = vit(F.sizes[0]), [1] if F.small else [1, 7]
+    for dtype in ("bfloat16", "float32")[: 1 if F.small else 2]:
+        makes = operations.plain_and_tangent(pretrained, F.batch_size, blocks, jnp.dtype(dtype))
+        wanted = {name: make for name, make in makes.items() if "autodiff" not in name}
+        yield from over("plain forward", wanted, deadline, f", {dtype}")
+
+
+def private(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """A private step over an ordinary one."""
+    yield from over("ordinary step", operations.private_steps(vit(F.sizes[0], 1), F.batch_size), deadline)
+
+
+def solver(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """A pass over one batch, and the factors."""
+    for dtype in ("float32", "bfloat16")[: 1 if F.small else 2]:
+        makes = operations.solver_passes(vit(F.sizes[0], 1), F.batch_size, jnp.dtype(dtype))
+        yield from over("gradient", makes, deadline, f", {dtype}")
+
+
+def models(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """A step of many models at once, over one model's."""
+    pretrained, names = vit(F.sizes[0], 1), {1: "a step of one model", 50: "a step of 50 models at once"}
+    many = partial(operations.many, pretrained, F.batch_size, jnp.dtype("float32"))
+    makes: Any = {name: partial(many, count, count, name) for count, name in names.items()}
+    yield from over("a step of one model", makes, deadline)
+
+
+def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """Images a second, and the fraction of the measured peak."""
+    measured_peaks = done.get("peak", {"rows": []})["rows"]
+    peaks = {row["name"]: row["flops_per_second"] for row in measured_peaks if "flops_per_second" in row}
+    for batch in numbers("batch_sizes", int):
+        for size in F.sizes:
+            pretrained: Any = vit(size)
+            for dtype in ("bfloat16", "float32"):
+                name, config = f"{size}, {dtype}, batch {batch}", pretrained.model.config
+                make = partial(operations.trunk, pretrained, batch, jnp.dtype(dtype))
+                for row in timing.measured({name: make}, deadline, EACH[F.small]):
+                    if "seconds" in row:
+                        speed = batch / row["seconds"]
+                        row["images/s"] = f"{speed:.4g}"
+                        if dtype in peaks:
+                            row["of peak"] = f"{operations.trunk_flops(config) * speed / peaks[dtype]:.0%}"
+                    yield row
+
+
+TIMED = ("ms", "±", "over", "MiB")
+SECTIONS = {
+    "agreement": Section(0.15, ("error", "right"), agreement),
+    "peak": Section(0.05, ("TFLOP/s", "GB/s"), peak),
+    "steps": Section(0.25, TIMED, steps),
+    "private": Section(0.1, TIMED, private),
+    "solver": Section(0.1, TIMED, solver),
+    "models": Section(0.05, TIMED, models),
+    "trunk": Section(0.3, ("images/s", "of peak", "ms", "MiB"), trunk),
+}
+
+
+# Measuring
+
+
+def vit(size: str, depth: int | None = None) -> tj.Pretrained:
+    """A ViT of random weights; depth: of its last blocks alone, where no others are run."""
+    config = SMALL if F.small else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+    return operations.random_vit(config if depth is None or F.small else config.replace(depth=depth))
+
+
+def over(base: str, makes: operations.Operations, deadline: float, suffix: str = "") -> Iterator[Row]:
+    """`timing.measured`, with each time over that of the operation `base`."""
+    rows = timing.measured(makes, deadline, EACH[F.small])
+    seconds = next((row["seconds"] for row in rows if row["name"] == base and "seconds" in row), None)
+    for row in rows:
+        ratio = {"over": f"{row['seconds'] / seconds:.3g}"} if seconds and "seconds" in row else {}
+        yield {**row, **ratio, "name": row["name"] + suffix}
+
+
+def run_section(section: Section, name: str, deadline: float, done: dict[str, Any]) -> dict[str, Any]:
+    """The rows of a section, its seconds, and the most memory in use so far."""
+    began, rows = time.monotonic(), []
+    try:
+        rows.extend(section.rows(deadline, done))
+    except tj.InputError:
+        raise
+    except Exception as error:  # as above; the rows before it stay
+        rows.append(timing.failed(name, error))
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    return {"rows": rows, "seconds": round(time.monotonic() - began, 1), "peak_mib": round(peak / 2**20)}
+
+
+# The page
+
+
+def machine() -> dict[str, str]:
+    """The device, the versions, and the flags that decide the figures."""
+    versions = {"jax": jax.__version__, "tangent_jax": tj.__version__, "python": platform.python_version()}
+    for package in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    setting = f"sizes {' '.join(F.sizes)}, batch {F.batch_size}, trunk's {' '.join(F.batch_sizes)}{', small' * F.small}"
+    return {"device": jax.devices()[0].device_kind, "devices": str(jax.device_count()), **versions, "setting": setting}
+
+
+def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
+    """The page in Markdown."""
+    lines = [f"# {about['device']}", "", "Written by `python -m experiments.bench accelerator`; times are medians.", ""]
+    lines += [f"{date}. " + "; ".join(f"{name} {value}" for name, value in about.items()) + ".", ""]
+    for name, result in done.items():
+        section, doc = SECTIONS[name], SECTIONS[name].rows.__doc__ or ""
+        memory = f"; at most {result['peak_mib']} MiB in use so far" * bool(result["peak_mib"])
+        lines += [f"## {name.capitalize()}", "", f"{doc.splitlines()[0]} ({result['seconds']:g} s{memory})", ""]
+        cells = [
+            [row["name"], *(row.get(column, "") for column in section.columns)]
+            if "failed" not in row
+            else [row["name"], row["failed"], *[""] * (len(section.columns) - 1)]
+            for row in result["rows"]
+        ]
+        lines += [command.markdown(["", *section.columns], cells)]
+    return "\n".join(lines)
+
+
+def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
+    """The sections of this machine and setting that a file holds whole."""
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text())
+        is_same = stored["machine"] == about and {*stored["sections"]} <= {*SECTIONS}
+        late = {"failed": "no time left"}.items()
+        whole = {n: s for n, s in stored["sections"].items() if not any(late <= row.items() for row in s["rows"])}
+        return whole if is_same else {}
+    except (ValueError, KeyError, TypeError):
+        return {}  # measured again
+
+
+def main() -> None:
+    listed("sizes", ["Ti", "S", "B", "L"])
+    least = min(numbers("batch_sizes", int))
+    require(least >= 1, "flags", "--batch_sizes of 1 or more", least)
+    wanted = listed("only", SECTIONS) if F.only else [*SECTIONS]
+    if F.small:
+        F.sizes, F.batch_sizes, F.batch_size = ["small"], ["2"], 2
+    out, about = command.out_folder(), machine()
+    name = re.sub(r"[^a-z0-9]+", "_", about["device"].lower()).strip("_") + ".md"
+    page = (expanded("flags, --page", F.page) if F.page else out) / name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    file, began, date = out / "sections.json", time.monotonic(), datetime.now(UTC).date().isoformat()
+    done = resumed(file, about)
+    wanted = [name for name in wanted if name not in done]
+    for i, name in enumerate(wanted):
+        left = began + 60 * F.minutes - time.monotonic()
+        share = SECTIONS[name].share / sum(SECTIONS[other].share for other in wanted[i:])
+        done[name] = run_section(SECTIONS[name], name, time.monotonic() + left * share, done)
+        write_whole(file, json.dumps({"machine": about, "sections": done}, indent=1) + "\n")
+        write_whole(page, as_page(about, date, {name: done[name] for name in SECTIONS if name in done}))
+        check_stop()
+    rows = [row for result in done.values() for row in result["rows"]]
+    print(page.read_text())
+    count = {"failed": sum("failed" in row for row in rows)}
+    right = all(not row.get("right", "").startswith("NO") for row in rows)
+    command.finish({"machine": about, "right": right, **count, "page": str(page)}, sections=done)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,56 @@
+"""The memory that --plan foretells against the memory that the run then takes, on random inputs, in a fresh process.
+
+The last line of stdout: {"planned_bytes", "measured_bytes": the process's peak above what it took once JAX had
+started, "ratio", "process_bytes": that start, "plan": the plan's line}.
+"""
+
+import multiprocessing
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plan, setup
+from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
+
+NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
+define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")
+flags.DEFINE_integer("classes", 10, "Classes of the random targets.", 2)
+flags.DEFINE_integer("steps", 4, "Batches of random inputs.", 1)
+
+
+def resident() -> int:
+    """The bytes of this process that are in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def run_once(recipe: tj.Recipe, classes: int, count: int) -> tuple[int, int]:
+    """Trains on random inputs; the bytes that the process held at its start, and at most."""
+    jax.block_until_ready(jax.numpy.zeros(()))
+    start, rng = resident(), np.random.default_rng(0)
+    predict = recipe.predictor(classes)
+    shape = (count, *predict.model.input_shape(predict.subset.stage))
+    inputs, targets = rng.standard_normal(shape, np.float32), rng.integers(0, classes, count)
+    recipe.fit(predict, tj.Features(inputs, targets, ()))
+    return start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    recipe, count = setup.recipe(), F.steps * F.batch_size
+    planned = plan.plan_of(recipe, F.classes, count)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        start, most = pool.submit(run_once, recipe, F.classes, count).result()
+    print(f"planned {planned['training_peak_bytes']:,} bytes, measured {most - start:,}", file=sys.stderr)
+    result = {"planned_bytes": planned["training_peak_bytes"], "measured_bytes": most - start}
+    result |= {"ratio": (most - start) / planned["training_peak_bytes"], "process_bytes": start, "plan": planned}
+    command.finish(result)
+
+
+if __name__ == "__main__":
+    command.run(main)

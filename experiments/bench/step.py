@@ -1,0 +1,106 @@
+"""Speed, memory and FLOPs of the plain and the tangent ViT, forward and training step, in one process.
+
+Operations alternate, round by round, so that a noisy machine slows all alike; figures are medians with the
+quartiles' distance. FLOPs, bytes and memory are the compiled program's own. The machine's peak is measured in
+the same run: a large matrix product and a large copy. Weights are random: speed does not depend on them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared import timing
+from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
+from experiments.shared.timing import Operation
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import F, define, numbers
+
+define("dtype", out="out/bench")
+flags.DEFINE_list("sizes", ["Ti", "S"], "Sizes Ti, S, B, L (patches of 16), or architectures such as dinov3-S/16.")
+flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Examples per call.")
+flags.DEFINE_list("blocks", ["1", "7"], "Numbers of trained blocks.")
+flags.DEFINE_integer("repeats", 7, "Rounds over all operations, at most.", lower_bound=1)
+flags.DEFINE_float("max_seconds", 120.0, "Time for the rounds of one size and batch; one round is always run.")
+
+MODELS = 10  # trained at once, against one after another
+RATIOS = {  # name: (above, below)
+    "tangent_inference_over_plain": ("TAFT-1 forward", "plain forward, full last block"),
+    "full_block_step_over_class_query_step": ("TAFT-1 step, full block by jvp", "TAFT-1 step"),
+    "taft1_step_over_nlft1_step": ("TAFT-1 step", "NLFT-1 step"),
+    "taft7_step_over_nlft7_step": ("TAFT-7 step", "NLFT-7 step"),
+    "closed_form_over_autodiff_1": ("TAFT-1 step", "TAFT-1 step, autodiff"),
+    "closed_form_over_autodiff_7": ("TAFT-7 step", "TAFT-7 step, autodiff"),
+    "ten_models_at_once_over_one_by_one": ("10 models' TAFT-1 steps, at once", "10 models' TAFT-1 steps, one by one"),
+}
+
+
+def named(size: str) -> str:
+    """The architecture of an entry of --sizes."""
+    return size if "/" in size else f"{size}/16"
+
+
+def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
+    """Compiles one operation after another."""
+    pretrained, blocks = random_vit(tj.models.vit_config(named(size), classes=CLASSES)), numbers("blocks", int)
+    for make in plain_and_tangent(pretrained, batch, blocks, dtype).values():
+        yield make()
+    if 1 in blocks:
+        yield full_block(pretrained, batch, dtype)
+        for how, at_once in {"one by one": 1, "at once": MODELS}.items():
+            yield many(pretrained, batch, dtype, MODELS, at_once, f"{MODELS} models' TAFT-1 steps, {how}")
+
+
+def describe(row: dict[str, Any], size: str, batch: int, peak: dict[str, float]) -> dict[str, Any]:
+    """The row with its FLOPs, bytes and distance from the machine's floor."""
+    cost, runs, seconds = row.pop("program").cost_analysis(), row.pop("runs"), row["seconds"]
+    flops, nbytes = (runs * cost[k] for k in ("flops", "bytes accessed"))
+    limits = {"compute": flops / peak["flops_per_second"], "memory": nbytes / peak["bytes_per_second"]}
+    bound = max(limits, key=lambda name: limits[name])
+    return {
+        "size": size,
+        "batch": batch,
+        **row,
+        "gflop": flops / 1e9,
+        "gbyte": nbytes / 1e9,
+        "over_floor": seconds / limits[bound],
+        "bound": bound,
+        "fraction_of_peak": flops / seconds / peak["flops_per_second"],
+    }
+
+
+def as_markdown(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for r in rows:
+        cells = [named(r["size"]), r["batch"], r["operation"], f"{r['seconds'] * 1e3:.1f}", f"{r['spread'] * 1e3:.1f}"]
+        cells += [f"{r['gflop']:.2f}", f"{r['memory_mib']:.0f}", f"{r['fraction_of_peak']:.0%}"]
+        lines.append([*cells, f"{r['over_floor']:.1f} ({r['bound']})"])
+    return command.markdown(
+        ["model", "batch", "operation", "ms", "±", "GFLOP", "MiB", "of peak", "over its floor"], lines
+    )
+
+
+def main() -> None:
+    out, dtype = command.out_folder(), jnp.dtype(F.dtype)
+    peak, rows = peaks(dtype), []
+    for size in F.sizes:
+        for batch in numbers("batch_sizes", int):
+            group = timing.rounds(
+                operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.max_seconds
+            )
+            rows += [describe(row, size, batch, peak) for row in group]
+    text = as_markdown(rows)
+    (out / "bench.md").write_text(text)
+    plots.roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
+    print(text)
+    t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
+    ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}
+    machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": F.dtype, **peak}
+    command.finish({"ratios": ratios, "machine": machine}, rows=rows)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,63 @@
+"""Time to read, compose and remove components of a ViT's last block from a store on disk (synthetic weights).
+
+The last line of stdout: {"components", "numbers": in each, "numpy_seconds": reading the same bytes with numpy,
+"compose_seconds": reading and composing, "remove_seconds": one goes, the others are summed again,
+"compose_over_numpy", "remove_over_numpy"}; medians of --repeats, files in the page cache.
+"""
+
+import tempfile
+import time
+
+import jax
+import numpy as np
+from absl import flags
+from tqdm import tqdm
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.core import trees
+
+define(out="out/bench_store")
+flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
+flags.DEFINE_integer("components", 50, "Components in the store.", lower_bound=2)
+flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.", lower_bound=1)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+        measure(tj.Store(folder))
+
+
+def measure(store: tj.Store) -> None:
+    """Fills the store, times what is done with it, and writes the result."""
+    model = tj.models.VisionTransformer(tj.models.vit_config(f"{F.size}/16", classes=200))
+    shapes, subset, rng = model.shapes(), tj.models.make_subset(model, blocks=1), np.random.default_rng(0)
+    dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
+    origin = tj.store.Provenance("taft", {}, "", "", subset.paths)
+
+    def add(name: str) -> None:
+        store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
+
+    for i in tqdm(range(F.components), "adding", unit="component"):
+        add(f"shard {i:04}")
+    operations = {
+        "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
+        "compose": lambda: tj.compose(store),
+        "remove": lambda: tj.store.remove(store, tj.store.plan_removal(store, names=[min(store)])),
+    }
+    times: dict[str, list[float]] = {name: [] for name in operations}
+    for round_ in tqdm(range(F.repeats), "reading, composing, removing", unit="round"):
+        for name, operation in operations.items():
+            began = time.perf_counter()
+            operation()
+            times[name].append(time.perf_counter() - began)
+        add(f"again {round_:04}")
+    medians = {name: float(np.median(taken)) for name, taken in times.items()}
+    result = {"components": F.components, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
+    ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}
+    command.finish({**result, **ratios})
+
+
+if __name__ == "__main__":
+    command.run(main)

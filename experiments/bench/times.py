@@ -1,0 +1,87 @@
+"""Seconds for one example, batch 1, as the paper times training and inference of NLFT and TAFT: its wall-clock table.
+
+Each with the frozen trunk run every time, as the paper has it, and from cached features; training is one step of Adam.
+Medians of alternating rounds in one process.
+
+The last line of stdout: {"from_images" and "from_features": {"nlft_train", "taft_train", "nlft_inference",
+"taft_inference": seconds}, "spread": the same, quartiles' distance, "device"}.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared.timing import Operation, compiled, compiled_step, rounds
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import MODEL, F, define
+from tangent_jax.core import Tree
+from tangent_jax.train.optimizers import apply
+
+define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
+flags.DEFINE_integer("classes", 67, "Classes of the new head; the paper's data set had 67.", lower_bound=2)
+flags.DEFINE_integer("repeats", 60, "Rounds at most.", lower_bound=1)
+flags.DEFINE_float("seconds", 60.0, "Seconds at most, compilation apart.", 0.1)
+
+SOURCES = ("from_images", "from_features")
+COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
+
+
+def operations(method: str) -> list[Operation]:
+    """Compiles training and inference of one example by a method, from images and from features."""
+    recipe = setup.recipe(method=method)
+    predict = setup.predictor(recipe, F.classes)
+    model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
+    objective, label = recipe.objective(), jnp.zeros(1, int)
+    images = jax.random.normal(jax.random.key(0), (1, *model.input_shape(0)))
+    features = model.apply(predict.w, images, 0, stage)
+    dw = predict.zeros()
+
+    def step(state: tuple[Tree, Any], predict: tj.Predictor, x: jax.Array, start: int) -> tuple[Tree, Any]:
+        x = predict.model.apply(predict.w, x, start, stage)
+        gradient = jax.grad(lambda dw: objective(predict, dw, x, label))(state[0])
+        return apply(optimizer, gradient, state[1], state[0])
+
+    def infer(predict: tj.Predictor, dw: Tree, x: jax.Array, start: int) -> jax.Array:
+        return predict(dw, predict.model.apply(predict.w, x, start, stage))
+
+    timed = []
+    for source, x, start in zip(SOURCES, (images, features), (0, stage), strict=True):
+        title, state = f"{source} {method}", (dw, optimizer.init(dw))
+        timed.append(compiled_step(f"{title}_train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
+        timed.append(compiled(f"{title}_inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
+    return timed
+
+
+def draw(seconds: dict[str, dict[str, float]], spread: dict[str, dict[str, float]]) -> None:
+    """Plots the milliseconds of each method: a group for training and for inference, from each kind of input."""
+    groups = {
+        f"{work}, {source.replace('_', ' ')}": {
+            m: (1000 * seconds[source][f"{m}_{work}"], 1000 * spread[source][f"{m}_{work}"]) for m in ("nlft", "taft")
+        }
+        for source in SOURCES
+        for work in ("train", "inference")
+    }
+    title = titles.slower(seconds)
+    plots.dots(command.out_folder() / "times.png", groups, title, "milliseconds an example, batch 1")
+
+
+def main() -> None:
+    both = [operation for method in ("nlft", "taft") for operation in operations(method)]
+    seconds: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
+    spread: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
+    for row in rounds(both, "rounds", F.repeats, F.seconds):
+        source, column = row["operation"].split()
+        seconds[source][column], spread[source][column] = row["seconds"], row["spread"]
+    lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
+    text = command.markdown(["seconds an example", *COLUMNS], lines)
+    (command.out_folder() / "times.md").write_text(text)
+    draw(seconds, spread)
+    print(text)
+    command.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,1 @@
+"""The influence of images, measured: `python -m experiments.influence WHAT --flags`."""

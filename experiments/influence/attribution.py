@@ -1,0 +1,211 @@
+"""Attribution by the field's protocol: how well estimates predict models that were trained without half of the images.
+
+The linear datamodeling score (Park et al. 2023), as dattri has it (Deng et al. 2024): --subsets random halves of the
+training images leave, and what an estimate predicts for each test image, summed over what left, is ranked against what
+models of the other halves give (Spearman, mean over test images; the output of the label less the mean of the others).
+The models: the optimum solved again, the same trained by Adam, the non-linear network trained by Adam. The row "exact"
+is the optimum without the half: the ceiling of every estimate of the optimum's. --network: the tangent of the
+pre-trained weights, logistic regression on pixels, or the tangent of an MLP (784, 128, 64) at random weights. The
+penalty is chosen among --penalties by leave-one-out accuracy, before any half leaves.
+
+The last line of stdout: {"penalty", "accuracy", "leave_one_out_accuracy", "scores": {ESTIMATE: {MODEL: score}},
+"loo_max_error": of Newton's step against 20 optima solved again, relative to the largest change, "seconds"}.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared import networks
+from experiments.shared.parts import saved
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
+from tangent_jax.core import Tree, identity, progress_bar, require
+from tangent_jax.linear.gram import gram
+from tangent_jax.solver import expansion as expansions
+from tangent_jax.solver.influence import datamodeling_score, margin_directions
+from tangent_jax.solver.rows import jacobian_rows
+from tangent_jax.train.objective import Objective
+
+define(
+    *MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "lr_nlft", "at_once", output="tangent", blocks=1, lr=3e-3
+)
+define(out="out/attribution")
+NETWORKS = ["pretrained", *networks.WIDTHS]
+flags.DEFINE_enum("network", "pretrained", NETWORKS, "The tangent of --weights, or a network on grey pixels.")
+flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out chooses one.")
+flags.DEFINE_integer("subsets", 50, "Number of models, each without a random half of the training images.", 3)
+flags.DEFINE_integer(
+    "resolved", 20, "Number of images, each left out of a model that is solved again to check Newton's step.", 0
+)
+flags.DEFINE_integer("projection", 256, "Numbers to which TRAK's form projects a gradient.", 1)
+
+PASSES = 400  # rounding ends most solves before
+CHUNK = 10  # halves that one file holds
+
+
+class Setting:
+    """Predictors of --network, and their features of the training and test images."""
+
+    def __init__(self) -> None:
+        self.penalties = sorted(positive("penalties"), reverse=True)
+        dataset, recipe = setup.open_tested(F.dataset), setup.recipe()
+        if F.network == "pretrained":
+            self.predict = setup.predictor(recipe, dataset.classes)
+        else:
+            network = networks.network(F.network, F.image_size or 28, len(dataset.classes), F.seed)
+            self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[F.network]), output=F.output)
+        self.name, self.n = dataset.name, len(dataset.train)
+        of = F.network, F.image_size, F.seed
+        self.key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), *of)
+        self.train = setup.features(self.predict, dataset.train, "train inputs")
+        self.test = setup.features(self.predict, dataset.test, "test inputs")
+        require(self.n >= 4, "attribution", "at least 4 training images", self.n)
+        self.directions = margin_directions(self.test.targets, len(dataset.classes))
+
+    def objective(self, penalty: float) -> Objective:
+        """The loss of the flags with a penalty."""
+        return tj.make_objective(F.loss, penalty)
+
+    def solve(self, penalty: float, start: tj.Fitted | None = None, left: np.ndarray | None = None) -> tj.Fitted:
+        """The optimum, or that without the images that are not `left`."""
+        present = None if left is None else np.isin(np.arange(self.n), left).astype(float)
+        options: Any = {"start": start, "example_weights": present, "certificate": None, "passes": PASSES}
+        with tj.show_progress(None):
+            return tj.solve(self.predict, self.train, self.objective(penalty), **options)
+
+    def margins(self, dw: Tree, predict: tj.Predictor | None = None) -> np.ndarray:
+        """The linear margin of each test image, "m"."""
+        return np.sum(self.directions * tj.outputs(predict or self.predict, dw, self.test.inputs), 1)
+
+    def trained(self, predict: tj.Predictor, rate: float, halves: Sequence[np.ndarray], penalty: float) -> np.ndarray:
+        """The margins of models that Adam trains on each half, "s m"; Lambda is that of all, as of the optimum."""
+        keys = jax.random.split(jax.random.key(F.seed), len(halves))
+        runs = [
+            self.train.batches(key, rows=rows, batch_size=F.batch_size) for key, rows in zip(keys, halves, strict=True)
+        ]
+        settings: Any = {"optimizer": tj.adam(rate), "epochs": F.epochs, "at_once": F.at_once}
+        objective = self.objective(penalty * self.n / len(halves[0]))
+        fitted = tj.fit_many(predict, runs, objective, **settings)
+        return np.stack([self.margins(fit.dw, predict) for fit in fitted])
+
+
+def main() -> None:
+    began, setting = time.perf_counter(), Setting()
+    with tj.show_progress("rows of J, and their kernel"):
+        rows = jacobian_rows(setting.predict, setting.train.inputs)
+        k = gram(rows)
+    solved, expansion, tried = choose(setting, rows, k)
+    del k
+    penalty = expansion.total_penalty / setting.n
+    effects = estimate(setting, expansion)
+    error = checked(setting, solved, expansion)
+    halves = [
+        np.sort(np.random.default_rng([F.seed, 7, s]).permutation(setting.n)[: setting.n // 2])
+        for s in range(F.subsets)
+    ]
+    truths = retrained(setting, solved, halves, penalty)
+    predicted = {name: np.stack([leaving(effect, half) for half in halves]) for name, effect in effects.items()}
+    predicted["exact"] = truths["optimum"]
+    scores = {how: {m: datamodeling_score(p, t) for m, t in truths.items()} for how, p in predicted.items()}
+    draw(scores, setting.name)
+    result = {"penalty": penalty, "accuracy": tj.evaluate(setting.predict, solved.dw, setting.test)}
+    result |= {"leave_one_out_accuracy": max(row["score"] for row in tried), "scores": scores, "loo_max_error": error}
+    command.finish({**result, "seconds": time.perf_counter() - began}, tried=tried)
+
+
+def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """The sum of effects "m n" over the images that are not left, "m"."""
+    return effect.sum(1) - effect[:, left].sum(1)
+
+
+def choose(
+    setting: Setting, rows: Any, k: np.ndarray
+) -> tuple[tj.Fitted, expansions.Expansion, list[dict[str, float]]]:
+    """The optimum and its expansion for the penalty of the best leave-one-out accuracy, the larger of equals."""
+    best, tried, labels = None, [], setting.train.targets
+    with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
+        for penalty in setting.penalties:
+            solved = setting.solve(penalty)
+            outputs = tj.outputs(setting.predict, solved.dw, setting.train.inputs)
+            expansion = expansions.expand(rows, k, outputs, labels, setting.objective(penalty))
+            score = float(np.mean(expansion.left_out().argmax(-1) == labels))
+            tried.append({"penalty": penalty, "score": score})
+            if best is None or score > best[0]:
+                best = score, solved, expansion
+            bar.update()
+    assert best is not None
+    print(f"penalty {best[2].total_penalty / setting.n:g}: leave-one-out {best[0]:.4f}", file=sys.stderr)
+    return best[1], best[2], tried[::-1]
+
+
+def estimate(setting: Setting, expansion: expansions.Expansion) -> dict[str, np.ndarray]:
+    """The effects of each training image's leaving on each test image's margin by each estimate, "m n"."""
+    others = jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
+    own = margin_directions(setting.train.targets, setting.directions.shape[1])
+    with tj.show_progress("estimates"):
+        reach, size = expansion.reach(others), min(F.projection, setting.n - 1)
+        return {
+            "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
+            "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
+            "EK-FAC": expansions.eigen_effects(expansion, others),
+            "projection": expansions.projected_effects(expansion, own, others, size, F.seed),
+            "gradient product": gram(others, expansion.rows.along(expansion.gradients)),
+        }
+
+
+def checked(setting: Setting, solved: tj.Fitted, expansion: expansions.Expansion) -> float | None:
+    """The largest difference of Newton's leave-one-out outputs from optima solved again, over the largest change."""
+    chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
+    left_out, errors = expansion.left_out(), []
+    with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
+        for i in chosen:
+            again = setting.solve(expansion.total_penalty / setting.n, solved, np.delete(np.arange(setting.n), i))
+            outputs = tj.outputs(setting.predict, again.dw, setting.train.take(np.array([i])).inputs)
+            errors.append(np.abs(outputs[0] - left_out[i]).max())
+            bar.update()
+    return float(max(errors) / np.abs(left_out - expansion.outputs).max()) if errors else None
+
+
+def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
+    """The test margins of models without each half, "s m": optima, trained by Adam, non-linear and trained by Adam."""
+    predict, folder = setting.predict, command.out_folder() / "parts"
+
+    def part(title: str, compute: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+        key = identity(setting.key, penalty, halves, title, F.epochs, F.batch_size, F.lr, F.lr_nlft, F.at_once)
+        return saved(folder, key, title, lambda: {"margins": compute(*arguments)})["margins"]
+
+    def optima(some: list[np.ndarray]) -> np.ndarray:
+        return np.stack([setting.margins(setting.solve(penalty, solved, half).dw) for half in some])
+
+    margins = []
+    with progress_bar(len(halves), "half") as bar:
+        for first in range(0, len(halves), CHUNK):
+            margins.append(part(f"optima of halves from {first} on", optima, halves[first : first + CHUNK]))
+            bar.update(len(margins[-1]))
+    truths = {"optimum": np.concatenate(margins)}
+    truths["adam"] = part("halves by Adam", setting.trained, predict, F.lr, halves, penalty)
+    if F.network != "logistic":  # which is linear
+        network = tj.Predictor(predict.w, predict.model, predict.subset, "nlft", dtype=predict.dtype)
+        truths["non-linear"] = part("non-linear halves by Adam", setting.trained, network, F.lr_nlft, halves, penalty)
+    return truths
+
+
+def draw(scores: dict[str, dict[str, float]], name: str) -> None:
+    """Plots the scores: a group for each kind of model, a row for each estimate."""
+    kinds = {"optimum": "solved again", "adam": "trained again", "non-linear": "non-linear, trained again"}
+    models = [*next(iter(scores.values()))]
+    groups = {kinds[m]: {how: (row[m], 0.0) for how, row in scores.items()} for m in models}
+    path, title = command.out_folder() / "attribution.png", titles.predicted(name, scores)
+    plots.dots(path, groups, title, "linear datamodeling score: rank correlation with models without a half")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,273 @@
+"""The influence of each component (--by=component), or of each training image (--by=example, report.html).
+
+The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
+"residual", "loo_max_error", "flipped_auc"}; by --method=solver {"accuracy", "leave_one_out_accuracy", "penalty",
+"images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
+solved again cold, likewise relative, "seconds", "passes": the mean, and of --check "kernel_own", "kernel_margin"}. By
+component: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components": counts, "movement":
+L2 distance by which the last component to come moves the mean, by count, "relative": over the mean's norm}.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+from jax.flatten_util import ravel_pytree
+
+import tangent_jax as tj
+from experiments.report import pages
+from experiments.shared.left_out import Leaving
+from experiments.shared.memory import reuse_freed
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
+from tangent_jax.commands.shared.shards import Method
+from tangent_jax.core import progress_bar, require
+from tangent_jax.data.sources import Examples
+from tangent_jax.linear.gram import gram
+from tangent_jax.solver import influence
+from tangent_jax.solver.rows import jacobian_rows
+
+define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
+flags.DEFINE_enum(
+    "by", "component", ["component", "example"], "Measure the influence of each component, or of each image."
+)
+flags.DEFINE_list(
+    "penalties", ["1e-3", "1e-2", "0.1", "1"], "With --by=example: penalties to try; leave-one-out chooses one."
+)
+flags.DEFINE_float("flip", 0.0, "With --by=example: fraction of labels to flip and then detect.", 0.0, 0.5)
+flags.DEFINE_integer(
+    "resolved", 20, "With --by=example: number of images, each left out of a model that is solved again as a check.", 0
+)
+flags.DEFINE_enum(
+    "method",
+    "kernel",
+    ["kernel", "solver"],
+    "With --by=example: the kernel with --penalties, or warm solves with --penalty.",
+)
+flags.DEFINE_float(
+    "certificate",
+    0.01,
+    "With --method=solver: certificate of each change, as a fraction of the largest change.",
+    1e-6,
+    1.0,
+)
+flags.DEFINE_enum("check", None, ["kernel"], "With --method=solver: compare all changes with the kernel's.")
+flags.DEFINE_integer(
+    "images", None, "With --method=solver: number of random training images to leave out; unset: every one.", 2
+)
+
+
+only_with("method", "flip", "resolved", by="example")
+only_with("penalties", "flip", by="example", method="kernel")
+only_with("images", "check", "certificate", by="example", method="solver")
+
+
+def main() -> None:
+    if F.by == "component":
+        by_component()
+    else:
+        by_kernel() if F.method == "kernel" else by_solver()
+
+
+def by_component() -> None:
+    """Measures the accuracy without each component, and the distance by which the last to come moves the mean."""
+    method = Method("taft")
+    store = method.store(method.divide(F.shards), f"{F.shards}")
+    outputs, labels = method.outputs(store), method.test.targets
+    total = outputs.sum(0)
+    whole = float(np.mean(total.argmax(-1) == labels))
+    # the mean of the others' outputs is the output of the others' mean: the model is linear in dw
+    without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
+    components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
+    moved, relative = movements(components @ components.T)
+    counts = list(range(2, len(store) + 1))
+    lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}
+    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": f"components added (spread of {F.orders} orders)"}
+    left |= {"ylabel": "L2 by which the\nlast moves the mean"}
+    left |= {"log": "xy", "ticks": [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]}
+    change = {"without one": sorted(value - whole for value in without.values())}
+    right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component that is left out, by its effect"}
+    panels = [left, {**right, "ylabel": "change of test\naccuracy without it"}]
+    title = titles.moved(method.dataset.name, change["without one"], relative.mean(0))
+    plots.curves(command.out_folder() / "influence.png", panels, title)
+    result = {"accuracy": whole, "without": without, "components": counts, "movement": moved.mean(0).tolist()}
+    command.finish({**result, "relative": relative.mean(0).tolist()})
+
+
+def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """|mean of k - mean of k - 1| for k = 2, 3, ..., "orders k", and the same over |mean of k|.
+
+    mean_k - mean_{k-1} = (dw_k - mean_{k-1}) / k, whose norm the inner products `gram` give.
+    """
+    moved, relative = np.empty((2, F.orders, len(gram) - 1))
+    for order in range(F.orders):
+        ranked = np.random.default_rng([F.seed, order]).permutation(len(gram))
+        g = gram[np.ix_(ranked, ranked)]
+        for k in range(2, len(g) + 1):
+            before = g[: k - 1, : k - 1].mean()
+            distance = max(g[k - 1, k - 1] - 2 * g[k - 1, : k - 1].mean() + before, 0.0) ** 0.5 / k
+            moved[order, k - 2], relative[order, k - 2] = distance, distance / g[:k, :k].mean() ** 0.5
+    return moved, relative
+
+
+def by_kernel() -> None:
+    """Measures the exact influence of every training image, by the tangent kernel."""
+    penalties, method = positive("penalties"), Method("taft")
+    train, test = method.train, method.test
+    with tj.show_progress("kernel"):
+        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective())
+    with tj.show_progress("penalties, by leave-one-out"):
+        solution, tried = kernel.choose(penalties)
+    penalty = solution.total_penalty / len(train)
+    with tj.show_progress("test images"):
+        rows = jacobian_rows(method.predict, test.inputs)
+        cross = gram(rows, kernel.rows)
+    logits = solution.predict(rows, cross)
+    accuracy = float(np.mean(logits.argmax(-1) == test.targets))
+    print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
+    result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
+    result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
+    result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
+    draw(tried, method.dataset.name)
+    own, whole = solution.left_out(), solution.outputs()
+    arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
+    report(method, train, arrays, (own, whole, logits), result, tried=tried)
+
+
+def of_kernel(
+    solution: tj.solver.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
+) -> dict[str, np.ndarray]:
+    """The change of each measure of the test images' logits "m c" as each training image leaves."""
+    moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
+    before, after = measure(logits), [measure(logits + change) for change in moved]
+    return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
+
+
+def by_solver() -> None:
+    """Measures the influence of every training image, or of --images, by solving again without it, from the optimum."""
+    reuse_freed()
+    began, method = time.perf_counter(), Method("taft")
+    objective, classes = method.recipe.objective(), len(method.dataset.classes)
+    stated = objective.loss.quadratic(np.arange(1), classes)
+    require(stated is not None, "influence", "a square loss with --method=solver", F.loss)
+    order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
+    rows = np.sort(order[: F.images or len(order)])
+    leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)
+    left_out = leaving.each(command.out_folder(), F.certificate, rows)
+    seconds, arrays = time.perf_counter() - began, left_out.arrays
+    whole = tj.outputs(method.predict, left_out.base.dw, method.train.inputs)[rows]
+    logits = tj.outputs(method.predict, left_out.base.dw, method.test.inputs).astype(np.float64)
+    largest = max(left_out.largest, float((arrays["change"] - arrays["certificate"]).max()))
+    result: dict[str, Any] = {"accuracy": float(np.mean(logits.argmax(-1) == method.test.targets))}
+    right = arrays["own"].argmax(-1) == method.train.targets[rows]
+    result |= {"leave_one_out_accuracy": float(right.mean()), "penalty": float(objective.penalty), "images": len(rows)}
+    result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
+    result |= {"loo_max_error": leaving.again(left_out, F.resolved), "passes": float(arrays["passes"].mean())}
+    result |= {"seconds": seconds}
+    if F.check:
+        result |= against_kernel(method, rows, arrays, whole)
+    report(method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
+
+
+def against_kernel(
+    method: Method, rows: np.ndarray, arrays: dict[str, np.ndarray], whole: np.ndarray
+) -> dict[str, float]:
+    """The largest differences from the kernel's, relative to the largest change: of the images' own outputs without
+    them, and of the changes of the test images' margins; whole: the own outputs with them."""
+    with tj.show_progress("kernel"):
+        solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
+        jacobian = jacobian_rows(method.predict, method.test.inputs)
+        cross = gram(jacobian, solution.kernel.rows)
+    measure = Measure(method.test.targets, solution.kernel.centers.max())
+    moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
+    own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()
+    return {
+        "kernel_own": float(own),
+        "kernel_margin": float(np.abs(arrays["margin"] - moved).max() / np.abs(moved).max()),
+    }
+
+
+def report(
+    method: Method, train: tj.Features, arrays: dict[str, np.ndarray], outputs: Sequence[np.ndarray],
+    result: dict[str, Any], **more: Any,
+) -> None:  # fmt: skip
+    """Writes report.html and the result; outputs: of training images without and with them, and of the test images."""
+    left_out, whole, logits = outputs
+    own, margins = margin(left_out, train.targets), margin(logits, method.test.targets)
+    tested = method.dataset.train if method.is_held_out else method.dataset.test
+    images = {"train": seen(method.dataset.train, train), "test": seen(tested, method.test)}
+    predicted = {"train": left_out.argmax(-1), "test": logits.argmax(-1)}
+    findings = pages.Findings(method.dataset.classes, own, arrays["loss"], arrays["margin"], margins)
+    pages.write(command.out_folder() / "report.html", pages.Page(findings, images, predicted), result)
+    changed = (own - margin(whole, train.targets)).tolist()
+    each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
+    command.finish(result, examples={**each, "test_loss_change": arrays["loss"].tolist()}, **more)
+
+
+def seen(examples: Examples, features: tj.Features) -> Examples:
+    """The images of the features, in their order."""
+    at = {name: i for i, name in enumerate(examples.names)}
+    return examples.take(np.array([at[name] for _, name in features.examples]))
+
+
+def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The label's logit less the largest of the others, "n", of logits "n c": below 0 where the prediction is wrong."""
+    rows = np.arange(len(labels))
+    others = logits.copy()
+    others[rows, labels] = -np.inf
+    return logits[rows, labels] - others.max(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """The margin of each test image, "m", and their mean rescaled square loss, alpha 1, of logits "m c"; kappa."""
+
+    labels: np.ndarray
+    kappa: float
+
+    def __call__(self, logits: np.ndarray) -> dict[str, np.ndarray]:
+        loss = np.asarray(np.mean((logits - self.kappa * np.eye(logits.shape[-1])[self.labels]) ** 2))
+        return {"margin": margin(logits, self.labels), "loss": loss}
+
+
+def resolved(solution: tj.solver.KernelSolution) -> float | None:
+    """The largest difference of leave-one-out logits from those of a fit that is solved again without the image."""
+    kernel, (n, c) = solution.kernel, solution.a.shape
+    chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
+    left_out = solution.left_out()
+    with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
+        for i in chosen:
+            row = kernel.rows.take(slice(i, i + 1))
+            again = solution.refit(np.delete(np.arange(n), i), row, kernel.k[i * c : (i + 1) * c])
+            errors.append(float(np.abs(again[0] - left_out[i]).max()))
+            bar.update()
+    return max(errors, default=None)
+
+
+def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
+    """The AUC of flipped labels against true ones by their leave-one-out margin."""
+    rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.centers.shape
+    gone = rng.permutation(n)[: round(F.flip * n)]
+    labels = kernel.targets.copy()
+    labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
+    require(len(gone), "influence", "--flip that flips an image", F.flip)
+    centers = kernel.centers.max() * np.eye(classes)[labels]
+    with tj.show_progress("with flipped labels"):
+        noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
+    doubt = -margin(noisy.left_out(), labels)
+    return tj.metrics.auc(doubt[gone], np.delete(doubt, gone))
+
+
+def draw(tried: list[dict[str, float]], name: str) -> None:
+    """Plots the leave-one-out accuracy by penalty."""
+    panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["score"] for row in tried]}}
+    panel |= {"xlabel": "penalty", "ylabel": "leave-one-out accuracy", "log": "x"}
+    plots.curves(command.out_folder() / "penalties.png", [panel], titles.penalised(name, tried))
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,77 @@
+"""The effect of each setting of a tangent model (the paper's Figure 2 and its table of projected descent).
+
+    loss     rescaled square (RSL), cross entropy (CE), mean squared error (MSE)
+    pt       linearised at the pre-trained weights (PT=T), or with the last block drawn afresh (PT=F)
+    cls      with the pre-trained class token (CLS=F), or a new one that is linearised too (CLS=T)
+    radius   projected descent onto |dw| <= R without a penalty, CE and RSL of kappa 5
+
+Learning rates are searched on held-out images, for each column of its own.
+
+The last line of stdout: {"loss" ...: {DATASET: {COLUMN: {"mean", "spread", "accuracies", "chosen", "step_norm": the
+largest |dw| over the seeds}}}}.
+"""
+
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import require
+
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
+flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Settings to vary, of loss, pt, cls, radius.")
+flags.DEFINE_list("radii", ["1", "10", "100"], "Radii R of projected descent, L2 over all trained numbers.")
+
+TITLES = {
+    "loss": "Loss of a tangent model",
+    "pt": "Initialisation of the last block",
+    "cls": "Class token",
+    "radius": "Projected descent",
+}
+
+
+def columns(which: str) -> dict[str, list[tj.Recipe]]:
+    """For each column that is compared, the recipes that are searched."""
+    variants: dict[str, dict[str, Any]] = {
+        "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
+        "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},
+        "cls": {"CLS=F": {"new_class_token": False}, "CLS=T": {"new_class_token": True}},
+    }
+    if which == "radius":
+        losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl", "kappa": 5.0}}
+        variants["radius"] = {
+            f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
+            for radius in numbers("radii", float)
+            for name, loss in losses.items()
+        }
+    rates = numbers("lrs", float)
+    return {
+        name: [setup.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        for name, changes in variants[which].items()
+    }
+
+
+def main() -> None:
+    able = setup.has_class_token()
+    require(able or "cls" not in F.which, "flags", "--which without cls for a network without a class token", F.weights)
+    wanted = {which: columns(which) for which in listed("which", TITLES)}
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    sets = setup.open_datasets()
+    result: dict[str, Any] = {}
+    for which, searched in wanted.items():
+        result[which] = {
+            dataset.name: {
+                name: search.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
+            }
+            for spec, dataset in sets.items()
+        }
+        search.show(result[which], which, TITLES[which])
+    command.finish(result)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,57 @@
+"""TAFT from several pre-trained models, alone and composed over shards (the paper's tables of ResNets and of schemes).
+
+The last line of stdout: {DATASET: {ANCHOR: {"alone" or "10 shards": {"mean", "spread", "accuracies", "chosen"},
+"parameters": of the model, "trained": numbers}}}; an anchor is known by its architecture's or its file's name.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import require, trees
+
+define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "linearization")
+define(*SEARCH, out="out/anchors")
+flags.DEFINE_list("anchors", ["builtin", "builtin-resnet"], "Pre-trained models, as finetune's --weights, with commas.")
+flags.DEFINE_list("shards", ["10"], "Numbers of shards trained apart and added; 1: one model, which is always there.")
+flags.DEFINE_string("architecture", None, "Architecture that all of the anchors must have; unset: any.")
+
+
+def main() -> None:
+    files, counts = listed("anchors"), [1, *(count for count in numbers("shards", int) if count != 1)]
+    names = [Path(file).stem for file in files]
+    anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
+    for file in files:
+        setup.pretrained(file)  # refused before any long work
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    sets = setup.open_datasets()
+    most = min(len(dataset.train) for dataset in sets.values())
+    require(all(1 <= count <= most for count in counts), "flags", f"--shards in 1..{most}", counts[1:])
+    table: dict[str, dict[str, dict]] = {}
+    result: dict[str, Any] = {}
+    for spec, dataset in sets.items():
+        for name, weights in anchors.items():
+            # of a random head f_w(x) would count once, however many are added: so a sum's outputs are the tangent alone
+            rates = numbers("lrs", float)
+            alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
+            added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
+            row: dict[str, Any] = {}
+            for count in counts:
+                title, recipes = ("alone", alone) if count == 1 else (f"{count} shards", added)
+                row[title] = search.measure(spec, dataset, f"{name} {title}", recipes, runs, count)
+                table.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
+            predict = setup.predictor(alone[0], len(dataset.classes))
+            row["parameters"] = sum(leaf.size for leaf in trees.leaves(predict.w).values())
+            row["trained"] = predict.subset.size
+            result.setdefault(dataset.name, {})[name] = row
+    search.show(table, "anchors", f"Tangents of {len(anchors)} anchors")
+    command.finish(result)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,247 @@
+"""The whole paper in one report: every table and figure beside ours, with its command and a verdict by a stated rule.
+
+Runs the other binaries, each in a folder of its own under --out; a finished result is read, not computed again, and an
+interrupted report goes on where it stopped. --quick: digits, the embedded models and small budgets, under ten minutes.
+
+In --out: report.md with its pictures, report.html that needs no other file, and a folder for each command.
+The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
+"""
+
+import functools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from absl import flags
+
+import tangent_jax as tj
+from experiments.report.claims import CLAIMS
+from experiments.report.findings import Claim
+from experiments.report.sections import Section, as_html, as_markdown
+from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
+from tangent_jax.core import check_stop, identity, require
+from tangent_jax.core.files import expanded, fingerprint, write_whole
+
+define(*MODEL, "cache_dir", "datasets", out="out/paper")
+flags.DEFINE_bool("quick", False, "Few epochs and few settings in every command.")
+flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards composed; the last is what shards are removed from.")
+flags.DEFINE_list("blocks", ["1"], "Numbers of trained last blocks for Table 1; many blocks cost much time.")
+flags.DEFINE_integer("seeds", 3, "Seeds of final runs.", lower_bound=1)
+flags.DEFINE_string("resnet", None, "A ResNet's weights, for Table 7 on --datasets; unset: embedded models on digits.")
+flags.DEFINE_list("schemes", [], "MAE, supervised and contrastive weights for Table 9; none: three trained here.")
+flags.DEFINE_list(
+    "finished", [], "JOB=FOLDER of results to read that were computed elsewhere, such as table3=out/table3."
+)
+flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; none: all.")
+
+FULL = {
+    "epochs": (),
+    "table1": ("--lrs=1e-3,1e-4",),
+    "search": ("--lrs=3e-3,1e-3", "--search_epochs=15"),
+    "compose": ("--search_lrs=1e-2,3e-3",),
+    "noise": ("--lrs=0.02,0.06",),
+    "letters": ("--images=20000", "--epochs=12", "--batch_size=64"),
+    "times": ("--seconds=60",),
+}
+QUICK = {
+    "epochs": ("--epochs=6",),
+    "table1": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
+    "search": ("--lrs=3e-3",),
+    "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
+    "noise": ("--epsilons=1,8", "--subsets=full,fc", "--lrs=0.06", "--clip_norms=1", "--steps=10"),
+    "letters": ("--images=2000", "--epochs=6", "--batch_size=32"),
+    "times": ("--seconds=10",),
+}
+"""Budgets: the flags of all training, of Table 1's search (the paper's), of other searches, compositions, private runs,
+pre-training and timing.
+"""
+
+METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
+
+
+class Job(NamedTuple):
+    """One command: its folder under --out, the binary, its flags, and the data sets that it reads."""
+
+    name: str
+    binary: str
+    flags: tuple[str, ...]
+    datasets: tuple[str, ...]
+
+    @property
+    def command(self) -> list[str]:
+        package = "tangent_jax " if self.binary in COMMANDS else "experiments."
+        return ["python", "-m", *f"{package}{self.binary}".split(), *self.flags]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its result."""
+        return finished().get(self.name, command.out_folder() / self.name)
+
+
+def jobs(names: dict[str, str]) -> list[Job]:
+    """All commands, in the order of their runs; names: of the data sets, by their specifications."""
+    budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
+    model = given("weights", "architecture", "image_size")
+    data, sets = (*model, *given("cache_dir")), f"--datasets={','.join(names)}"
+    seeds, epochs = (f"--seeds={F.seeds}",), budget["epochs"]
+    settings = (*seeds, *epochs, *budget["search"])
+    blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
+    commands = [
+        Job("table1", "paper table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
+        Job("ablations", "paper ablations", (*data, *settings, sets), specs),
+    ]
+    for spec, name in names.items():
+        of_set = (*data, f"--dataset={spec}", *epochs)
+        searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
+        stored = (f"--stores={F.out}/stores", f"--shards={most}")
+        commands.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
+        for what, binary in (("forget", "removal forget"), ("influence", "influence effects")):
+            commands.append(Job(f"{what}-{name}", binary, (*of_set, *stored), (spec,)))
+    commands.append(Job("table3", "paper table3", (*data, sets, *seeds, *budget["noise"]), specs))
+    commands.append(Job("times", "bench times", (*model, *budget["times"]), ()))
+    return commands + jobs_of_anchors(specs, (*given("cache_dir"), *settings), budget["letters"])
+
+
+def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
+    """The commands of Tables 7 and 9: on the data sets with weights from flags, else on digits with embedded ones."""
+    pair = [F.weights, F.resnet] if F.resnet else ["builtin", "builtin-resnet"]
+    schemes, commands = [*F.schemes], []
+    if not schemes:
+        files = {"mae": "vit_mae", "classes": "vit_builtin", "contrastive": "vit_contrastive"}
+        commands = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
+        schemes = [f"{F.out}/pretrain-{scheme}/{file}.safetensors" for scheme, file in files.items()]
+    for name, anchors, is_given, more in (
+        ("architectures", pair, F.resnet, ()),
+        ("schemes", schemes, F.schemes, ("--shards=1",)),
+    ):
+        on = specs if is_given else ("digits",)
+        where = (f"--datasets={','.join(on)}", f"--anchors={','.join(anchors)}")
+        commands.append(Job(name, "paper anchors", (*flags, *where, *more), on))
+    return commands
+
+
+def given(*names: str) -> tuple[str, ...]:
+    """The flags among `names` that were given, and --weights, as arguments of a command."""
+    return tuple(F[name].serialize() for name in names if F[name].present or name == "weights")
+
+
+@functools.cache
+def finished() -> dict[str, Path]:
+    """The folders of --finished, by job."""
+    entries = (entry.partition("=") for entry in F.finished)
+    folders = {name: expanded("flags, --finished", folder or ".") for name, _, folder in entries}
+    for name, folder in folders.items():
+        done = (folder / "result.json").exists()
+        require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
+    return folders
+
+
+def result_of(job: Job) -> dict[str, Any]:
+    """The job's result: read where the same command has finished on the same data, else computed now.
+
+    Raises: InputError with the command's own last line where it fails.
+    """
+    stamp, result = job.folder / "command.json", job.folder / "result.json"
+    if job.name not in finished():
+        own = identity_of(job)
+        if stamp.exists() and result.exists() and json.loads(stamp.read_text())["identity"] == own:
+            print(f"{job.name}: read", file=sys.stderr)
+        else:
+            print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
+            began = time.perf_counter()
+            run(job)
+            took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
+            write_whole(stamp, json.dumps(took) + "\n")
+    return json.loads(result.read_text())
+
+
+def identity_of(job: Job) -> str:
+    """The identity of a job's result: of its command, images, labels, weights, and our version."""
+    named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
+    paths = [path for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
+    files = [fingerprint(path.read_bytes()) for path in paths]
+    sets = [setup.open_dataset(spec).identity() for spec in job.datasets]
+    return identity(job.command, sets, files, tj.__version__)
+
+
+def run(job: Job) -> None:
+    """Runs the command, its progress on our stderr; all commands share their compiled programs."""
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(command.out_folder() / "compiled")}
+    compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
+        assert process.stderr is not None
+        while part := os.read(process.stderr.fileno(), 4096):
+            sys.stderr.buffer.write(part)
+            sys.stderr.flush()
+            tail = (tail + part)[-2000:]
+    check_stop()
+    last = (tail.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+    do = f"Run {shlex.join(job.command)}"
+    require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
+
+
+def seconds(job: Job) -> int:
+    """The seconds that a job of ours took; 0 where they were not saved."""
+    return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
+
+
+def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
+    """One section of the report; done: the results of jobs; tests: the number of test images by data set."""
+    own = {job: result for job, result in done.items() if claim.reads(job.name)}
+    commands = []
+    for job in own:
+        if job.name in finished():
+            commands.append(f"# {job.name}: read from {job.folder}")
+        else:
+            commands.append(shlex.join(job.command) + (f"  # {took} s" if (took := seconds(job)) else ""))
+    pictures = [path for job in own for name in claim.pictures if (path := job.folder / name).exists()]
+    finding = claim.read({job.name: result for job, result in own.items()}, tests) if own else None
+    return Section(claim, finding, commands, pictures)
+
+
+def main() -> None:
+    if F.quick:
+        F.shards = F.shards if F["shards"].present else ["10", "25"]
+        F.seeds = F.seeds if F["seeds"].present else 2
+    listed("only", [claim.name for claim in CLAIMS]) if F.only else None
+    require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
+    numbers("shards", int)
+    finished()
+    sets = setup.open_datasets()
+    specs, names = [*sets], {spec: dataset.name for spec, dataset in sets.items()}
+    wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
+    every = jobs(names)
+    unknown = sorted({*finished()} - {job.name for job in every})
+    require(not unknown, "flags", f"--finished of {', '.join(job.name for job in every)}", unknown)
+    done = {job: result_of(job) for job in every if any(claim.reads(job.name) for claim in wanted)}
+    read = [setup.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
+    tests = {dataset.name: len(dataset.test) for dataset in read}
+    sections = [section(claim, done, tests) for claim in wanted]
+    out = command.out_folder()
+    (out / "pictures").mkdir(exist_ok=True)
+    for path in {path for s in sections for path in s.pictures}:
+        write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
+    device, taken = jax.devices()[0].device_kind, [seconds(job) for job in done if job.name not in finished()]
+    setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
+    setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
+    report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)
+    write_whole(out / "report.md", report)
+    write_whole(out / "report.html", as_html(report, out))
+    verdicts = {s.claim.name: s.verdict for s in sections}
+    counts = {verdict: [*verdicts.values()].count(verdict) for verdict in dict.fromkeys(verdicts.values())}
+    print(command.markdown(["", "verdict"], verdicts.items()))
+    command.finish({"verdicts": verdicts, "counts": counts})
+
+
+if __name__ == "__main__":
+    command.run(main)

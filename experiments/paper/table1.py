@@ -1,0 +1,89 @@
+"""The paper's Table 1: FC, NLFT-n and TAFT-n on given data sets, settings chosen on a validation split.
+
+For each method, learning rate, reset (PT) and class token (CLS) are searched on images held out of train,
+with --search_epochs; the best is trained on all of train, over --seeds, and measured on test. Every run is
+saved in runs.jsonl under --out, and the same command does not repeat it.
+"""
+
+import itertools
+import sys
+
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared import search
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import require
+from tangent_jax.store.recipe import SOLVERS
+
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
+define(*SEARCH, "certificate", "passes")
+flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
+flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Methods to compare, of fc, nlft, taft.")
+flags.DEFINE_list(
+    "solvers", ["adam"], "Solvers of the tangent models: adam, optimum (column OPTIMUM-n, penalties searched)."
+)
+flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1"], "Penalties searched for the optimum.")
+flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
+
+
+NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
+
+
+def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
+    """The recipes searched for one column of the table: of learning rates, or for the optimum of penalties."""
+    tokens = (False, True) if setup.has_class_token() else (False,)
+    searched = F.search_anchor and method != "fc"
+    anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
+    name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")
+    fixed = {"method": method, "blocks": blocks, "solver": solver}
+    return [
+        setup.recipe(**fixed, reset=reset, new_class_token=token, **{name: value})
+        for reset, token in anchors
+        for value in numbers(values, float)
+    ]
+
+
+def main() -> None:
+    depth = setup.pretrained(F.weights).model.stages - 2
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    sets = setup.open_datasets()
+    solvers = listed("solvers", SOLVERS)
+    methods = listed("methods", ("fc", "nlft", "taft"))
+    columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
+    counts = numbers("blocks", int)
+    deeper = [blocks for blocks in counts if blocks > depth]
+    if deeper:
+        print(f"the model has {depth} blocks: {deeper} left out", file=sys.stderr)
+    for blocks in (blocks for blocks in counts if blocks <= depth):
+        columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
+        if "taft" in methods:
+            columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
+    require(columns, "table1", f"--blocks of at most {depth}, the model's", ",".join(F.blocks))
+    table: dict[str, dict[str, dict]] = {}
+    for spec, dataset in sets.items():
+        # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
+        row = {
+            name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
+        }
+        table[dataset.name] = {name: row[name] for name in columns}
+    search.show(table, "table1", f"Fine-tuning, {F.seeds} seeds")
+    command.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
+
+
+def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean accuracies: Adam's less the optimum's (optimisation), the optimum's less the non-linear (linearisation)."""
+    differences: dict[str, dict[str, dict[str, float]]] = {}
+    for name, row in table.items():
+        for column in [c for c in row if c.startswith("OPTIMUM-")]:
+            mean, blocks = row[column]["mean"], column.removeprefix("OPTIMUM-")
+            gap = {"linearisation": mean - row[f"NLFT-{blocks}"]["mean"]} if f"NLFT-{blocks}" in row else {}
+            gap |= {"optimisation": row[f"TAFT-{blocks}"]["mean"] - mean} if f"TAFT-{blocks}" in row else {}
+            differences.setdefault(name, {})[blocks] = gap
+    return differences
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,1 @@
+"""Private training, measured: `python -m experiments.privacy WHAT --flags`."""

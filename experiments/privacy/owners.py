@@ -1,0 +1,167 @@
+"""Accuracy where every image is protected, and where every contributor is: all their images as one.
+
+The training images are divided among so many owners: each has one, and the rest go to owners in proportions that a
+seeded Dirichlet(--concentration) draws. The division is written to --out as CSV, which `private --unit=owner` reads.
+For every unit and epsilon, learning rate, clip norm and number of steps are chosen on images held out of train, by the
+mean of all --seeds; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
+comes from seeds, so that the table can be made again: nothing here is private, and the search is not accounted.
+Finished runs are saved in runs.jsonl.
+
+The last line of stdout: {"dataset", "sizes": {OWNERS: {"smallest", "median", "largest"}}, "searched": settings,
+"table": {"example" or OWNERS: {EPSILON: {"mean", "spread", "accuracies", "chosen", "held_out"}}}}.
+"""
+
+import csv
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import identity, require
+from tangent_jax.data.sources import Dataset
+
+define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", "seeds", **PRIVATE)
+define(blocks=0, concentration=1.0, out="out/owners", lrs=["0.006", "0.02", "0.06", "0.2"])
+flags.DEFINE_enum("subset", "fc", list(PRIVATE_KINDS), "Trained leaves, as private's.")
+flags.DEFINE_list("contributors", ["30", "300"], "Numbers of owners among whom the training images are divided.")
+flags.DEFINE_list("epsilons", ["1", "3", "8"], "Privacy budgets.")
+flags.DEFINE_list("clip_norms", ["1", "30", "300"], "Clip norms searched.")
+flags.DEFINE_list("steps", ["5", "20", "50"], "Numbers of full-batch steps searched.")
+
+AT_ONCE = 36  # models trained as one program
+
+
+class Run(NamedTuple):
+    """One training; `owners`: how many there are, 0 where each image is protected by itself."""
+
+    owners: int
+    steps: int
+    epsilon: float
+    clip_norm: float
+    learning_rate: float
+    seed: int
+
+    def mechanism(self) -> tj.privacy.Mechanism:
+        unit = "owner" if self.owners else "example"
+        return tj.make_mechanism(self.epsilon, F.delta, self.steps, self.clip_norm, unit=unit)
+
+
+def divide(count: int, owners: int) -> np.ndarray:
+    """The owner of each of `count` images, "n": one image for each owner, the rest in Dirichlet proportions."""
+    require(2 <= owners <= count, "owners", f"--contributors in 2..{count}, the images of train", owners)
+    rng = np.random.default_rng(owners)
+    rest = rng.choice(owners, count - owners, p=rng.dirichlet(np.full(owners, F.concentration)))
+    return rng.permutation(np.concatenate([np.arange(owners), rest]))
+
+
+class Table:
+    """Its runs, saved and trained together."""
+
+    def __init__(self, dataset: Dataset, runs: Runs) -> None:
+        self.dataset, self.runs = dataset, runs
+        self.recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset])
+        self.key = identity(setup.run_key(F.dataset, F.weights), self.recipe, F.delta, F.concentration)
+
+    def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
+        """The accuracy of each run, on test or on held-out images."""
+        keys = {run: identity(self.key, tuple(run), on_test) for run in wanted}
+        missing = sorted(run for run, key in keys.items() if key not in self.runs.done)
+        for _, alike in itertools.groupby(missing, lambda run: (run.owners, run.steps)):
+            group = [*alike]
+            for together in (group[start : start + AT_ONCE] for start in range(0, len(group), AT_ONCE)):
+                for run, accuracy in zip(together, self.train(together, on_test), strict=True):
+                    self.runs.add(keys[run], accuracy)
+        return {run: self.runs.done[key] for run, key in keys.items()}
+
+    def train(self, together: list[Run], on_test: bool) -> list[float]:
+        """Trains the runs as one program and returns their accuracies."""
+        recipes = {run.seed: dataclasses.replace(self.recipe, seed=run.seed) for run in together}
+        predicts = {seed: setup.predictor(r, len(self.dataset.classes)) for seed, r in recipes.items()}
+        owners, chosen = together[0].owners, [predicts[run.seed] for run in together]
+        whole = setup.features(chosen[0], self.dataset.train, "train inputs")
+        if owners:
+            said = dict(zip(self.dataset.train.names, divide(len(self.dataset.train), owners).tolist(), strict=True))
+            whole = dataclasses.replace(whole, owners=tuple(said[name] for _, name in whole.examples))
+        train, measured = whole.hold_out()
+        require(on_test or len(measured), "owners", "five images of a class, to hold one out", "fewer")
+        if on_test:
+            train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
+        with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
+            trained = tj.privacy.fit_private_many(
+                chosen,
+                train,
+                self.recipe.objective(),
+                mechanisms=[run.mechanism() for run in together],
+                optimizers=[tj.privacy.momentum(run.learning_rate) for run in together],
+                seeds=[run.seed for run in together],
+            )
+        return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]
+
+    def fill(self, owners: int) -> dict[str, dict[str, Any]]:
+        """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
+        epsilons, lrs, clips = (numbers(name, float) for name in ("epsilons", "lrs", "clip_norms"))
+        grid = [Run(owners, *at, 0) for at in itertools.product(numbers("steps", int), epsilons, clips, lrs)]
+        held = self.measure([run._replace(seed=s) for run in grid for s in range(F.seeds)], on_test=False)
+        scores = {run: float(np.mean([held[run._replace(seed=s)] for s in range(F.seeds)])) for run in grid}
+        best = [max((run for run in grid if run.epsilon == e), key=scores.__getitem__) for e in epsilons]
+        final = self.measure([run._replace(seed=s) for run in best for s in range(F.seeds)], on_test=True)
+        cells = {}
+        for run in best:
+            accuracies = [final[run._replace(seed=s)] for s in range(F.seeds)]
+            chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate")}
+            mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+            print(f"{owners or 'no'} owners, epsilon {run.epsilon:g}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
+            cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen}
+            cells[f"{run.epsilon:g}"] = {**cell, "held_out": scores[run]}
+        return cells
+
+
+def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Plots accuracy by epsilon for each unit that is protected; `cells`: {owners or "example": {epsilon: cell}}."""
+    lines = {
+        "images" if unit == "example" else f"{unit} owners": [
+            [cell[k] for cell in row.values()] for k in ("mean", "spread")
+        ]
+        for unit, row in cells.items()
+    }
+    epsilons = [float(epsilon) for epsilon in cells["example"]]
+    axes = {"xlabel": f"epsilon (mean and spread of {F.seeds} seeds)", "ylabel": "test accuracy", "log": "x"}
+    panel = {"x": epsilons, "lines": {name: (*line,) for name, line in lines.items()}, "ticks": epsilons, **axes}
+    plots.curves(path, [panel], titles.protected(dataset, cells))
+
+
+def main() -> None:
+    counts, epsilons = numbers("contributors", int), numbers("epsilons", float)
+    settings = [*map(len, (numbers("lrs", float), numbers("clip_norms", float), numbers("steps", int)))]
+    dataset = setup.open_tested(F.dataset)
+    n = len(dataset.train)
+    require(F.delta < 1 / n, "owners", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
+    divided = {owners: divide(n, owners) for owners in counts}
+    out = command.out_folder()
+    sizes = {}
+    for owners, owner_of in divided.items():
+        with (out / f"owners{owners}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(zip(dataset.train.names, [f"owner {owner}" for owner in owner_of], strict=True))
+        held = np.bincount(owner_of)
+        sizes[owners] = {"smallest": int(held.min()), "median": float(np.median(held)), "largest": int(held.max())}
+    table = Table(dataset, Runs(out / "runs.jsonl"))
+    cells = {str(owners or "example"): table.fill(owners) for owners in (0, *counts)}
+    rows = [[unit, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for unit, row in cells.items()]
+    text = command.markdown(["owners", *(f"epsilon {e:g}" for e in epsilons)], rows)
+    (out / "owners.md").write_text(text)
+    draw(out / "owners.png", dataset.name, cells)
+    print(text)
+    searched = int(np.prod(settings))
+    command.finish({"dataset": dataset.name, "sizes": sizes, "searched": searched, "table": cells})
+
+
+if __name__ == "__main__":
+    command.run(main)

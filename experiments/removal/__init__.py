@@ -1,0 +1,1 @@
+"""Removals, measured: `python -m experiments.removal WHAT --flags`."""

@@ -1,0 +1,129 @@
+"""The cost and the success of removing data (the paper's Figure 1, and a membership-inference test).
+
+The last line of stdout: {"curve": {"removed": shards removed, "taft": mean accuracy over the orders, "sisa_mean",
+"sisa_vote"}, "inference_passes": {...}, "retraining": {"shard_seconds", "paragon_seconds", "speedup", "shards":
+accuracy after each shard is retrained on its remaining images, "paragon": retrained from scratch on the same data,
+"distance_bound"}, "membership": {attack: {model: AUC}}, "removal": {"bitwise", "receipt_verified"}}.
+"""
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from tangent_jax.commands.shared.shards import Method, steady
+from tangent_jax.core import require, trees
+
+define(*SHARDED, "shards", "orders", "shadows", **SHARDED_DEFAULTS, out="out/forget")
+flags.DEFINE_float(
+    "fraction", 0.5, "Fraction of the images removed, over all shards, for retraining and membership.", 0.01, 0.99
+)
+
+
+def main() -> None:
+    require(F.penalty > 0, "flags", "--penalty above 0, for the distance bound", F.penalty)
+    taft, nlft = Method("taft"), Method("nlft")
+    divided = taft.divide(F.shards)
+    store, nonlinear = (method.store(divided, f"{F.shards}") for method in (taft, nlft))
+    curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
+    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+        removal = drop_in_a_store(store, Path(folder))
+    retraining, models, gone = retrain(taft, divided, store)
+    auc = taft.attack(models, gone).auc()
+    draw(taft.dataset.name, len(divided), curve, spread, auc)
+    passes = {"taft": 1, "sisa": len(divided)}
+    result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": auc}
+    command.finish({**result, "removal": removal}, spread=spread)
+
+
+def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dict[str, float]]) -> None:
+    """Plots the accuracy as shards leave, and how well attacks tell removed images."""
+    removed, names = curve["removed"], ("taft", "sisa_mean", "sisa_vote")
+    axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.orders} orders)", "ylabel": "test accuracy"}
+    lines = {name: (curve[name], spread[name]) for name in names}
+    half = removed.index(count // 2)
+    title = titles.forgotten(dataset, removed[half], count, {name: curve[name] for name in names}, half)
+    plots.curves(command.out_folder() / "forget.png", [{"x": removed, "lines": lines, **axes}], title)
+    groups = {attack: {model: (value, 0.0) for model, value in row.items()} for attack, row in auc.items()}
+    title = titles.attacked(f"{dataset}, removed images", auc)
+    plots.dots(command.out_folder() / "membership.png", groups, title, "AUC of the attack", (0.5, "chance"))
+
+
+def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
+    """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: outputs "s n c"."""
+    tangent, labels, count = method.outputs(store), method.test.targets, len(store)
+    votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
+    removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
+    runs: dict[str, list] = {"taft": [], "sisa_mean": [], "sisa_vote": []}
+    for order in range(F.orders):
+        ranked = np.random.default_rng([F.seed, order]).permutation(count)
+        for name, values, tie in (("taft", tangent, 0.0), ("sisa_mean", sisa, 0.0), ("sisa_vote", votes, 1e-6)):
+            # the composed model's outputs are the mean of its components' outputs: it is linear in dw
+            means = [values[ranked[k:]].mean(0) + (tie * sisa[ranked[k:]].mean(0) if tie else 0) for k in removed]
+            runs[name].append([float(np.mean(m.argmax(-1) == labels)) for m in means])
+    means = {name: np.mean(accuracies, 0).tolist() for name, accuracies in runs.items()}
+    return {"removed": removed, **means}, {name: np.std(accuracies, 0).tolist() for name, accuracies in runs.items()}
+
+
+def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
+    """Removes half of the shards from a copy of the store, with a receipt, and compares the rest bit for bit.
+
+    The copy does not know of the caches: their rows stay, for the original.
+    """
+    copy, gone = tj.Store(where), [*source][1::2]
+    for name in source:
+        copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
+    receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
+    never = tj.compose({name: source[name] for name in source if name not in gone})
+    wrong = copy.verify() + copy.verify_receipt(receipt.path)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    bitwise = receipt.composed_after == trees.fingerprint(never)
+    return {"removed": len(gone), "bitwise": bitwise, "receipt_verified": not wrong}
+
+
+def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> tuple[dict, dict, np.ndarray]:
+    """Retrains every shard on its remaining images, against one model from scratch on the same images.
+
+    Returns the costs and accuracies, the models by name, and the rows that were removed.
+    """
+    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
+    gone = np.sort(rng.permutation(n)[: round(F.fraction * n)])
+    left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
+    left = {name: rows for name, rows in left.items() if len(rows)}
+    retrained = method.fit(left, "shards, on their remaining images")
+    (paragon,) = method.fit({"all": np.setdiff1d(np.arange(n), gone)}, "paragon")
+    # the time of one request: the first shard again, now compiled, against the paragon, its compilation taken off
+    first = dict([next(iter(left.items()))])
+    seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
+    after = tj.compose({name: fitted.dw for name, fitted in zip(left, retrained, strict=True)})
+    models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
+    score = {name: method.accuracy(dw) for name, dw in models.items()}
+    bounds = [
+        tj.solver.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective())
+        for rows, fitted in zip(left.values(), retrained, strict=True)
+    ]
+    sizes = [float(np.sqrt(trees.squared_norm(fitted.dw))) for fitted in retrained]
+    retraining = {
+        "fraction_removed": F.fraction,
+        "shard_seconds": seconds,
+        "paragon_seconds": steady(paragon),
+        "speedup": steady(paragon) / seconds,
+        "shards": score["after"],
+        "paragon": score["paragon"],
+        "before": score["before"],
+        "distance_bound": float(np.median(bounds)),
+        "step_norm": float(np.median(sizes)),
+    }
+    return retraining, models, gone
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,92 @@
+"""Exact removal of single images: a model at its optimum forgets them by a warm start, to a certificate.
+
+For each of --removed (a count, or a fraction of the images below 1): the passes from the old optimum to that of the
+remaining images, Lambda unchanged; the distance to an independent cold solve; accuracies; a membership attack on the
+removed images, on the warm model against the cold. Beside it Adam's model, trained anew without one image. The
+operator's tool for the same is `store remove --exact`.
+
+The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds"}, "removed": {"1": {"passes",
+"certificate_before", "certificate", "gap", "bound", "accuracy", "accuracy_cold", "passes_cold", "seconds"}, ...},
+"membership": {fraction: {attack: [AUC warm - cold, low, high]}}, "adam_seconds", "speedup"}.
+"""
+
+import dataclasses
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plots, titles
+from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
+from tangent_jax.commands.shared.shards import Method, steady
+from tangent_jax.core import require, trees
+
+define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
+flags.DEFINE_list("removed", ["1", "0.01", "0.1"], "Numbers of images removed; below 1 a fraction of all.")
+flags.DEFINE_bool("attack", True, "Membership attacks, and Adam's model without one image.")
+
+
+def main() -> None:
+    require(F.penalty > 0, "flags", "--penalty above 0, for a certificate", F.penalty)
+    method = Method("taft")
+    method.recipe = dataclasses.replace(method.recipe, solver="optimum")
+    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
+    sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
+    good = all(1 <= size < n for size in sizes)
+    require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
+    order, table, attacks = rng.permutation(n), {}, {}
+    with tj.show_progress("cold, of all images"):
+        whole = method.recipe.solve(method.predict, method.train)
+    for size in sizes:
+        row, warm, cold = without(method, whole, order[:size])
+        table[f"{size}"] = row
+        print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
+        if F.attack and size >= 10:
+            models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
+            attack = method.attack(models, order[:size])
+            attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
+    draw(method.dataset.name, n, table)
+    accuracy = method.accuracy(whole.dw)
+    cold = {"passes": whole.steps, "certificate": whole.certificate, "accuracy": accuracy, "seconds": whole.seconds}
+    result = {"cold": cold, "removed": table, "membership": attacks}
+    if F.attack:
+        adam = dataclasses.replace(method.recipe, solver="adam", penalty=1e-5)
+        with tj.show_progress("Adam, one image less"):
+            seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
+        result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
+    command.finish(result)
+
+
+def draw(dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
+    """Plots the passes of each removal from the old optimum, and those of a solve from zero."""
+    starts = {"passes": "from the old optimum", "passes_cold": "from zero"}
+    groups = {
+        f"{size} of {count} images removed": {start: (row[k], 0.0) for k, start in starts.items()}
+        for size, row in table.items()
+    }
+    label = f"passes over the data to within {F.certificate:g} of the optimum"
+    plots.dots(command.out_folder() / "remove.png", groups, titles.warmed(dataset, table), label)
+
+
+def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[str, Any], tj.Fitted, tj.Fitted]:
+    """Returns (the row of the removal of the rows `gone`, the warm solution, the cold one)."""
+    example_weights = np.ones(len(method.train))
+    example_weights[gone] = 0
+    with tj.show_progress(f"warm, without {len(gone)}"):
+        warm = method.recipe.solve(method.predict, method.train, whole, example_weights=example_weights)
+    with tj.show_progress(f"cold, without {len(gone)}"):
+        cold = method.recipe.solve(method.predict, method.train, example_weights=example_weights)
+    assert warm.certificate is not None
+    assert cold.certificate is not None
+    gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))
+    row = {"passes": warm.steps, "passes_cold": cold.steps, "certificate_before": warm.history[0]["certificate"]}
+    row |= {"certificate": warm.certificate, "gap": float(gap), "bound": warm.certificate + cold.certificate}
+    row |= {"accuracy": method.accuracy(warm.dw), "accuracy_cold": method.accuracy(cold.dw), "seconds": warm.seconds}
+    return row, warm, cold
+
+
+if __name__ == "__main__":
+    command.run(main)

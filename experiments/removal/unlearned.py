@@ -1,0 +1,150 @@
+"""Membership attacks, example by example, on models after each way of removal: are the removed images gone?
+
+Every model trains on a random half of all images, so membership is a coin. Each request is removed from the first
+--attacked models in each way (experiments/shared/removals.py). An attack scores every pair of such a model and an image
+of the request: members that were removed against images that were never in, with all other models as shadows; "U-"
+before an attack: shadows of which the same was removed the same way, as Hayes et al. 2024 have it. "stay": images that
+are not requested, after the vulnerable ones were removed.
+
+The last line of stdout: {"ways": {WAY: {REQUEST: {"auc", "tpr_0.1%", "tpr_1%"}}}} of U-LiRA online. result.json has
+every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], and `certified`: what an
+attacker who knows all other images can still tell of an exact removal, by its certificate.
+"""
+
+import dataclasses
+import time
+
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from experiments.shared.parts import saved
+from experiments.shared.pool import coins, read_pool, requests, vulnerable
+from experiments.shared.removals import WAYS, Removals, Signals
+from tangent_jax.audit.attacks import ATTACKS, Ranking
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
+from tangent_jax.core import identity, progress_bar, require
+
+define(
+    *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"
+)
+define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent")
+flags.DEFINE_integer("attacked", 24, "Models that are attacked, of --shadows in all.", 5)
+flags.DEFINE_integer(
+    "requested", 100, "Number of images in each request: random ones, the most vulnerable, wrongly labelled ones.", 10
+)
+flags.DEFINE_string("leaving", None, "The class that is removed whole; unset: the largest.")
+flags.DEFINE_list("certificates", ["1", "0.3", "0.1", "0.03"], "Certificates of exact removals to attack.")
+flags.DEFINE_integer("known", 8, "Number of models attacked with knowledge of all other images, for --certificates.", 2)
+
+MAIN = "U-LiRA online"
+MOST = 0.1  # false positives that are drawn
+KNOWN = ("random", "canaries")
+"""The requests that --certificates are tried on."""
+
+
+def main() -> None:
+    began, certificates = time.perf_counter(), tuple(positive("certificates"))
+    few = f"--shadows of at least 6, and of at least --attacked={F.attacked} and --known={F.known}"
+    require(F.shadows >= max(6, F.attacked, F.known), "flags", few, F.shadows)
+    recipe = setup.recipe(solver="optimum")
+    dataset = setup.open_dataset(F.dataset)
+    good, count = F.leaving in (None, *dataset.classes), sum(map(len, dataset.splits.values()))
+    require(good, "flags", f"--leaving of {', '.join(dataset.classes)}", F.leaving)
+    require(F.shards <= count, "flags", f"--shards of at most {count} images", F.shards)
+    pool = read_pool(recipe, F.requested)
+    asked, folder = requests(pool, dataset.classes, F.requested), command.out_folder() / "parts"
+    with tj.show_progress("the optimum of half weights"):
+        base = pool.first(np.full(len(pool), 0.5))
+    key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), pool.data.targets, F.at_once)
+    most = saved(folder, identity(key, F.requested), "the most vulnerable", vulnerable, pool, base, F.requested)
+    asked, member = {"random": asked["random"], **most, **asked}, coins(F.shadows, len(pool))
+    key = identity(key, F.shards, member, asked)
+    removals = Removals(pool, base, member, asked, F.attacked, F.shards, folder, key)
+    signals = removals.run()
+    known = {
+        name: removals.part(f"certified {name}", removals.certified, name, F.known, certificates) for name in KNOWN
+    }
+    attacks, curves = exposures(signals, member, asked)
+    certified = {
+        name: {c: ranking(gaps, member, asked[name]).points() for c, gaps in by_certificate.items()}
+        for name, by_certificate in known.items()
+    }
+    draw(attacks, curves, dataset.name)
+    ways = {w: {r: {p: v[0] for p, v in row[MAIN].items()} for r, row in rows.items()} for w, rows in attacks.items()}
+    sizes = {name: len(rows) for name, rows in asked.items()}
+    of_members = {name: int(member[: F.attacked, rows].sum()) for name, rows in asked.items()}
+    pairs = {name: [count, F.attacked * sizes[name] - count] for name, count in of_members.items()}
+    more = {"images": len(pool), "requested": sizes, "shadows": F.shadows, "attacked": F.attacked, "pairs": pairs}
+    command.finish({"ways": ways}, **more, attacks=attacks, certified=certified, seconds=time.perf_counter() - began)
+
+
+def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """({way: {request: {attack: points}}}, {request: {way: curve of MAIN}}), of the ways that leave a model."""
+    n = member.shape[1]
+    rest = np.setdiff1d(np.arange(n), np.concatenate([*asked.values()]))
+    stay = np.random.default_rng([F.seed, 15]).choice(rest, min(len(rest), 4 * F.requested), replace=False)
+    judged = {name: (name, rows) for name, rows in asked.items()} | {"stay": ("vulnerable", stay)}
+    attacks: dict[str, dict] = {way: {} for way in WAYS}
+    curves: dict[str, dict] = {name: {} for name in judged}
+    with tj.show_progress("attacks"), progress_bar(len(WAYS) * len(judged), "group") as bar:
+        for way in WAYS:
+            untouched = signals["nothing" if way in WAYS[:4] else "composed"]
+            known: dict[str, dict] = {}
+            for name, (request, rows) in judged.items():
+                after = signals.get(way, signals.get(f"{way}/{request}"))
+                assert after is not None
+                if np.isfinite(after[: F.attacked, 0]).sum() > 4:  # each has four others as its shadows
+                    at = "" if way in signals else request
+                    known[at] = known.get(at) or scores(after[: F.attacked], untouched, member)
+                    ranked = {attack: ranking(values, member, rows) for attack, values in known[at].items()}
+                    attacks[way][name] = {attack: pairs.points() for attack, pairs in ranked.items()}
+                    curves[name][way] = ranked[MAIN].curve()
+                bar.update()
+    return attacks, curves
+
+
+def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:
+    """The scores of each attack, "k n", of the models' signals after a removal, NaN where a model has none.
+
+    untouched: signals before any removal, of these models and of more; "U-" has those of `after` for every way.
+    """
+    result = {"confidence": after}
+    for prefix, shadows in (("", untouched), ("U-", after)):
+        for name, attack in ATTACKS.items():
+            result[prefix + name] = np.full(after.shape, np.nan)
+            for k in np.flatnonzero(np.isfinite(after[:, 0])):
+                others = np.isfinite(shadows[:, 0]) & (np.arange(len(shadows)) != k)
+                result[prefix + name][k] = attack(after[k], shadows[others], member[: len(shadows)][others])
+    return result
+
+
+def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> Ranking:
+    """The pairs of a model, of the first ones, and an image at `rows`, by their scores "k n"; NaN is no pair."""
+    pairs, own = values[:, rows], member[: len(values), rows]
+    scored = np.isfinite(pairs)
+    return Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])
+
+
+def draw(attacks: dict, curves: dict, name: str) -> None:
+    """Plots the curves of MAIN by request, on log axes, and its AUC by way."""
+    x, folder = np.geomspace(1e-3, MOST, 200), command.out_folder()
+    axes = {"x": x, "ylabel": "true positives", "log": "xy", "dashed": ["chance"]}
+    panels = []
+    for request, ways in curves.items():
+        lines = {way: true[np.searchsorted(false, x, "right") - 1] for way, (false, true) in ways.items()}
+        lines = {way: np.where(line > 0, line, np.nan) for way, line in lines.items()}
+        panels.append({**axes, "lines": {**lines, "chance": x}, "xlabel": "false positives", "title": request})
+    for file, some in (("images", panels[:3]), ("sets", panels[3:])):
+        plots.curves(folder / f"roc_{file}.png", some, f"{MAIN} on {name}: the rate of removed images that it finds")
+    for file, ways in (("one_model", WAYS[:4]), ("shards", WAYS[4:])):
+        points = {way: {r: row[MAIN]["auc"] for r, row in attacks[way].items()} for way in ways if attacks[way]}
+        both = [request for request in curves if all(request in row for row in points.values())]
+        groups = {r: {w: (row[r][0], (row[r][2] - row[r][1]) / 2) for w, row in points.items()} for r in both}
+        label = f"AUC of {MAIN}, with its 95 % interval"
+        plots.dots(folder / f"auc_{file}.png", groups, titles.seen(name, groups), label, (0.5, "chance"))
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,95 @@
+"""The public names of tangent_jax, which `tangent_jax` gives at their first use: about forty, and eight namespaces."""
+
+import inspect
+from typing import Any
+
+from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
+from tangent_jax._version import __version__
+from tangent_jax.core import InputError, show_progress
+from tangent_jax.data import shards
+from tangent_jax.data.arrays import examples
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.exports.folder import export
+from tangent_jax.linearization import linearize
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.functions import model_of
+from tangent_jax.models.load import load, save
+from tangent_jax.models.predict import Predictor, nonlinear, tangent
+from tangent_jax.models.protocol import Model
+from tangent_jax.privacy.mechanism import make_mechanism
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.optimum import solve
+from tangent_jax.store.heads import join
+from tangent_jax.store.merge import merge
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.evaluate import evaluate, outputs
+from tangent_jax.train.fit import fit
+from tangent_jax.train.fit_many import fit_many
+from tangent_jax.train.log import log_steps
+from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.optimizers import adam, projected
+from tangent_jax.train.run import Fitted
+
+__all__ = [
+    "Batches",
+    "Cache",
+    "Features",
+    "Fitted",
+    "InputError",
+    "Model",
+    "Objective",
+    "Predictor",
+    "Pretrained",
+    "Recipe",
+    "Store",
+    "__version__",
+    "adam",
+    "audit",
+    "compose",
+    "evaluate",
+    "examples",
+    "export",
+    "exports",
+    "fit",
+    "fit_many",
+    "fit_private",
+    "join",
+    "linearize",
+    "load",
+    "log_steps",
+    "losses",
+    "make_mechanism",
+    "make_objective",
+    "merge",
+    "metrics",
+    "model_of",
+    "models",
+    "nonlinear",
+    "open_dataset",
+    "outputs",
+    "privacy",
+    "projected",
+    "save",
+    "shards",
+    "show_progress",
+    "solve",
+    "solve_many",
+    "solver",
+    "store",
+    "tangent",
+]
+
+
+def public_names() -> dict[str, Any]:
+    """Every public value by its name below `tangent_jax`, such as "fit" and "privacy.epsilon_of"."""
+    names = {}
+    for name in __all__:
+        value = globals()[name]
+        inner = getattr(value, "__all__", None) if inspect.ismodule(value) else None
+        names |= {name: value} if inner is None else {f"{name}.{each}": getattr(value, each) for each in inner}
+    return names

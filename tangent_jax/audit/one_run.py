@@ -1,0 +1,167 @@
+"""A private run that audits itself: many canaries at once, each in by a coin, and what the released steps say of them.
+
+    R_t     = B G_t - q (S_t(images) + 1/2 sum_j c_tj)          a step's gradient, less what the attacker expects
+    score_i = sum_t <R_t, c_ti> / (sigma C |c_i|),    |c_i|^2 = sum_t |c_ti|^2
+
+The private gradient G_t follows from dw_t and dw_(t-1); c_ti is canary i's clipped gradient there. The attacker knows
+the images, the canaries, the settings and every step, and not the coins (Nasr et al. 2023; Steinke, Nasr and Jagielski
+2023). Of a full-batch Gaussian mechanism and orthogonal canaries a score is N(-mu/2, 1) where the canary is out and
+N(mu/2, 1) where it is in, with mu = |c_i| / (sigma C), at most sqrt(T) / sigma. Canaries that are not orthogonal add to
+each other's spread, which proves less. B is the number of images, canaries not counted: so it does not tell the coins.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from tangent_jax.audit.audit import before_rounding
+from tangent_jax.audit.canaries import Released, check_canaries, parts_of, secret_coins
+from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core.boundary import public
+from tangent_jax.core.files import expanded
+from tangent_jax.privacy.clipping import clip_scales
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
+from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.train.checkpoints import check_on_step
+from tangent_jax.train.objective import Objective, checked_objective
+from tangent_jax.train.optimizers import Optimizer, as_data, momentum
+from tangent_jax.train.run import Audit, Fitted, OnStep
+from tangent_jax.train.targets import Predict, started
+
+
+@public
+def fit_audited(
+    predict: Predict,
+    data: Any,
+    canaries: Batches,
+    objective: Objective | None = None,
+    *,
+    mechanism: Mechanism,
+    folder: str | os.PathLike,
+    start: Tree | None = None,
+    optimizer: Optimizer | None = None,
+    on_step: OnStep | None = None,
+    claimed: Mechanism | None = None,
+) -> Fitted:
+    """Trains as `fit_private` on the data and those canaries that their coins chose, and attacks the released steps.
+
+    Args:       canaries: of `make_canaries`, or Batches of inputs and targets like the data's; folder: holds the
+                ledger, the coins and every released step (canaries.py); claimed: the mechanism that the attacker
+                assumes, None: the one that trains; others: as `fit_private`, whose noise is fresh here: that of a seed
+                is not what is claimed.
+    Returns:    Fitted, with `spent` and `audit`.
+    Guarantees: it is private as `fit_private` says, but for `audit`, for images and canaries alike; a run that was
+                killed goes on with the same coins; a score depends on the coins through the released steps alone.
+    Raises:     InputError for fewer than 20 canaries, more of them than examples, others than the data's kind, coins
+                that were altered, steps that are gone, or an optimiser whose steps do not show the gradient, as Adam's.
+    """
+    do = "Its canaries are examples, each of no owner"
+    require(mechanism.unit == "example", "fit_audited", "a mechanism that protects examples", mechanism.unit, do)
+    images = as_batches("fit_audited", data, 64)
+    check_canaries("fit_audited", images, canaries)
+    dw, root = started("fit_audited", predict, start), expanded("fit_audited", folder)
+    objective = checked_objective("fit_audited", objective, default_objective)
+    optimizer = as_data("fit_audited", momentum() if optimizer is None else optimizer)
+    check_on_step("fit_audited", on_step)
+    check_affine("fit_audited", optimizer, dw)
+    mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
+    trained_by = optimizer
+    if claimed != mechanism:  # its steps are those of a trainer that divides by the claimed C
+        trained_by = optax.chain(optax.scale(mechanism.clip_norm / claimed.clip_norm), optimizer)
+    coins = secret_coins(root / "coins.json", len(canaries))
+    together, alone, others = parts_of(images, canaries, coins)
+    released = Released(root / "steps", on_step)
+    settings: Any = {"start": dw, "optimizer": trained_by, "on_step": released, "folder": root}
+    fitted = fit_private(predict, together, objective, mechanism=mechanism, **settings)
+    steps = itertools.chain([dw], released.steps(dw, fitted.history))
+    scores = one_run_scores(predict, steps, alone, others, before_rounding(claimed), objective, optimizer)
+    return fitted._replace(audit=Audit(scores, coins))
+
+
+def one_run_scores(
+    predict: Predict,
+    steps: Iterable[Tree],
+    images: Batches,
+    canaries: Batches,
+    mechanism: Mechanism,
+    objective: Objective,
+    optimizer: Optimizer,
+) -> np.ndarray:
+    """The score of each canary, "m", from the released steps dw_0, dw_1, ... and public settings.
+
+    Args: images, canaries: the data without any canary, and all of them; mechanism: as claimed, with its `count`.
+    """
+    predict, optimizer = trees.as_pytree(predict), as_data("one_run_scores", optimizer)
+    order, present = canaries.in_order()
+    chunk = Chunk(*canaries.resident(), order, present)
+    state, signal, size = None, np.zeros(order.shape), np.zeros(order.shape)
+    with progress_bar(mechanism.steps, "attacking") as bar:
+        for before, after in itertools.pairwise(steps):
+            state = optimizer.init(before) if state is None else state
+            gradient, state = released_gradient(before, after, state, objective, mechanism, optimizer)
+            parts = [b.chunks(*b.in_order()) for b in (images, canaries)]
+            sums = [add_up(predict, before, part, objective, mechanism).value for part in parts]
+            rest = _unexpected(gradient, *sums, mechanism)
+            along, lengths = _signals(predict, before, rest, chunk, objective, mechanism)
+            signal, size = signal + np.asarray(along), size + np.square(np.asarray(lengths))
+            bar.update()
+    scale = float(mechanism.noise_multiplier) * float(mechanism.clip_norm)
+    return (signal / (scale * np.sqrt(np.maximum(size, np.finfo(np.float32).tiny))))[present > 0]
+
+
+@jax.jit
+def released_gradient(
+    before: Tree, after: Tree, state: Any, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
+) -> tuple[Tree, Any]:
+    """(G, the optimiser's state after it) of a step, for an optimiser whose updates are affine in each number of G."""
+    zeros, ones = (jax.tree.map(fill, before) for fill in (jnp.zeros_like, jnp.ones_like))
+    rest, unit = (optimizer.update(g, state, before)[0] for g in (zeros, ones))
+    scaled = jax.tree.map(lambda a, b, r, u: (b - a - r) / (u - r), before, after, rest, unit)
+    ridge = jax.grad(objective.ridge)(before)
+    gradient = jax.tree.map(lambda g, r: mechanism.clip_norm * g - r, scaled, ridge)
+    return gradient, optimizer.update(scaled, state, before)[1]
+
+
+def check_affine(function: str, optimizer: Optimizer, dw: Tree) -> None:
+    """Raises InputError for an optimiser whose step does not give the gradient back."""
+    state, mechanism = optimizer.init(dw), Mechanism(1.0, 1.0, 1, 1e-5)
+    rng = np.random.default_rng(0)
+    gradient = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), leaf.dtype), dw)
+    zero = jax.tree.map(jnp.zeros_like, dw)
+    after = optimizer.update(gradient, state, zero)[0]
+    back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
+    worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
+    do = "Train by momentum()"
+    require(worst < 1e-3, function, "an optimiser of updates affine in the gradient", "another", do)
+
+
+@jax.jit
+def _unexpected(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
+    """R, of the private gradient and the clipped sums of the images and of all canaries."""
+    expected, rate = mechanism.expected(0), mechanism.sampling_rate
+    return jax.tree.map(lambda g, i, c: expected * g - rate * (i + c / 2), gradient, images, canaries)
+
+
+@jax.jit
+def _signals(
+    predict: Predict, dw: Tree, rest: Tree, chunk: Chunk, objective: Objective, mechanism: Mechanism
+) -> tuple[Array, Array]:
+    """(<R, c_i>, |c_i|) of every canary, "k b": one jvp along R for all, clipped by norms in closed form."""
+
+    def part(i: Array) -> tuple[Array, Array]:
+        (x, y), present = chunk.at(i), jnp.asarray(chunk.present)[i]
+        norms = clip(predict, dw, x, y, present, objective, mechanism).norms
+        scales, *_ = clip_scales(jnp.square(norms), present, mechanism.clip_norm)
+        along = jax.jvp(lambda dw: objective.losses(predict(dw, x), y), (dw,), (rest,))[1]
+        return scales * along, scales * norms
+
+    return jax.lax.map(part, jnp.arange(len(chunk.present)))

@@ -1,0 +1,258 @@
+"""Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
+
+Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
+(ridge, ranpac, lda); their settings are chosen on held-out images.
+
+With --search_lrs every method's learning rate (and rank) is chosen on held-out images by the accuracy of its
+composition at the largest number of shards. The paper's tables of composition. Many machines train the components
+by --farm or --worker (docs/batch_jobs.md).
+
+The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
+greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
+...}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings, "searched": how many}}}.
+"""
+
+import copy
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, farm, plots, setup, titles
+from tangent_jax.commands.shared.additive import ADDITIVE, Additive
+from tangent_jax.commands.shared.flags import (
+    FARM,
+    OPTIMUM,
+    SHARDED,
+    SHARDED_DEFAULTS,
+    F,
+    define,
+    listed,
+    numbers,
+    positive,
+)
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.shards import Method, owners_of_train
+from tangent_jax.core import Tree, identity, placement, require, trees
+from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.store.merge import MERGES, Merger
+
+flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
+flags.DEFINE_list(
+    "methods",
+    ["taft", "soup", "fc"],
+    "Methods to compare: taft, soup (non-linear models averaged), fc, [tangent_]lora, _adapter; by statistics: exact "
+    "(LDA on the features and tangent features), ridge, lda (on the features), ranpac (random ReLU features).",
+)
+flags.DEFINE_integer("width", 1024, "Numbers of the tangent features' sketch (exact).", 2, 1 << 15)
+flags.DEFINE_integer("directions", 4, "Random directions of the features whose gradients they are (exact).", 1, 1024)
+flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
+flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
+flags.DEFINE_list(
+    "merge", ["mean"], "Ways to merge taft's components: mean, inputs (RegMean), fisher (diagonal), curvature."
+)
+flags.DEFINE_list(
+    "merge_penalties",
+    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"],
+    "Penalties of merges to try; held-out images choose one.",
+)
+flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
+define(*SHARDED, *OPTIMUM, *FARM, "rank", "head", **SHARDED_DEFAULTS, out="out/compose")
+
+TRAINED = {
+    "taft": ("taft", "blocks"),
+    "soup": ("nlft", "blocks"),
+    "fc": ("fc", "blocks"),
+    "lora": ("nlft", "lora"),
+    "adapter": ("nlft", "adapter"),
+    "tangent_lora": ("taft", "lora"),
+    "tangent_adapter": ("taft", "adapter"),
+}
+"""The recipe of each method's components: its method and kind."""
+NAMES = {"greedy": "greedy soup"}
+
+
+def main() -> None:
+    farm.check_flags()
+    check_flags()
+    counts = numbers("shards", int)
+    if F.sharding == "owner":
+        counts = [len(owners_of_train())]
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    settings = {name: searched(name, max(counts), runs) for name in F.methods if name in TRAINED}
+    methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
+    first = next(iter(methods.values()), None) or make("taft")
+    shards = {count: first.divide(count) for count in counts}
+    if farm.is_worker():
+        return farm.train_own(work(methods, shards))
+    if F.farm:
+        farm.launch("compose", work(methods, shards))
+    sums = {name: Additive(name, methods.get("taft") or make("taft")) for name in F.methods if name in ADDITIVE}
+    table: dict[str, dict[str, float]] = {}
+    penalties: dict[str, float] = {}
+    for count, divided in shards.items():
+        row = {name: own.accuracy(divided) for name, own in sums.items()}
+        for name, method in methods.items():
+            merges = merges_of(name)
+            store = method.store(divided, title_of(count, name), bool(merges))
+            components, factors = method.components(store)
+            row[name] = method.accuracy(tj.compose(left(components)))
+            for how in merges:
+                penalty = chosen_penalty(method, count, store, how)
+                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
+                penalties[f"{count}, {how}"] = penalty
+            row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
+            if name == "soup":
+                row["greedy"] = greedy(method, store)
+        table[f"{count}"] = row
+        print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
+    full = {name: own.accuracy(own.method.whole()) for name, own in sums.items()}
+    full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
+    columns = list(table[f"{counts[0]}"])
+    rows = {**table, "full data": full}.items()
+    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
+    text = command.markdown(["shards", *columns], lines)
+    (command.out_folder() / "compose.md").write_text(text)
+    draw(first.dataset.name, table, full)
+    print(text, file=None if placement.is_writer() else sys.stderr)
+    for name, method in methods.items():
+        zeros = method.predict.zeros()
+        settings[name] |= {
+            "numbers": method.predict.subset.size,
+            "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
+        }
+    settings |= {name: own.facts() for name, own in sums.items()}
+    result = {"shards": table, "full": full, "methods": settings}
+    command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def check_flags() -> None:
+    """Raises InputError for flags that no composition can have: before any long work."""
+    methods, _ = listed("methods", [*TRAINED, *ADDITIVE]), positive("merge_penalties")
+    is_mean = listed("merge", MERGES) == ["mean"]
+    require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --methods", ",".join(F.merge))
+    require(not (is_mean and F["merge_penalties"].present), "flags", "--merge beside --merge_penalties", "mean")
+    require(F.search_lrs or not F["search_ranks"].present, "flags", "--search_lrs beside --search_ranks", "none")
+    linear = all(TRAINED.get(name, ("",))[0] != "nlft" for name in methods)
+    got = ",".join(methods)
+    require(F.solver == "adam" or linear, "flags", "--methods of tangents and heads beside --solver=optimum", got)
+
+
+def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
+    """Plots the accuracy of each way of adding by the number of models added; 1 is one model of all data."""
+    every = {"1": full, **table}
+    names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
+    counts = [int(count) for count in every]
+    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in every.values()] for name in names}
+    panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
+    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full)
+    plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
+
+
+def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[farm.Work]:
+    """The stores that the composition reads, for whoever trains them beforehand."""
+    stores = []
+    for count, divided in shards.items():
+        for name, method in methods.items():
+            merges = merges_of(name)
+            stores.append(farm.Work(method, divided, title_of(count, name), bool(merges)))
+            if merges and len(F.merge_penalties) > 1 and validation(method) is None:
+                held = copy.copy(method).hold_out()
+                stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
+    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values()]
+
+
+def merges_of(name: str) -> list[str]:
+    """The merges of a method's components besides their mean."""
+    return [how for how in F.merge if how != "mean"] if name == "taft" else []
+
+
+def title_of(count: int, name: str) -> str:
+    """The title of the store of a method's components."""
+    return f"{count}" + "-factors" * bool(merges_of(name))
+
+
+def make(name: str, **changes: Any) -> Method:
+    """A method by its name in TRAINED."""
+    method, kind = TRAINED[name]
+    return Method(method, name if kind != "blocks" else None, kind=kind, **changes)
+
+
+def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
+    """{"chosen": the fields of a method's recipe that held-out images choose, "searched": of how many}."""
+    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in numbers_or_none("search_lrs", float)]
+    if TRAINED[name][1] != "blocks":
+        grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("search_ranks", int)]
+    accuracies = {}
+    for i, changes in enumerate(grid):
+        method = make(name, **changes).hold_out()
+        rows = method.divide(count)
+        key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
+        if key not in runs.done:
+            do = "Run it once without --worker, or give --lr"
+            require(not farm.is_worker(), "compose", "settings searched before its workers start", "none searched", do)
+            fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
+            runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
+        accuracies[i] = runs.done[key]
+    best = max(accuracies, key=lambda i: accuracies[i], default=None)
+    print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
+    return {"chosen": {} if best is None else grid[best], "searched": len(grid)}
+
+
+def numbers_or_none(flag: str, kind: type) -> list:
+    """The numbers of a comma-separated flag, which may be empty."""
+    return numbers(flag, kind) if F[flag].value else []
+
+
+def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
+    """The components that --left leaves, in a seeded order; all by default."""
+    count = len(components)
+    order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
+    return {name: components[name] for i, name in enumerate(components) if i in order}
+
+
+def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
+    """The ridge of a merge, of --merge_penalties, by the likelihood (at its best temperature) of held-out labels.
+
+    On validation images where there are some besides test; else components are trained on four fifths of the training
+    images, and the rest choose.
+    """
+    penalties, on = numbers("merge_penalties", float), validation(method)
+    if len(penalties) == 1:
+        return penalties[0]
+    if on is None:
+        method = copy.copy(method).hold_out()
+        store, on = method.store(method.divide(count), title_of(count, "taft"), factors=True), method.test
+    tried = {}
+    components, factors = method.components(store)
+    with tj.show_progress(f"{count} shards, {how}"):
+        merger = Merger(left(components), factors, how)
+    for penalty in penalties:
+        logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
+        tried[penalty] = fitted_beta(logits, None, on.targets)[1]
+    print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
+    return min(tried, key=lambda p: (tried[p], -p))
+
+
+def validation(method: Method) -> tj.Features | None:
+    """The features of the validation images, where there are some besides test."""
+    splits = method.dataset.splits
+    if F.held_out or not {"validation", "test"} <= {*splits}:
+        return None
+    return setup.features(method.predict, splits["validation"], "validation inputs")
+
+
+def greedy(method: Method, store: tj.Store) -> float:
+    """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
+    on = validation(method)
+    on = method.train if on is None else on
+    components, _ = method.components(store)
+    chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
+    return method.accuracy(tj.compose({name: components[name] for name in chosen}))
+
+
+if __name__ == "__main__":
+    command.run(main, processes=True)

@@ -1,0 +1,89 @@
+"""Fine-tunes a pre-trained ViT on a folder of photographs: tangent (TAFT), non-linear (NLFT) or head alone (FC).
+
+In --out: result.json, curves.png, checkpoints, and dw.safetensors, the tangent weights with their provenance.
+"""
+
+import dataclasses
+import sys
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plan, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared.shards import steady
+from tangent_jax.core import require, trees
+
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
+define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
+
+
+flags.DEFINE_bool(
+    "factors", False, "Write factors.safetensors too, with which a store can merge the component by curvature."
+)
+
+
+def main() -> None:
+    recipe = setup.recipe()
+    do = "Factors weigh tangents, and heads"
+    require(not F.factors or recipe.method != "nlft", "flags", "--factors without --method=nlft", "both", do)
+    dataset = setup.open_dataset(recipe.dataset)
+    if F.plan:
+        return plan.show(recipe, dataset)
+    predict = setup.predictor(recipe, dataset.classes)
+    counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
+    read = f"{F.weights} reads {' x '.join(map(str, predict.model.input_shape(0)))}"
+    print(f"{dataset.name}: {counts}", read, predict.subset, sep="\n", file=sys.stderr)
+    train = setup.features(predict, dataset.train, "train inputs")
+    test = setup.features(predict, dataset.test, "test inputs")
+    out = command.out_folder()
+    with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
+        fitted = recipe.fit(
+            predict,
+            train,
+            on_step=tj.metrics.Measure(predict, test),
+            folder=out / "checkpoints",
+        )
+    folders = (str(out.absolute()),)
+    origin = tj.store.make_provenance(predict, recipe, dataset.classes).trained(
+        train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
+    )
+    if F.factors:
+        curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
+        tj.store.write_factors(out / "factors.safetensors", curvature)
+    text = origin.to_json(trees.fingerprint(fitted.dw))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+    name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
+    plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
+    result = {
+        **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
+        "blocks": 0 if recipe.method == "fc" else recipe.blocks,
+        "subset": predict.subset.name,
+        "dataset": dataset.name,
+        "accuracy": tj.evaluate(predict, fitted.dw, test),
+        "train_seconds": round(fitted.seconds, 3),
+        "examples_per_second": round(len(train) * len(fitted.history) / steady(fitted), 1),
+        "trainable_parameters": predict.subset.size,
+        "steps": fitted.steps,
+        "skipped": train.skipped + test.skipped,
+        "solver": recipe.solver,
+        "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
+        "seconds": round(fitted.seconds, 3),
+        **(optimum_of(recipe, fitted) if recipe.solver == "optimum" else {}),
+        "run": fitted.run,
+    }
+    command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+
+
+def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
+    """Returns {"certificate", "converged", "passes"} of a solution; says on stderr that it has not converged."""
+    converged = fitted.certificate is not None and fitted.certificate <= recipe.certificate
+    if not converged and recipe.penalty > 0:
+        asked = f"the certificate is {fitted.certificate:.3g}, not {recipe.certificate:g}"
+        print(f"not converged after {fitted.steps} passes: {asked}. Raise --passes or --penalty", file=sys.stderr)
+    return {"certificate": fitted.certificate, "converged": converged, "passes": fitted.steps}
+
+
+if __name__ == "__main__":
+    command.run(main, processes=True)

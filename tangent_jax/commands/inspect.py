@@ -1,0 +1,122 @@
+"""Writes a store as pages for a browser, and with --request or --owner the page of a removal request.
+
+index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals, whether
+their receipts verify, and the events in order; with --datasets the accuracy with and without each component. Each
+removal has a page with its receipt in words, to be filed. request.html answers a removal request: who holds the images,
+what each way of removal costs, and the command. Pages need no network and run nothing. The store stays as it is.
+
+The last line of stdout: {"components", "removals", "verified": every file and receipt is as the journal says, "wrong":
+a line for each that is not (then the exit code is 1), "seconds", "page", "request": its page}.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.report import requests
+from tangent_jax.commands.report.inspector import Inspection
+from tangent_jax.commands.report.rendering import write_page
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
+from tangent_jax.commands.shared.flags import CACHED, F, define
+from tangent_jax.core import progress_bar, require
+from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.data.owners import Owner
+from tangent_jax.store.disk import is_store
+
+define(*CACHED, weights=None, datasets=[], out="out/inspect")
+flags.DEFINE_string("store", "out/store", "Folder of the store.")
+flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: weights and data sets.")
+flags.DEFINE_string(
+    "request", None, "Images to be removed: a file of identifiers or names, one a line; an image; a folder of images."
+)
+flags.DEFINE_string("owner", None, "Instead of --request: all images of this contributor.")
+flags.DEFINE_string("owners", None, "Of --owner: CSV of file,owner, where the components do not say whose an image is.")
+flags.DEFINE_bool("rehearse", False, "Of a request: measure each way by training, apart from the store.")
+
+
+def main() -> None:
+    began, path = time.perf_counter(), expanded("inspect", F.store)
+    do = "Pass --store=DIR; compose and store add make stores"
+    require(is_store(path), "inspect", "a store", f"{path}, which is none", do)
+    request = asked()
+    store = tj.Store(path, trust=F.trust)
+    plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
+    seen = Inspection(store)
+    if request is not None and plan is not None:
+        requests.check_known(seen, request, plan)
+    accuracies = measured(seen)
+    out = command.out_folder()
+    values: dict[str, Any] = {"seen": seen, "version": tj.__version__, "asked": request is not None}
+    for removal in seen.removals:
+        write_page(out / removal.page, "receipt.html", removal=removal, **values)
+    if request is not None and plan is not None:
+        answer = answered(seen, request, plan, accuracies, out)
+        write_page(out / "request.html", "request.html", **answer, **values)
+    write_page(out / "index.html", "index.html", accuracy=with_and_without(seen, accuracies), **values)
+    for line in seen.wrong:
+        print(line, file=sys.stderr)
+    result: dict[str, Any] = {"components": len(store), "removals": len(seen.removals), "verified": not seen.wrong}
+    result |= {"wrong": seen.wrong, "seconds": time.perf_counter() - began, "page": str(out / "index.html")}
+    command.finish(result | {"request": str(out / "request.html") if request else None})
+    if seen.wrong:
+        sys.exit(1)
+
+
+def asked() -> requests.Request | None:
+    """The request that the flags name, None for none."""
+    require(F.request is None or F.owner is None, "inspect", "--request or --owner", "both")
+    require(F.owners is None or F.owner, "inspect", "--owner with --owners", "none")
+    require(F.request or F.owner or not F.rehearse, "inspect", "--request or --owner with --rehearse", "neither")
+    if F.owner is not None:
+        return requests.Request(owner=Owner(F.owner))
+    return None if F.request is None else requests.read_request(expanded("inspect", F.request))
+
+
+def measured(seen: Inspection) -> Accuracies | None:
+    """The accuracies on the test data of the flags, None where there is none, or a component is not whole."""
+    if not F.datasets or not seen.components:
+        return None
+    if len(seen.whole) < len(seen.components):
+        print("a component is damaged: no accuracy is measured", file=sys.stderr)
+        return None
+    return Accuracies(seen.store, tasks_of(seen.store, F.datasets, F.weights))
+
+
+def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[str, Any] | None:
+    """The accuracy of each task with all components, and by component without it."""
+    if accuracies is None:
+        return None
+    without = {}
+    with tj.show_progress("accuracy without one"), progress_bar(len(seen.components), "component") as bar:
+        for component in seen.components:
+            without[component.name] = accuracies([component.name])
+            bar.update()
+    return {"tasks": [task.name for task in accuracies.tasks], "whole": accuracies.whole, "without": without}
+
+
+def answered(
+    seen: Inspection, request: requests.Request, plan: tj.store.RemovalPlan, accuracies: Accuracies | None, out: Path
+) -> dict[str, Any]:
+    """The values of a request's page; of a request by images, their identifiers are written for the command."""
+    file = out / "request.txt" if request.files else F.request
+    if request.files:
+        write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
+    cache = F["cache_dir"]
+    given = {"store": str(seen.store.root), "owners": F.owners, "weights": F.weights}
+    given["cache_dir"] = None if cache.value == cache.default else ",".join(cache.value)
+    rehearsal = requests.rehearsal_of(seen.store, plan, tj.Cache(F.cache_dir), F.weights) if F.rehearse else None
+    ways = requests.ways_of(seen, plan, requests.commands_of(request, file, given), accuracies, rehearsal)
+    images, reasons = requests.asked_images(seen, request, plan)
+    answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
+    answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan)}
+    tasks = [task.name for task in accuracies.tasks] if accuracies else []
+    return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,208 @@
+"""Trains the tangent weights of a pre-trained ViT under differential privacy, and prints the budget that it spent.
+
+With no --seed the noise comes from the operating system's entropy, and the ledger in --out is written before every
+step: the same command again goes on, or reads its result, and spends nothing twice. With --seed the result is marked as
+not private. --audit=M adds M canaries, each in by a secret coin: what an attacker who sees every step of this one run
+proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset", "accuracy",
+"epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "unit",
+"neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": proved by guesses,
+"gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
+"guesses", "right", "kept": both within the claim}}.
+"""
+
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.audit.canaries import FEWEST
+from tangent_jax.commands.shared import audited as audits
+from tangent_jax.commands.shared import command, plan, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
+from tangent_jax.core import identity, require, trees
+from tangent_jax.data.owners import Owner
+from tangent_jax.data.sources import Dataset
+from tangent_jax.privacy.mechanism import NEIGHBOURING
+
+define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
+define("batch_size", "head", "owners", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
+flags.DEFINE_enum(
+    "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
+)
+flags.DEFINE_float("epsilon", 3.0, "Privacy budget, for adding or removing one unit.")
+flags.DEFINE_enum(
+    "unit", "example", list(NEIGHBOURING), "Protected is each image, or each owner of --owners with all their images."
+)
+flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which a unit's gradient is clipped; --lr is in units of 1 / it.")
+flags.DEFINE_enum(
+    "sampling", "full", ["full", "poisson"], "All units at every step, or Poisson samples of expected --batch_size."
+)
+flags.DEFINE_enum(
+    "noise",
+    "gaussian",
+    ["gaussian", "discrete"],
+    "Of floats, or discrete on a grid: nothing shows in its rounding, and its keys have 256 bits.",
+)
+flags.DEFINE_string("part", None, "I/K: only images whose content (or owner) hashes to part I of K (I from 0).")
+flags.DEFINE_integer("audit", None, "Canaries that audit this run; unset: none. They cost a little accuracy.", FEWEST)
+flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
+flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
+
+CONFIDENCE = 0.95  # of the bounds of --audit
+
+
+def mechanism_of(units: int) -> tj.privacy.Mechanism:
+    """The mechanism that the flags name, for so many images or owners, a number that is public."""
+    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
+    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
+        steps = max(1, round(F.epochs / rate))
+        return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
+
+
+def owners_of(dataset: Dataset) -> dict[str, Owner]:
+    """The owner of each training image by its name, where owners are protected; none otherwise."""
+    is_owner = F.unit == "owner"
+    require(is_owner == bool(F.owners), "private", "--unit=owner with --owners=CSV", "one of the two")
+    if not is_owner:
+        return {}
+    whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
+    names = [name for examples in dataset.splits.values() for name in examples.names]
+    said = tj.shards.read_owners(F.owners)
+    idle = sorted({*[*said.values()][1:]} - {*tj.shards.owners_of(names, said)})  # the first line may be a header
+    require(not idle, "private", f"owners of an image of {dataset.name}", f"{idle[:1]} without one")
+    return whose
+
+
+def own_part() -> tuple[int, int]:
+    """(I, K) of --part=I/K."""
+    index, _, count = F.part.partition("/")
+    good = index.isdecimal() and count.isdecimal() and int(index) < int(count)
+    require(good, "private", "--part=I/K with 0 <= I < K", F.part)
+    return int(index), int(count)
+
+
+def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
+    """The images of one part by content identifier or by owner: a unit's part does not depend on the others."""
+    identifiers = [i for i, _ in train.examples] if train.owners is None else [*map(identity, train.owners)]
+    rows = tj.shards.by_identifier(identifiers, count)[index]
+    require(len(rows) >= 2, "private", "two images or more in --part", f"{len(rows)} in {index}/{count}")
+    return train.take(rows)
+
+
+def train_audited(
+    predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any
+) -> tuple[tj.Fitted, dict | None]:
+    """Returns the privately trained step, and where --audit names canaries, the bounds on epsilon that they prove."""
+    objective = settings.pop("objective")
+    if F.audit is None:
+        return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
+    audited = tj.audit.fit_audited(
+        predict, train, tj.audit.make_canaries(train, classes, F.audit), objective, **settings
+    )
+    assert audited.audit is not None
+    audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
+    audits.draw(command.out_folder() / "audit.png", audited.audit, settings["mechanism"], audit)
+    if not audit["kept"]:
+        print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
+    return audited, audit
+
+
+def checked_owners(dataset: Dataset) -> dict[str, Owner]:
+    """The owner of each training image by its name, where owners are protected; the flags fit the data set."""
+    owners = owners_of(dataset)
+    n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
+    require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
+    require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
+    if owners:
+        require(F.audit is None, "private", "--unit=example beside --audit", "owner", "Canaries are images")
+        require(not F.plan, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
+    return owners
+
+
+def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, count: int) -> None:
+    """Plots the accuracy on `count` test images by step."""
+    lines = {"test": [row["test_accuracy"] for row in rows]}
+    panel = {"x": [row["step"] for row in rows], "lines": lines, "xlabel": "step"}
+    panel["ylabel"] = f"accuracy on {count:,} test images"
+    plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
+
+
+def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
+    """Prints on stderr what a reader of the budget must know besides."""
+    copies = copies_in(train)
+    if copies > 1 and spent.mechanism.unit == "example":
+        print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
+    if not spent.private:
+        print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
+
+
+def copies_in(train: tj.Features) -> int:
+    """The most copies of one image."""
+    return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
+
+
+def main() -> None:
+    do = "The noise of a seed is not what is claimed"
+    require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
+    part = own_part() if F.part else None
+    require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    dataset = setup.open_tested(F.dataset)
+    owners = checked_owners(dataset)
+    mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
+    public = setup.public_images(dataset.train) if F.public else None
+    recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
+    if F.plan:
+        return plan.show(recipe, dataset, mechanism)
+    predict = setup.predictor(recipe, dataset.classes)
+    train = setup.features(predict, dataset.train, "train inputs")
+    if owners:
+        train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
+    train = part_of(train, *part) if part else train
+    test = setup.features(predict, dataset.test, "test inputs")
+    mechanism = mechanism_of(len({*train.owners} if train.owners else train))
+    trained = setup.whitened(predict, train)
+    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    out, every = command.out_folder(), max(1, mechanism.steps // 10)
+    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
+    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
+    settings |= {"folder": out, "on_step": measure}
+    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
+        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
+    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.privacy.unwhitened(trained, fitted.dw)
+    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
+    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    folders = (str(out.absolute()),)
+    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
+    measured = [row for row in fitted.history if "test_accuracy" in row]
+    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
+    warn(train, spent)
+    result = {
+        **{name: F[name].value for name in ("method", "subset")},
+        "dataset": dataset.name,
+        "accuracy": tj.evaluate(predict, dw, test),
+        "epsilon": epsilon,
+        "neighbouring": spent.mechanism.neighbouring,
+        **dataclasses.asdict(spent.mechanism),
+        "private": spent.private,
+        "steps": fitted.steps,
+        "steps_paid": spent.steps_paid,
+        "learning_rate": F.lr,
+        "examples": len(train),
+        "owners": len({*train.owners}) if train.owners else None,
+        "public": {"dataset": F.public, "examples": len(public)} if public else None,
+        "trainable_parameters": subset.size,
+        "train_seconds": round(fitted.seconds, 3),
+        "run": fitted.run,
+        "audit": audit,
+    }
+    command.finish(result, history=measured)
+
+
+if __name__ == "__main__":
+    command.run(main, processes=True)

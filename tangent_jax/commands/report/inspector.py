@@ -1,0 +1,276 @@
+"""A store as a page shows it: components, owners, privacy, similarity, compositions, removals, and events in order.
+
+Every value is read from the store. A file that is missing or altered is named, and the rest is read.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
+from tangent_jax.models.heads import body
+from tangent_jax.store.provenance import check_component, check_shapes, have_own_heads
+from tangent_jax.store.receipts import Receipt, read_receipt
+
+MOST_BYTES = 1 << 28
+"""Of tangent weights that are held at once to compare components."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A component: its place in the order of names, from 1; when it was added; `damage`: what is wrong with its file.
+
+    `origin`: its provenance, None where that cannot be read.
+    """
+
+    number: int
+    name: str
+    added: str
+    fingerprint: str
+    origin: tj.store.Provenance | None
+    damage: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decided it besides its examples, by words."""
+        origin = self.origin
+        if origin is None:
+            return {}
+        recipe = {} if origin.recipe is None else dataclasses.asdict(origin.recipe)
+        words = {name.replace("_", " "): value for name, value in recipe.items() if name != "order"}  # of its name
+        words |= {"method": origin.method, "leaves": len(origin.subset), "anchor": origin.anchor[:12]}
+        words["head at the anchor"] = origin.head[:12]
+        return words | {f"version of {name}": version for name, version in origin.versions.items()}
+
+    @property
+    def classes(self) -> int | None:
+        """The number of its outputs."""
+        return self.origin and (len(self.origin.classes) or self.origin.config.get("classes"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal:
+    """A removal: its line of the journal; its receipt, None where it cannot be read; `wrong`: what does not verify."""
+
+    line: dict[str, Any]
+    receipt: Receipt | None
+    wrong: list[str]
+
+    @property
+    def retrained(self) -> list[str]:
+        """The components that were trained again."""
+        return sorted(self.line["added"])
+
+    @property
+    def dropped(self) -> list[str]:
+        """The components that left for good."""
+        return [name for name in self.line["removed"] if name not in self.line["added"]]
+
+    @property
+    def page(self) -> str:
+        """The name of the page of its receipt."""
+        return f"receipt-{self.line['receipt']}.html"
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Lines of the journal of one operation that follow each other, and the components that they name."""
+
+    operation: str
+    lines: list[dict[str, Any]]
+    names: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """The images of an owner, None where nobody says whose they are, and the components that hold them."""
+
+    owner: str | None
+    images: int
+    components: list[str]
+
+
+class Inspection:
+    """All that the pages show of a store, read once."""
+
+    def __init__(self, store: tj.Store) -> None:
+        self.store, self.entries = store, store.journal.entries
+        with show_progress("verifying"):
+            self.wrong = store.verify()
+            self.removals = [*removals_of(store)]
+        self.components = [*components_of(store, self.wrong)]
+        self.origins = {c.name: c.origin for c in self.components if c.origin is not None}
+        self.whole = [component.name for component in self.components if not component.damage]
+        self.numbers = [component.number for component in self.components if not component.damage]
+        self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
+        self.has_own_heads = have_own_heads(self.origins.values())
+        self.tasks = groups(self.origins)
+        self.owners, self.events = owners_of(self.origins), events_of(self.entries)
+        self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
+        self.cost, self.no_cost = cost_of(store, self)
+        self.cosines = similarity(store, self.whole, self.has_own_heads)
+
+    @property
+    def images(self) -> int:
+        """The number of different images that the components saw."""
+        return len(set().union(*(origin.identifiers for origin in self.origins.values())))
+
+    @property
+    def compositions(self) -> list[dict[str, Any]]:
+        """All compositions, newest first; "after": a removal made it; "here": its file is in the store."""
+        lines, usual = [], {"weighted": None, "merge": "mean", "privacy": None}
+        for line in reversed(self.entries):
+            after = line["op"] != "compose"
+            composed = line.get("composed") if after else line
+            if composed:
+                here = composed["id"] in self.store.state.composed
+                lines.append({**usual, **line, **composed, "after": after, "here": here})
+        return lines
+
+    @property
+    def exports(self) -> list[dict[str, Any]]:
+        """The lines of all exports."""
+        return [line for line in self.entries if line["op"] == "export"]
+
+
+def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
+    """The components of a store by name; `wrong`: what `verify` says."""
+    added: dict[str, str] = {}
+    for line in store.journal.entries:
+        if line["op"] not in ("compose", "export", "merge"):
+            added |= {name: line["time"] for name in names_in(line)}
+    first: tuple[Tree, tj.store.Provenance] | None = None
+    for number, name in enumerate(store, 1):
+        entry = store.state.components[name]
+        damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
+        try:
+            origin = store.provenance(name)
+            if not damage:  # a component that another machine made need not be one that `add` takes
+                dw = store[name]
+                check_component(dw, origin)
+                first = first or (dw, origin)
+                check_shapes(dw, origin, *first)
+        except InputError as error:
+            origin, damage = None, damage or str(error)
+        yield Component(number, name, added[name], entry["weights"], origin, damage)
+
+
+def names_in(line: Mapping[str, Any]) -> list[str]:
+    """The components that a line of the journal is about; of a removal and what took their places, those that stay."""
+    if line["op"] == "add":
+        return [line["name"]]
+    fields = {"remove": "added", "discard": "added", "merge": "showed"}
+    return [*line.get(fields.get(line["op"], "names"), ())]
+
+
+def removals_of(store: tj.Store) -> Iterator[Removal]:
+    """The removals of a store, newest first, with their receipts, verified."""
+    lines = [line for line in store.journal.entries if "receipt" in line]
+    with progress_bar(len(lines), "receipt") as bar:
+        for line in reversed(lines):
+            path = store.root / "receipts" / f"{line['receipt']}.json"
+            receipt, wrong = None, []
+            try:
+                receipt = read_receipt(path)[0]
+                wrong = store.verify_receipt(path)
+            except InputError as error:
+                wrong.append(str(error))
+            bar.update()
+            whole = {"added": {}, "forgotten": [], **line}  # version 0.2 did not write both
+            yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
+
+
+def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:
+    """The components of each data set by its specification, "" where no recipe says it."""
+    members = defaultdict(list)
+    for name, origin in origins.items():
+        members[origin.recipe.dataset if origin.recipe else ""].append(name)
+    return dict(members)
+
+
+def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
+    """The owners, those of most images first, and at the end the images of which nobody says whose they are."""
+    images, held = defaultdict(set), defaultdict(list)
+    for name, origin in origins.items():
+        own = defaultdict(set)
+        for identifier, image in origin.examples:
+            own[origin.owners.get(image)].add(identifier)
+        for owner, identifiers in own.items():
+            images[owner] |= identifiers
+            held[owner].append(name)
+    order = sorted(images, key=lambda owner: (owner is None, -len(images[owner]), owner or ""))
+    return [Owned(owner, len(images[owner]), held[owner]) for owner in order]
+
+
+def events_of(entries: Sequence[dict[str, Any]]) -> list[Event]:
+    """The lines of the journal, newest first; additions that follow each other within a day are one event."""
+
+    def kind(numbered: tuple[int, dict[str, Any]]) -> tuple[str, str | int]:
+        number, line = numbered
+        return line["op"], line["time"][:10] if line["op"] == "add" else number
+
+    events = []
+    for (operation, _), numbered in groupby(enumerate(entries), kind):
+        lines = [line for _, line in numbered]
+        named = [[*line["removed"]] if operation in ("remove", "discard") else names_in(line) for line in lines]
+        events.append(Event(operation, lines, [name for names in named for name in names]))
+    return events[::-1]
+
+
+def common_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], set[str]]:
+    """(the settings that all components share, the words in which they differ)."""
+    words = dict.fromkeys(word for own in settings for word in own)
+    values = {word: [own.get(word) for own in settings] for word in words}
+    common = {word: column[0] for word, column in values.items() if all(value == column[0] for value in column)}
+    return common, {*words} - {*common}
+
+
+def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost | None, str]:
+    """(the privacy cost of all components together, the reason why none can be stated, where none can)."""
+    lacking = [name for name, origin in seen.origins.items() if origin.privacy is None]
+    if len(seen.origins) < len(store):
+        return None, "some components cannot be read"
+    if lacking:
+        return None, f"{len(lacking)} of {len(store)} components have no account"
+    if None in [spent for spent, _ in store.state.released]:
+        return None, "a component without an account was composed or exported before it was removed"
+    try:
+        cost = store.spent([*store])
+        return cost, "" if cost else "the store is empty"
+    except InputError as error:
+        return None, str(error)
+
+
+def similarity(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarray:
+    """The cosine of each pair of components, or of their bodies, "s s"; NaN where one is zero or has no leaves.
+
+    Few are held at once: each block of components is read, and beside it those before it.
+    """
+
+    def flat(dw: Tree) -> np.ndarray:
+        numbers = [np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(body(dw) if bodies else dw).values()]
+        return np.concatenate([*numbers, np.zeros(0, np.float32)])
+
+    count = len(names)
+    gram, size = np.zeros((count, count)), 1
+    if count:
+        size = max(1, MOST_BYTES // (2 * max(flat(store[names[0]]).nbytes, 1)))
+    blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    with show_progress("similarity"), progress_bar(len(blocks), "block") as bar:
+        for i, rows in enumerate(blocks):
+            block = np.stack([flat(store[names[s]]) for s in rows])
+            for columns in blocks[: i + 1]:
+                other = block if columns is rows else np.stack([flat(store[names[s]]) for s in columns])
+                gram[np.ix_(rows, columns)] = block @ other.T
+                gram[np.ix_(columns, rows)] = gram[np.ix_(rows, columns)].T
+            bar.update()
+    norms = np.sqrt(np.diag(gram))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosines = np.clip(gram / np.outer(norms, norms), -1, 1)
+    np.fill_diagonal(cosines, np.where(norms > 0, 1.0, np.nan))
+    return cosines

@@ -1,0 +1,120 @@
+"""Accuracy of a store's model on test data: of all components, as some leave, and as others take their places.
+
+    body = (sum_s body_s) / k,   head = the mean of the heads of one task;   without one: (sum - body_s) / (k - 1)
+
+So each component is read twice, however many there are. It differs from the sum of the survivors by rounding alone.
+"""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+
+import jax
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import setup
+from tangent_jax.core import Tree, require
+from tangent_jax.data.sources import Dataset
+from tangent_jax.store.retraining import Retrained
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """Test data, and the components whose head is of its classes."""
+
+    name: str
+    members: tuple[str, ...]
+    predict: tj.Predictor
+    test: tj.Features
+
+
+class Accuracies:
+    """The accuracy of each task's model, for any change of a store's components."""
+
+    def __init__(self, store: tj.Store, tasks: Sequence[Task]) -> None:
+        self.store, self.tasks = store, tasks
+        self.bodies = reduce(plus, (tj.models.body(store[name]) for name in store))
+        self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
+
+    def __call__(self, gone: Collection[str] = (), new: Mapping[str, Retrained] | None = None) -> list[float | None]:
+        """The accuracy of each task without the components `gone`, with others in the places of some of them.
+
+        None where no component of a task is left, or one has lost classes.
+        """
+        new, old = new or {}, {name: self.store[name] for name in gone}
+        count = len(self.store) - len(gone) + len(new)
+        if not count:
+            return [None] * len(self.tasks)
+        minus, more = map(tj.models.body, old.values()), (tj.models.body(own.dw) for own in new.values())
+        bodies = mean(self.bodies, minus, more, count)
+        return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
+
+    @cached_property
+    def whole(self) -> list[float | None]:
+        """The accuracy of each task with all components."""
+        return self()
+
+    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: Mapping[str, Retrained]) -> float | None:
+        """The accuracy of a task with this body."""
+        task = self.tasks[i]
+        own_old, own_new = [n for n in old if n in task.members], [n for n in new if n in task.members]
+        same = all(new[name].provenance.head == self.store.provenance(name).head for name in own_new)
+        count = len(task.members) - len(own_old) + len(own_new)
+        if not count or not same:
+            return None
+        minus, more = (head(old[name]) for name in own_old), (head(new[name].dw) for name in own_new)
+        return tj.evaluate(task.predict, {**bodies, **mean(self.heads[i], minus, more, count)}, task.test)
+
+
+def plus(a: Tree, b: Tree) -> Tree:
+    """a + b, on the host."""
+    return jax.tree.map(np.add, a, b)
+
+
+def mean(total: Tree, minus: Iterable[Tree], more: Iterable[Tree], count: int) -> Tree:
+    """(total - sum minus + sum more) / count."""
+    for tree in minus:
+        total = jax.tree.map(np.subtract, total, tree)
+    return jax.tree.map(lambda leaf: leaf / np.float32(count), reduce(plus, more, total))
+
+
+def head(dw: Tree) -> Tree:
+    """The head's leaves alone, as a part of dw."""
+    return {name: leaf for name, leaf in dw.items() if name == "head"}
+
+
+def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Task]:
+    """The tasks of a store's components, of those whose test data `specs` name; `file`: of the network's weights.
+
+    A component's data set is the one that its recipe names, where that is given; else all that have its classes.
+    Raises: InputError for a data set that has the classes of no component.
+    """
+    origins = {name: store.provenance(name) for name in store}
+    members = defaultdict(list)
+    for name, origin in origins.items():
+        members[origin.head, origin.classes].append(name)
+    tasks, features = [], {}
+    for spec in specs:
+        dataset = setup.open_dataset(spec)
+        fitting = [names for names in members.values() if fits(origins[names[0]], dataset, spec, specs)]
+        do = "Pass data of their classes in --datasets"
+        require(fitting, "inspect", f"the classes of a component in {spec}", f"{len(dataset.classes)} others", do)
+        for names in fitting:
+            origin = origins[names[0]]
+            predict = tj.store.predictor_of(origin, names[0], file)
+            if spec not in features:  # the trunk is the same in all components
+                features[spec] = setup.features(predict, dataset.test, f"{dataset.name}: test inputs")
+            test = tj.models.of_classes(features[spec], dataset.classes, origin.classes or dataset.classes)
+            tasks.append(Task(dataset.name, tuple(names), predict, test))
+    twice = Counter(task.name for task in tasks)
+    return [t if twice[t.name] == 1 else dataclasses.replace(t, name=f"{t.name}, {t.members[0]}") for t in tasks]
+
+
+def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
+    """True where a data set is the component's own or, where its own is not among `specs`, has its classes."""
+    known = {*origin.classes} <= {*dataset.classes} if origin.classes else False
+    known = known or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
+    own = origin.recipe.dataset if origin.recipe else None
+    return known and (own == spec or own not in specs)

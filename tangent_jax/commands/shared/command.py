@@ -1,0 +1,170 @@
+"""The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout.
+
+A binary that takes `processes` runs as one job of several processes, of which process 0 alone writes: in the others
+--out and --stores are folders that are deleted at the end, and nothing is printed on stdout.
+"""
+
+import atexit
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags, logging
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import jobs
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define
+from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
+from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.store.disk import is_store
+
+SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
+
+
+def out_folder() -> Path:
+    """The folder of --out, made where it does not exist."""
+    out = expanded("flags, --out", flags.FLAGS.out)
+    placement.together(partial(out.mkdir, parents=True, exist_ok=True))
+    return out
+
+
+def check_out(path: Path) -> None:
+    """Raises InputError for a path where no folder could be made or written to: before any long work."""
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    require(good, "flags", "--out in a folder that can be written to", path)
+    store = next((place for place in (path, *path.parents) if is_store(place)), None)
+    require(store is None, "flags", "--out in a folder of no store, which would not verify", store, "Choose another")
+
+
+def finish(result: dict[str, Any], **more: Any) -> None:
+    """Writes result.json in --out (with `more`), and the result as the last line of stdout."""
+    try:
+        text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
+    except ValueError as error:
+        raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
+    write_whole(out_folder() / "result.json", text + "\n")
+    if placement.is_writer():
+        print(line)
+
+
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown."""
+    columns = list(columns)
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def stop(number: int, _: object) -> None:
+    """The handler of SIGINT and SIGTERM: the first ends the work at its next update, the second at once."""
+    print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
+    request_stop()
+    signal.signal(number, lambda *_: sys.exit(128 + number))
+
+
+def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
+    """Runs a binary; bad input is one line on stderr and exit code 1, an interruption a line about going on.
+
+    `commands`: the values of the one argument besides the flags; main is called with it. `processes`: whether several
+    processes may run it as one job.
+    """
+
+    def guarded(argv: list[str]) -> None:
+        logging.set_verbosity(logging.ERROR)
+        given, name = argv[1:], Path(argv[0]).stem
+        expected = f"one command of {', '.join(commands)}" if commands else "flags only"
+        try:
+            good = len(given) == 1 and given[0] in commands if commands else not given
+            require(good, name, expected, " ".join(given) or "none")
+            check_effects()
+            join(name, processes)
+            if "out" in flags.FLAGS:
+                check_out(expanded("flags, --out", flags.FLAGS.out).absolute())
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
+            with jobs.asked_for():
+                main(*given)
+            check_stop()
+        except tj.InputError as error:
+            print(error, file=sys.stderr)
+            leave(1)
+        except OSError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            leave(1)
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
+            expected = "enough memory" if is_memory else "a computation without error"
+            print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
+            leave(1)
+        except Exception as error:
+            if not jax.distributed.is_initialized():
+                raise
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            leave(1)
+        except KeyboardInterrupt:
+            print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
+            sys.exit(130)
+
+    define(*EVERY)
+    app.run(guarded)
+
+
+def join(name: str, processes: bool) -> None:
+    """Joins the job that flags or a cluster name, and takes the devices that are asked for."""
+    F: Any = flags.FLAGS
+    place = F.coordinator, F.processes, F.process_id
+    if "worker" in F and (F.worker or F.farm):  # of a farm each process works by itself, whatever the cluster says
+        require(place == (None, None, None), name, "--worker or --farm without --coordinator", "both")
+        check_device(name, lambda: None)
+    else:
+        do = "Start one process, which uses all devices of its host"
+        require(processes or F.processes in (None, 1), name, "one process", F.processes, do)
+        check_device(name, lambda: job.start(*place))
+    own = {"process_id", "out", "stores", "cache_dir"}
+    given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
+    placement.check_alike(f"{name}, flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
+    placement.use_devices(F.devices)
+    do = "Start it in one process of the cluster's job"
+    require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
+    if not placement.is_writer():
+        SCRATCH.append(tempfile.TemporaryDirectory())
+        atexit.register(SCRATCH[0].cleanup)
+        for flag in {"out", "stores"} & {*F}:
+            F[flag].value = str(Path(SCRATCH[0].name) / flag)
+
+
+def leave(code: int) -> None:
+    """Ends the process after an error: one of a job at once, as its end would wait for the others'."""
+    if not jax.distributed.is_initialized():
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for folder in SCRATCH:
+        folder.cleanup()
+    if placement.is_writer():
+        time.sleep(1)  # it coordinates the others, which are leaving too
+    os._exit(code)
+
+
+def check_device(name: str, start: Callable[[], None]) -> None:
+    """Starts JAX; raises InputError where JAX_PLATFORMS names a device that does not exist."""
+    try:
+        start()
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        platform = os.environ.get("JAX_PLATFORMS", "")
+        got, do = (
+            (str(error).splitlines() or [f"none for JAX_PLATFORMS={platform}"])[0],
+            "Unset JAX_PLATFORMS, or install tangent-jax[cuda12]",
+        )
+        raise refusal(name, "the device that JAX_PLATFORMS names", got, do) from error

@@ -1,0 +1,62 @@
+"""One model of several tasks, trained on all their images at once: a body that they share, and a head of each.
+
+The heads stand side by side as one head; the loss of an example reads the outputs of its own task alone. So the anchor,
+and every tangent in it, is that of the single models.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import tangent_jax as tj
+from tangent_jax.core import Tree
+from tangent_jax.core.rows import Parts
+from tangent_jax.train.losses import SquareLoss, as_loss
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class OfOwnTask(tj.losses.Loss):
+    """A loss over the outputs of an example's own task; targets (class index, first output, number of them), "b 3"."""
+
+    loss: Any
+
+    def __call__(self, outputs: Array, targets: Array) -> Array:
+        label, first, count = targets.T
+        column = jnp.arange(outputs.shape[-1])
+        own = (column >= first[:, None]) & (column < (first + count)[:, None])
+        if not isinstance(self.loss, SquareLoss):
+            return self.loss(jnp.where(own, outputs, -jnp.inf), first + label)
+        t, p = self.loss.of(outputs, first + label)
+        return jnp.sum(0.5 * p * own * jnp.square(outputs - t), -1) * outputs.shape[-1] / count
+
+
+def fit_jointly(
+    predicts: Mapping[str, tj.Predictor], features: Mapping[str, tj.Features], recipe: tj.Recipe
+) -> dict[str, Tree]:
+    """The tangent weights of each task by one model trained on all: the body of all, and the task's own head."""
+    counts = [predict.model.classes for predict in predicts.values()]
+    ends = np.cumsum(counts)
+    first = next(iter(predicts.values()))
+    head = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *(p.w["head"] for p in predicts.values()))
+    whole = dataclasses.replace(first, w={**first.w, "head": head}, model=first.model.with_classes(int(ends[-1])))
+    targets = [
+        np.stack([own.targets, np.full(len(own), end - count), np.full(len(own), count)], 1)
+        for own, count, end in zip(features.values(), counts, ends, strict=True)
+    ]
+    inputs = Parts([own.inputs for own in features.values()])
+    batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=recipe.batch_size)
+    objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(as_loss(recipe.objective().loss)))
+    dw = tj.fit(whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs).dw
+
+    def of(start: int, end: int) -> Tree:
+        own = jax.tree.map(lambda leaf: leaf[..., start:end], dw["head"]) if "head" in dw else None
+        return tj.models.body(dw) if own is None else {**dw, "head": own}
+
+    return {name: of(int(end) - count, int(end)) for name, count, end in zip(predicts, counts, ends, strict=True)}

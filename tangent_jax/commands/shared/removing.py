@@ -1,0 +1,71 @@
+"""The removal that the flags of `store remove` ask for, and what is said of it before it is done."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import tangent_jax as tj
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.core import require
+from tangent_jax.core.files import expanded
+from tangent_jax.core.records import read_lines
+from tangent_jax.store.receipts import read_receipt
+
+
+def planned(store: tj.Store) -> tj.store.RemovalPlan:
+    """The plan of what the flags ask for."""
+    is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
+    require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
+    do = "Name the images in a file, --examples; else the components are dropped"
+    named_alone = not (F.names and (F.retrain or F.exact))
+    require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
+    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
+    if F.owner:
+        owners = tj.shards.read_owners(F.owners) if F.owners else None
+        return tj.store.plan_removal(store, owner=F.owner, owners=owners)
+    if F.names:
+        return tj.store.plan_removal(store, names=F.names)
+    path = expanded("store remove", F.examples)
+    require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
+    asked = read_lines("store remove", path)
+    require(asked, "store remove", f"examples in {path}, one a line", "none")
+    return tj.store.plan_removal(store, examples=asked)
+
+
+def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
+    """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
+    described = []
+    for name, holding in plan.components.items():
+        gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
+        described.append({"component": name, "how": how, "asked": gone, "left": left, "seconds": round(seconds, 1)})
+        after = {
+            "drop": "dropped" + f", the {left} others with them (--retrain keeps those)" * (left > 0),
+            "retrain": f"trained again on the {left} left, about {seconds:.1f} s of training",
+            "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s of training",
+        }
+        of = "" if F.names else f"{gone} of its {gone + left} examples asked for; "
+        print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)
+        for other, reason in holding.impossible.items() if F.dry_run and not F.names else ():
+            print(f"{name}: not --{other}: {reason}", file=sys.stderr)
+    for identifier, places in plan.copies.items():
+        print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
+    for example in plan.unknown:
+        before = " now: it was removed before" if store.state.has_forgotten(example) else ""
+        print(f"{example}: no component saw it{before or alike(store, example)}", file=sys.stderr)
+    return described
+
+
+def alike(store: tj.Store, example: str) -> str:
+    """Words that name the images in the store which have this last name; "" where none has it."""
+    names = {name for component in store for _, name in store.provenance(component).seen}
+    others = sorted(name for name in names if Path(name).name == Path(example).name)
+    return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
+
+
+def check_removed(store: tj.Store, plan: tj.store.RemovalPlan) -> None:
+    """Raises InputError where no component saw any of what was asked for, and no removal took it out before."""
+    receipts = [read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
+    before = {word for receipt in receipts for word in (*receipt.asked, receipt.owner)}
+    new = [word for word in plan.unknown if word not in before and not store.state.has_forgotten(word)]
+    do = "Name images as the components do, or by identifiers"
+    require(not new, "store remove", f"images or an owner that {store.root} knows", f"{len(new)} others", do)

@@ -1,0 +1,43 @@
+"""runs.jsonl: the accuracies of finished runs, which a repeated command reads and does not compute again."""
+
+import dataclasses
+from pathlib import Path
+
+from tangent_jax.core import placement
+from tangent_jax.core.files import locked
+from tangent_jax.core.journal import Journal
+from tangent_jax.core.records import typed
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A finished run in runs.jsonl: its identity, its accuracy, and |dw| where it was measured."""
+
+    key: str
+    accuracy: float
+    norm: float | None = None
+
+
+class Runs:
+    """Accuracies of finished runs by their identity; a repeated command reads them instead of training again."""
+
+    def __init__(self, path: Path) -> None:
+        self.journal, self.lock = Journal("Runs", path), path.with_suffix(".lock")
+        lines = placement.from_writer(self.read)  # of a job's processes one reads and writes
+        self.done = {line.key: line.accuracy for line in lines}
+        self.norms = {line.key: line.norm for line in lines if line.norm is not None}
+
+    def read(self) -> list[Line]:
+        """The runs of the file; InputError where it was altered."""
+        with locked(self.lock):
+            self.journal.load()
+        return [typed(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
+
+    def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
+        """Adds a run, on disk when this returns, to those of the file, of which another process may have added some."""
+        self.done[key] = accuracy
+        if norm is not None:
+            self.norms[key] = norm
+        with locked(self.lock):
+            self.journal.load()
+            self.journal.append({"key": key, "accuracy": accuracy, "norm": norm})

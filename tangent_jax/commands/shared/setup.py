@@ -1,0 +1,105 @@
+"""The recipe, model, data and features that a binary's flags name."""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import tangent_jax as tj
+from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
+from tangent_jax.core import identity, require
+from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.privacy.public import check_public
+
+
+def recipe(**changes: Any) -> tj.Recipe:
+    """The recipe that the binary's flags name, with changes."""
+    flag_of = {field: flag for flag, field in FIELD_OF.items()}
+    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
+    given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
+    return tj.Recipe(**given | changes)
+
+
+@functools.cache
+def open_dataset(spec: str) -> Dataset:
+    """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""
+    with tj.show_progress(f"reading {spec}"):
+        dataset = tj.open_dataset(spec)
+        lines = (*dataset.remarks, *dataset.copies())
+    for line in lines:
+        print(f"{dataset.name}: {line}", file=sys.stderr)
+    return dataset
+
+
+def open_tested(spec: str) -> Dataset:
+    """Opens a data set that has images to test on; one that has none is refused before any long work."""
+    dataset = open_dataset(spec)
+    require(len(dataset.test), "flags", f"test images in {dataset.name}", "none")
+    return dataset
+
+
+def open_datasets() -> dict[str, Dataset]:
+    """The data sets of --datasets, by their specifications: of different names, each with images to test on."""
+    sets = {spec: open_tested(spec) for spec in listed("datasets")}
+    names = [dataset.name for dataset in sets.values()]
+    require(len({*names}) == len(F.datasets), "flags", "--datasets of different names", ", ".join(names), "Rename one")
+    return sets
+
+
+def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
+    """The recipe's predictor, its weights checked against --architecture."""
+    return recipe.predictor(classes, pretrained(recipe.weights))
+
+
+@functools.cache
+def pretrained(weights: str) -> tj.Pretrained:
+    """Loads the weights, once, checked against --architecture."""
+    return tj.load(weights, F.architecture)
+
+
+def has_class_token() -> bool:
+    """True where a network of --weights can be given a new class token (CLS=T)."""
+    return hasattr(pretrained(F.weights).model, "with_class_token")
+
+
+def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
+    """The features of the examples, from the cache that the flags name or computed now."""
+    with tj.show_progress(title):
+        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes))
+    if data.skipped:
+        print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+    return data
+
+
+def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+    """Returns (train, test); to choose settings, in the place of test the validation split, or a fifth of train."""
+    train = features(predict, dataset.train, "train inputs")
+    if on_test:
+        return train, features(predict, dataset.test, "test inputs")
+    if {"validation", "test"} <= {*dataset.splits}:
+        return train, features(predict, dataset.splits["validation"], "validation inputs")
+    train, measured = train.hold_out()
+    do = "Give five images of a class, or a validation split beside test"
+    require(len(measured), "search", "images held out of train, a fifth of each class", "none", do)
+    return train, measured
+
+
+def public_images(private: Examples) -> Examples:
+    """The images of --public, of which none may be private."""
+    public = open_dataset(F.public).train
+    check_public("flags", public.identifiers(), private.identifiers())
+    return public
+
+
+def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
+    """The predictor in coordinates whitened by the images of --public; without that flag as it is."""
+    if F.public is None:
+        return predict
+    return tj.privacy.whitened(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
+
+
+@functools.cache
+def run_key(spec: str, weights: str) -> str:
+    """The identity that all runs on a data set share: of every image and label of every split, and of the weights."""
+    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)

@@ -1,0 +1,143 @@
+"""Models trained apart on shards of a data set, in stores, so that no binary trains them twice."""
+
+import re
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.core import Tree, require
+from tangent_jax.core.files import expanded
+from tangent_jax.models.heads import classes_in, widened
+from tangent_jax.store.apart import Shards
+
+
+class Method:
+    """One method on the data set of the flags: its recipe, predictor and features.
+
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's.
+    """
+
+    def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
+        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
+        self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
+        self.dataset = setup.open_tested(F.dataset)
+        if "sharding" in F and F.sharding == "owner":
+            owners_of_train()
+        self.predict = setup.predictor(self.recipe, self.dataset.classes)
+        self.train = setup.features(self.predict, self.dataset.train, "train inputs")
+        self.test = setup.features(self.predict, self.dataset.test, "test inputs")
+        self.is_held_out = False
+        if F.held_out:
+            self.hold_out()
+
+    def hold_out(self) -> "Method":
+        """Makes it train on four fifths of the training images, and test on the rest."""
+        self.train, self.test = self.train.hold_out()
+        require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
+        self.is_held_out = True
+        return self
+
+    def divide(self, count: int) -> dict[str, np.ndarray]:
+        """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
+        identifiers, names = zip(*self.train.examples, strict=True)
+        if F.sharding == "owner":
+            divided = tj.shards.by_owner(names, F.owners)
+        else:
+            divide = {
+                "uniform": lambda: tj.shards.uniform(len(names), count, F.seed),
+                "hash": lambda: tj.shards.by_identifier(identifiers, count),
+                "class": lambda: tj.shards.by_class(self.train.targets, count),
+                "dirichlet": lambda: tj.shards.dirichlet(self.train.targets, count, F.concentration, F.seed),
+            }[F.sharding]
+            divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(divide())}
+        tj.shards.check_disjoint(list(divided.values()), len(names))
+        nonempty = {name: rows for name, rows in divided.items() if len(rows)}
+        if len(nonempty) < len(divided):
+            print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
+        return nonempty
+
+    def store(
+        self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
+    ) -> tj.Store:
+        """The store of one component per shard, read or trained now, with the component's factors where `factors`.
+
+        `only`: the groups that are trained, None for all.
+        """
+        store = tj.Store(self.path(title))
+        print(f"store: {store.root}", file=sys.stderr)
+        owners = tj.shards.read_owners(F.owners) if F.owners else None
+        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
+        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        return store
+
+    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
+        """(components, factors) of a store, as of the classes of the data set."""
+        if self.recipe.head != "named":
+            return store, tj.store.Factors(store)
+        joined = tj.join(store, self.predict, self.dataset.classes)
+        return joined.components, joined.factors
+
+    def path(self, title: str) -> Path:
+        """The folder of the store of this title."""
+        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
+        words += ["named"] * (self.recipe.head == "named")
+        return expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+
+    def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
+        """The shards that train together, by name."""
+        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+
+    def whole(self) -> dict[str, np.ndarray]:
+        """All the data as one shard, which `full` trains."""
+        return {"all": np.arange(len(self.train))}
+
+    def full(self) -> Tree:
+        """The tangent weights of one model on all the data."""
+        return self.store(self.whole(), "full")["all"]
+
+    def fit(
+        self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
+    ) -> list[tj.Fitted]:
+        """Trains one model for each entry of `rows`, and stores none."""
+        data, classes = features or self.train, self.dataset.classes
+        with tj.show_progress(title):
+            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+        own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
+        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
+
+    def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
+        """The accuracy on the test images, or on other features."""
+        on = on or self.test
+        return tj.evaluate(self.predict, dw, on)
+
+    def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.audit.Membership:
+        """Attacks the membership of training images in models: those at rows `gone`, against as many test images."""
+
+        def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
+            rows = {f"shadow {i}": half for i, half in enumerate(halves)}
+            return [fitted.dw for fitted in self.fit(rows, "shadows", data)]
+
+        members, settings = self.train.take(np.sort(gone)), {"shadows": F.shadows, "seed": [F.seed, 3]}
+        return tj.audit.membership_attack(self.predict, models, members, self.test, train, **settings)
+
+    def outputs(self, store: tj.Store) -> np.ndarray:
+        """The outputs of every component on the test images, "s n c"."""
+        return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
+
+
+def owners_of_train() -> set[str]:
+    """The owners of --dataset's training images by --owners; InputError for an image that has none."""
+    require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
+    return {*tj.shards.every_owner(setup.open_dataset(F.dataset).train.names, F.owners)}
+
+
+def steady(fitted: tj.Fitted) -> float:
+    """The training time with every epoch as long as the median: the first also compiles."""
+    return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

@@ -1,0 +1,292 @@
+"""Keeps components in a store: adds, merges, lists, composes, removes, verifies and exports them.
+
+tangent-jax store COMMAND --store=DIR, where COMMAND is one of
+
+add      a component from a folder that finetune wrote (--source, --name)
+merge    adds the components of the store --other, one atomic step each; again, it adds what is missing
+list     the components: whose data, how much, when
+status   of each shard whether it is done, running (by which process), lost (its process was killed) or waiting; --store
+         may be a folder of stores
+compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
+remove   components by --names, or all that saw the --examples of a file or an image of --owner; --retrain puts each
+         back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
+         left of its data
+verify   every file against its hash; with --receipt, whether a removal stands
+export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
+         program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         components with heads of their own, --head names whose head leaves with the body of all, or is union: one
+         head over all of their classes. With --dataset its test images measure the accuracy that the model card says
+
+What it does is said on stderr before it is done (remove --dry_run: and not done). --json prints JSON instead of a
+table; the last line of stdout is the result as one JSON object in either case.
+"""
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.removing import check_removed, describe, planned
+from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import expanded
+from tangent_jax.exports.card import unnamed
+from tangent_jax.exports.folder import FORMATS, check_format
+from tangent_jax.store.claims import STATES, Claims
+from tangent_jax.store.disk import is_store
+from tangent_jax.store.erasure import files_of, find_traces
+from tangent_jax.store.merge import MERGES
+
+define("cache_dir", weights=None, dataset=None)
+flags.DEFINE_string("store", "out/store", "Folder of the store.")
+flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: folders, weights, data sets.")
+flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
+flags.DEFINE_string("other", None, "merge: the store whose components are added.")
+flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
+flags.DEFINE_list("names", [], "remove: components, separated by commas.")
+flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
+flags.DEFINE_string("owner", None, "remove: all images of this contributor.")
+flags.DEFINE_string("owners", None, "remove: CSV of file,owner, where the components do not say whose an image is.")
+flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
+flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
+flags.DEFINE_enum("merge", "mean", MERGES, "compose, export: how the components weigh.")
+flags.DEFINE_float("merge_penalty", 1e-3, "compose, export: of --merge, the ridge of each example.", lower_bound=1e-12)
+flags.DEFINE_string("head", None, "export: of components with own heads, the one whose head leaves, or union.")
+flags.DEFINE_list("same_classes", [], "export --head=union: class names that mean the same in several data sets.")
+flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
+flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
+flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
+flags.DEFINE_enum("format", "safetensors", FORMATS, "export: how the model leaves.")
+flags.DEFINE_bool("json", False, "JSON instead of a table.")
+
+
+def main(command: str) -> None:
+    for name in sorted(set().union(*READ.values()) - READ[command]):
+        of = ", ".join(other for other in READ if name in READ[other])
+        require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
+    path = expanded("store", F.store)
+    inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
+    known = command in ("add", "merge") or is_store(path) or inside
+    require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
+    if command == "merge":
+        require(F.other, "store merge", "--other=DIR", "none")
+        other = expanded("store merge", F.other)
+        require(is_store(other), "store merge", "a store in --other", f"{other}, which is none")
+    if command == "status":
+        result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
+    else:
+        result = COMMANDS[command](tj.Store(path, trust=F.trust))
+    if F.json:
+        print(json.dumps(result, indent=1))
+    print(json.dumps(result))
+    if result.get("wrong"):
+        sys.exit(1)
+
+
+def merge(store: tj.Store) -> dict[str, Any]:
+    """Adds the components of --other that the store does not hold."""
+    return {"added": store.add_all(tj.Store(expanded("store merge", F.other))), "components": len(store)}
+
+
+def status(stores: list[tj.Store]) -> dict[str, Any]:
+    """The state of each shard of some stores, and how many there are of each state."""
+    tables = {store.root.name: Claims(store).states() for store in stores}
+    rows = [
+        {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
+        for root, states in tables.items()
+        for name, state in states.items()
+    ]
+    tabulate(rows)
+    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in STATES}
+
+
+def add(store: tj.Store) -> dict[str, Any]:
+    folder = expanded("store add", F.source)
+    path, name = folder / "dw.safetensors", F.name or folder.resolve().name
+    require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
+    dw, metadata = tj.store.read_component(path)
+    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
+    where, weights = f"the provenance in {path}", trees.fingerprint(dw)
+    origin = tj.store.Provenance.from_json(metadata["provenance"], where, weights)
+    own = folder / "factors.safetensors"
+    store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
+    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
+
+
+def listing(store: tj.Store) -> dict[str, Any]:
+    added: dict[str, str] = {}
+    for line in store.journal.entries:
+        names = [line["name"]] if line["op"] == "add" else line.get("added", ())
+        added |= dict.fromkeys(names, line["time"])
+    table = []
+    for name in store:
+        origin = store.provenance(name)
+        row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
+        row["classes"] = origin.config.get("classes")
+        row |= {"epsilon": epsilon_of(origin.privacy), "unit": origin.privacy and origin.privacy.mechanism.unit}
+        row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
+        table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
+    tabulate(table)
+    return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
+
+
+def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
+    """The epsilon that a component spent, or the words "not private" where a seed drew the noise."""
+    if spent is None:
+        return None
+    return round(spent.compute_epsilon(), 6) if spent.private else "not private"
+
+
+def tabulate(rows: list[dict[str, Any]]) -> None:
+    """The rows under their keys, in columns, unless --json."""
+    if F.json or not rows:
+        return
+    texts = [list(rows[0]), *([("-" if v is None else visible(str(v))) for v in row.values()] for row in rows)]
+    widths = [max(len(text[i]) for text in texts) for i in range(len(texts[0]))]
+    for text in texts:
+        print("  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip())
+
+
+def compose(store: tj.Store) -> dict[str, Any]:
+    require(len(store), "store compose", "at least one component", f"none in {store.root}")
+    dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
+    if store.has_own_heads:
+        print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
+    if cost is not None:
+        stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
+        print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
+    spent = None if cost is None else dataclasses.asdict(cost)
+    return {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
+
+
+def remove(store: tj.Store) -> dict[str, Any]:
+    plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
+    described = describe(store, plan, how)
+    if not F.dry_run:
+        store.settle()  # of a removal that was killed
+    if not plan.components:
+        check_removed(store, plan)
+    cache = tj.Cache(F.cache_dir)
+    if F.dry_run or not plan.components:
+        traces, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
+        files = files_of(store, [*plan.components])
+        would = (*files, *(trace.line for trace in traces))
+        for line in (*(f"would delete {line}" for line in would), *(f"NOT reached: {line}" for line in left)):
+            print(line, file=sys.stderr)
+        listed = {"deleted": [trace.line for trace in traces], "not_reached": left, "files": files}
+        return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
+    receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
+    for line in receipt.deleted:
+        print(f"deleted {line}", file=sys.stderr)
+    for line in (*receipt.not_reached, *receipt.exported_before):
+        print(f"NOT reached: {line}", file=sys.stderr)
+    for name, optimum in receipt.optima.items():
+        if not optimum.converged:
+            asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
+            print(f"NOT converged: {name}, {asked}; drop or retrain it where that is too far", file=sys.stderr)
+    print(f"removed; receipt: {receipt.path}", file=sys.stderr)
+    result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
+    result |= {"retrained": sorted(receipt.retrained)}
+    result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
+    for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # of several, the farthest
+        result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
+    return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
+
+
+def verify(store: tj.Store) -> dict[str, Any]:
+    wrong = store.verify()
+    if F.receipt:
+        wrong += store.verify_receipt(expanded("store verify", F.receipt))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
+
+
+def export_all(store: tj.Store) -> dict[str, Any]:
+    require(F.to, "store export", "--to=FOLDER", "none")
+    require(len(store), "store export", "at least one component", f"none in {store.root}")
+    names, to = [*store], expanded("store export", F.to)
+    do = "Pass one of the components, or union"
+    fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
+    require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
+    require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
+    check_format("store export", F.format)
+    known = unnamed({name: store.provenance(name) for name in names})
+    parts = {name: part.fields for name, part in known.items()}
+    predict, classes, dw = composed(store)
+    accuracy = measured(predict, classes, dw)
+    store.release(to.absolute(), dw)
+    require(
+        [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
+    )
+    cost, fingerprint = store.spent(names), trees.fingerprint(dw)
+    spent = None if cost is None else dataclasses.asdict(cost)
+    removed = {"examples": len(store.state.forgotten), "receipts": store.state.receipts}
+    sources = {
+        "fingerprint": fingerprint,
+        "privacy": spent,
+        "merge": F.merge,
+        "removals": removed,
+        "accuracy": accuracy,
+    }
+    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes)
+    return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
+
+
+def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
+    """The accuracy on the test images of --dataset by its name, for the model card; nothing without one."""
+    if not F.dataset:
+        return {}
+    dataset = tj.open_dataset(F.dataset)
+    same = dataset.classes == classes
+    require(same, "store export", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
+    test = predict.features(dataset.test, tj.Cache(F.cache_dir))
+    return {dataset.name: tj.evaluate(predict, dw, test)}
+
+
+def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
+    """(predictor, classes, tangent weights) of the model that --merge and --head make of all components."""
+    if F.head == "union":
+        joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
+        dw = tj.merge(joined.components, joined.factors, F.merge, F.merge_penalty)
+        return joined.predict, joined.classes, dw
+    name = F.head or min(store)
+    origin = store.provenance(name)
+    own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
+    dw = {**store.sum(F.merge, F.merge_penalty), **own}
+    return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
+
+
+READ = {
+    "add": {"source", "name"},
+    "merge": {"other"},
+    "list": set(),
+    "status": set(),
+    "compose": {"merge", "merge_penalty"},
+    "remove": {
+        *["names", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
+    },
+    "verify": {"receipt"},
+    "export": {
+        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"]
+    },
+}
+"""The flags that a command reads besides --store and --json."""
+COMMANDS = {
+    "add": add,
+    "merge": merge,
+    "list": listing,
+    "status": status,
+    "compose": compose,
+    "remove": remove,
+    "verify": verify,
+    "export": export_all,
+}
+
+if __name__ == "__main__":
+    command.run(main, commands=COMMANDS)

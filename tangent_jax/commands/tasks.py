@@ -1,0 +1,245 @@
+"""Several tasks on one body: a component for each data set, their bodies merged, each head its own.
+
+Every task is trained apart. One merged body then serves all of them: the mean of the bodies, their sum times a
+coefficient, or weighted by the second moments of each body's inputs or by its curvature. Beside it the soup of
+non-linear models, and one joint model that saw all images at once. Coefficients and ridges are chosen on held-out
+images: each task's validation split, or components trained on four fifths of its images and measured on the rest.
+
+The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
+"soup_scaled", "joint"}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over tasks of the
+accuracy over that of the single model (of soups: of the single non-linear one). With --negate=NAME also "negation":
+{"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of the others.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
+from tangent_jax.commands.shared.joint import fit_jointly
+from tangent_jax.core import Tree, require
+from tangent_jax.core.files import expanded
+from tangent_jax.store.factors import body_factors
+from tangent_jax.store.merge import MERGES, Merger
+from tangent_jax.store.provenance import same_training
+
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "stores", blocks=1)
+define("datasets", out="out/tasks")
+flags.DEFINE_list(
+    "merge", ["mean", "inputs", "curvature"], "Ways to merge the bodies: mean, inputs (RegMean), fisher, curvature."
+)
+flags.DEFINE_list(
+    "merge_penalties",
+    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
+    "Penalties of merges to try; held-out images choose one.",
+)
+flags.DEFINE_list(
+    "coefficients",
+    ["0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1"],
+    "Coefficients of the sum of bodies to try; held-out images choose one.",
+)
+flags.DEFINE_list("heads", [], "Files of frozen heads, one for each data set; none: each has a new head of its own.")
+flags.DEFINE_string("negate", None, "The name of a task that is subtracted from the sum of the others.")
+KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A data set with its recipe, its predictor, the images that train and those that are measured."""
+
+    name: str
+    classes: tuple[str, ...]
+    recipe: tj.Recipe
+    predict: tj.Predictor
+    train: tj.Features
+    measured: tj.Features
+
+    def accuracy(self, dw: Tree) -> float:
+        """The accuracy of tangent weights on the images that are measured."""
+        return tj.evaluate(self.predict, dw, self.measured)
+
+
+class Tasks:
+    """The tasks of the flags, each with its component in one store; `on_test`: or measured on held-out images."""
+
+    def __init__(self, method: str, on_test: bool) -> None:
+        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
+        self.method, self.on_test = method, on_test
+        self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
+        do = "Rename one"
+        require(len(self.tasks) == len(F.datasets), "tasks", "data sets of different names", F.datasets, do)
+        title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
+        self.store = tj.Store(expanded("flags, --stores", F.stores) / title)
+        with_factors = method == "taft" and {*F.merge} != {"mean"}
+        for task in self.tasks.values():
+            settle(self.store, task, with_factors)
+        self.single = {name: task.accuracy(self.store[name]) for name, task in self.tasks.items()}
+
+    @property
+    def bodies(self) -> Mapping[str, Tree]:
+        """The tangent weights of each task without its head; of these tasks, whatever else the store holds."""
+        return {name: tj.models.body(self.store[name]) for name in self.tasks}
+
+    @property
+    def factors(self) -> Mapping[str, tj.solver.Curvature]:
+        """The factors of each task's body."""
+        return {name: body_factors(self.store.factors(name)) for name in self.tasks}
+
+    def accuracies(self, body: Tree) -> dict[str, float]:
+        """The accuracy of each task by one body, with its own head."""
+        return {name: task.accuracy({**self.store[name], **body}) for name, task in self.tasks.items()}
+
+    def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
+        """The accuracy of each task over that of its single model."""
+        return [accuracies[name] / max(self.single[name], 1e-9) for name in accuracies]
+
+    def normalised(self, accuracies: Mapping[str, float]) -> float:
+        """The average over tasks of an accuracy over that of the single model."""
+        return float(np.mean(self.ratios(accuracies)))
+
+
+def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
+    """The tasks of --datasets, each with its head of --heads."""
+    specs, do = listed("datasets"), "Name one for each data set, or none"
+    require(len(F.heads) in (0, len(specs)), "tasks", f"{len(specs)} files in --heads", len(F.heads), do)
+    heads = [{"head": path} for path in F.heads] or [{}] * len(specs)
+    return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
+
+
+def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
+    """The task of a data set."""
+    dataset = setup.open_dataset(spec)
+    recipe = setup.recipe(dataset=spec, **changes)
+    predict = setup.predictor(recipe, dataset.classes)
+    train, measured = setup.train_and_measured(predict, dataset, on_test)
+    return Task(dataset.name, dataset.classes, recipe, predict, train, measured)
+
+
+def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
+    """Makes the store hold the task's component, trained now unless it holds it already."""
+    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
+    if task.name in store:
+        if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
+            return
+        store.discard([task.name])
+    with tj.show_progress(f"{task.name} {task.recipe.method}"):
+        fitted = task.recipe.fit(task.predict, task.train)
+    factors = (
+        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective(), fitted.dw) if with_factors else None
+    )
+    own = dataclasses.replace(origin, seconds=fitted.seconds)
+    store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)
+
+
+# The merged body, by each way
+
+
+def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
+    """For each way its settings, and a function that makes the body of each."""
+    sums = {c: partial(scaled_sum, tasks.bodies, c) for c in numbers("coefficients", float)}
+    share = 1 / len(tasks.tasks)
+    if tasks.method == "nlft":
+        return {"soup": {share: partial(tj.compose, tasks.bodies)}, "soup_scaled": sums}
+    ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
+    for how in (how for how in F.merge if how != "mean"):
+        with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
+            merger = Merger(tasks.bodies, tasks.factors, how)
+        ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalties", float)}
+    return ways
+
+
+def scaled_sum(bodies: Mapping[str, Tree], coefficient: float) -> Tree:
+    """The sum of the bodies times a coefficient."""
+    return tj.compose(bodies, dict.fromkeys(bodies, coefficient))
+
+
+def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str, float]]:
+    """(tasks, test accuracies of each way by task, the setting of each way that held-out images chose)."""
+    held, chosen = Tasks(method, on_test=False), {}
+    for way, settings in candidates(held).items():
+        scores = {}
+        for setting, make in settings.items() if len(settings) > 1 else ():
+            scores[setting] = held.normalised(held.accuracies(make()))
+            print(f"{way} {setting:g}: {scores[setting]:.4f} on held-out images", file=sys.stderr)
+        chosen[way] = max(scores or settings, key=lambda setting: scores.get(setting, 0.0))
+    tasks = Tasks(method, on_test=True)
+    ways = candidates(tasks)
+    return tasks, {way: tasks.accuracies(ways[way][setting]()) for way, setting in chosen.items()}, chosen
+
+
+def joint(tasks: Tasks) -> dict[str, float]:
+    """The accuracy of each task by one model of all heads that trained on all images at once."""
+    several = tasks.tasks
+    recipe = next(iter(several.values())).recipe
+    predicts = {name: task.predict for name, task in several.items()}
+    with tj.show_progress("joint model"):
+        fitted = fit_jointly(predicts, {name: task.train for name, task in several.items()}, recipe)
+    return {name: several[name].accuracy(dw) for name, dw in fitted.items()}
+
+
+# A task subtracted
+
+
+def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
+    """The task of --negate subtracted from the sum of the others, as far as the others keep KEPT of their accuracy."""
+    name = F.negate
+
+    def body(group: Tasks, less: float) -> Tree:
+        return tj.compose(group.bodies, dict.fromkeys(group.bodies, coefficient) | {name: -less})
+
+    def measure(group: Tasks, less: float) -> tuple[float, float]:
+        accuracies = group.accuracies(body(group, less))
+        others = {other: value for other, value in accuracies.items() if other != name}
+        return accuracies[name], group.normalised(others)
+
+    least = KEPT * measure(held, 0.0)[1]
+    possible = [less for less in sorted(numbers("coefficients", float)) if measure(held, less)[1] >= least]
+    less = max(possible, default=0.0)
+    accuracy, others = measure(tasks, less)
+    return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
+
+
+def draw(ratios: Mapping[str, list[float]]) -> None:
+    """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
+    groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
+    label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "equal")
+    plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)
+
+
+def main() -> None:
+    listed("merge", MERGES)
+    require(len(listed("datasets")) >= 2, "tasks", "two data sets or more in --datasets", len(F.datasets))
+    names = [dataset.name for dataset in setup.open_datasets().values()]
+    require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
+    for flag in ("merge_penalties", "coefficients"):
+        positive(flag)
+    tangents, ways, chosen = measured("taft")
+    soups, of_soups, chosen_soups = measured("nlft")
+    table = {"single": tangents.single, **ways, "soup_single": soups.single, **of_soups, "joint": joint(tangents)}
+    normalised = {way: tangents.normalised(table[way]) for way in [*ways, "joint"]}
+    normalised |= {way: soups.normalised(table[way]) for way in of_soups}
+    rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in tangents.tasks]
+    rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
+    text = command.markdown(["task", *table], rows)
+    (command.out_folder() / "tasks.md").write_text(text)
+    draw({way: (soups if way in of_soups else tangents).ratios(table[way]) for way in normalised})
+    print(text)
+    result: dict[str, Any] = {
+        "tasks": {name: {way: table[way][name] for way in table} for name in tangents.tasks},
+        "normalised": normalised,
+    }
+    if F.negate:
+        result["negation"] = negated(Tasks("taft", on_test=False), tangents, chosen["scaled"])
+    command.finish(result, chosen={**chosen, **chosen_soups}, datasets=F.datasets)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,135 @@
+"""A durable journal: a file of JSON objects, one a line, that only grows. A kill at any moment leaves it whole.
+
+    journal.load()           reads what was committed: journal.entries
+    journal.append(entry)    commits one more: it is on the disk when the call returns
+
+    journal.jsonl   each line holds "previous", the SHA-256 of the line before it
+    HEAD            beside a journal that is counted: the number of lines, and the SHA-256 of the last
+
+A kill leaves at most the beginning of a line, without its newline: `load` leaves it out, and `append` cuts it off.
+
+A line that was altered is told by the line after it, and the last line by HEAD. HEAD also tells that lines were cut off
+at the end: without it, what remains is a shorter journal. Reading writes nothing, and no link is followed.
+
+A journal has no lock of its own: whoever appends holds that of all which the lines speak of.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.files import fingerprint, open_plain, write_whole
+
+START = "0" * 64  # "previous" of the first line
+
+
+class Journal:
+    """The committed lines of a file, as `entries`, and the bytes that follow them, as `rest`.
+
+    `function`: the caller, whose name begins the errors; `counted`: with HEAD beside the file.
+    """
+
+    def __init__(self, function: str, path: Path, counted: bool = False) -> None:
+        self.function, self.path = function, path
+        self.head = path.with_name("HEAD") if counted else None
+        self.entries: list[dict[str, Any]] = []
+        self.hashes: list[str] = []  # of the lines
+        self.size = 0  # of the lines, in bytes
+        self.rest = b""
+
+    def load(self) -> None:
+        """Reads the file. A missing one has no lines; a counted one must be there.
+
+        Raises: InputError naming the file that was altered, cut short or is missing. Where a line shows it, `entries`
+                are the lines before that one, and the next `append` cuts off the others.
+        """
+        self.entries, self.hashes, self.size = [], [], 0
+        do = "Restore it from a backup; nothing was changed"
+        for path in (self.path, self.head) if self.head else ():
+            require(path.is_file(), self.function, f"the journal {path}", "none", do)
+        content = read_plain(self.path)
+        *lines, self.rest = content.split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if not self.take(line):
+                self.rest = content[self.size :]
+                got = f"{self.path} altered at line {number} or before"
+                raise refusal(self.function, "an unaltered journal", got, do)
+        if self.head:
+            # a line is committed before it is counted: HEAD may be one behind
+            counted = [self.count(len(lines)), self.count(max(len(lines) - 1, 0))]
+            expected = f"{self.path} and {self.head} to agree"
+            got = "one of them altered, cut short or missing"
+            require(read_plain(self.head) in counted, self.function, expected, got, do)
+
+    def take(self, line: bytes) -> bool:
+        """Takes in one more line; False for what is no line, or does not follow the last one."""
+        try:
+            entry = json.loads(line)
+            follows = entry.pop("previous") == self.last()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return False
+        if follows:
+            self.entries.append(entry)
+            self.hashes.append(fingerprint(line))
+            self.size += len(line) + 1
+        return follows
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Commits the entry as the last line: it is on the disk when this returns.
+
+        Raises: InputError where another process has written since `load`; OSError, as on a full disk: then nothing
+                half written is left.
+        """
+        size = self.path.stat().st_size if self.path.exists() else 0
+        same = size == self.size + len(self.rest)
+        got = "one that another process changed"
+        require(same, self.function, f"{self.path} as it was read", got, "Run it again")
+        self.settle()
+        line = json.dumps({**entry, "previous": self.last()}).encode()
+        try:
+            with open_plain(self.path, "ab") as file:
+                file.write(line + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            self.cut()
+            raise
+        self.take(line)
+        self.settle()
+
+    def settle(self) -> None:
+        """Makes what a kill left good, as `append` does: cuts off the rest, counts the last line. Makes missing files.
+
+        For the holder of the lock alone: it writes.
+        """
+        if not self.path.exists():
+            write_whole(self.path, b"")
+        if self.rest:
+            self.cut()
+        if self.head and read_plain(self.head) != self.count(len(self.hashes)):
+            write_whole(self.head, self.count(len(self.hashes)))
+
+    def cut(self) -> None:
+        """Cuts the file after its last line."""
+        with open_plain(self.path, "r+b") as file:
+            file.truncate(self.size)
+        self.rest = b""
+
+    def last(self) -> str:
+        """The hash of the last line."""
+        return self.hashes[-1] if self.hashes else START
+
+    def count(self, lines: int) -> bytes:
+        """The content of HEAD after so many lines."""
+        return (json.dumps({"lines": lines, "hash": self.hashes[lines - 1] if lines else START}) + "\n").encode()
+
+
+def read_plain(path: Path) -> bytes:
+    """The bytes of a file that is no link; none of a missing one."""
+    try:
+        with open_plain(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

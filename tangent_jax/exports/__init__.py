@@ -1,0 +1,9 @@
+"""Exports of a predictor: folders of weights or a program, with a model card, for other libraries."""
+
+from tangent_jax.exports.folder import load_export
+from tangent_jax.exports.peft import read_peft
+
+__all__ = [
+    "load_export",
+    "read_peft",
+]

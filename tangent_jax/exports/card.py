@@ -1,0 +1,299 @@
+"""The card of an export: README.md, in the form of Hugging Face's model cards.
+
+    ---
+    what machines read (YAML): licence, library, tags, data sets, metrics
+    ---
+    what people read: anchor, data, training, accuracy, privacy, removals, versions, licence, loading, limits
+
+It says what the export knows, and of the rest that it is not known. Strings of the YAML are JSON's, as YAML reads them;
+in the text every mark of Markdown in a name is escaped. It holds no identifier of an image and no path of this machine.
+"""
+
+import dataclasses
+import json
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import InputError, require, trees
+from tangent_jax.core.records import typed
+from tangent_jax.models.anchor import fingerprints
+from tangent_jax.models.features import input_dtype
+from tangent_jax.models.load import EMBEDDED, family_of, load
+from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.predict import Predictor
+from tangent_jax.privacy.mechanism import PrivacyCost
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.receipts import STATEMENT
+
+NAMED = 100  # classes that the card names
+LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
+METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)"}
+
+LOADING = {
+    "safetensors": """import numpy as np
+import tangent_jax as tj
+
+pretrained, dw = tj.exports.load_export(".")
+predict = tj.{make}(pretrained, kind="everything"{options})
+outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
+    "program": """import runpy
+
+import numpy as np
+
+serve = runpy.run_path("run.py")["load"](".")
+outputs = serve(np.zeros({shape}, np.{dtype}))""",
+    "torch": """import torch
+from tangent_torch import TangentViT
+
+model = TangentViT(".")
+outputs = model(torch.zeros({turned}))  # normalised as model.preprocessing says""",
+    "peft": """import tangent_jax as tj
+
+pretrained, dw = tj.exports.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
+predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
+}
+LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The removals before an export: how many examples the store has forgotten, and its receipts' fingerprints."""
+
+    examples: int
+    receipts: dict[str, str]
+
+
+def make_card(predict: Predictor, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
+    """The text of an export's README.md; the same for the same export.
+
+    Args:   said: the provenance that `export` takes. Of it the card reads `of` {component: its provenance}, `privacy`
+            (a PrivacyCost), `accuracy` {data set: of its test images}, `removals` (Removed), `merge` and `license`.
+    Raises: InputError for an accuracy that is no number in 0..1, and for another cost or removals.
+    """
+    parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
+    require(isinstance(accuracy, Mapping), "export", "accuracy {data set: number}", accuracy)
+    for name, value in accuracy.items():
+        good = isinstance(value, (int, float)) and 0 <= value <= 1
+        require(good, "export", f"an accuracy on {name} in 0..1", value)
+    base, wrappers = unwrapped(predict.model)
+    title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])
+    measured = [f"{plain(name)}, test images: {value:.4g}" for name, value in accuracy.items()]
+    own = f"{plain(licence)}, as its exporter says."
+    sections = {
+        "Anchor": anchor(predict, parts, title),
+        "Data": data(parts, classes, predict.model.classes),
+        "Training": training(predict, said, parts),
+        "Accuracy": measured or ["Not measured for this export."],
+        "Privacy": privacy(said.get("privacy"), parts),
+        "Removals": removals(said.get("removals")),
+        "Versions": versions(parts),
+        "Licence": [EMBEDDED_LICENCE if licence and not said.get("license") else own if licence else NO_LICENCE],
+        "How to load it": loading(predict, format),
+        "Limits": [LIMITS],
+    }
+    text = [
+        f"## {name}\n\n" + "\n".join(f"- {line}" if len(lines) > 1 else line for line in lines)
+        for name, lines in sections.items()
+    ]
+    head = front(title, predict, parts, format, accuracy, licence)
+    return "\n".join(["---", *head, "---", f"# {plain(title)}, fine-tuned with tangent_jax", "", "\n\n".join(text), ""])
+
+
+EMBEDDED_LICENCE = "Apache-2.0, that of tangent_jax, whose embedded weights these are."
+NO_LICENCE = "Not known: the licence of the pre-trained weights holds, and this export does not know it."
+LIMITS = (
+    "f_lin needs w and dw: w + dw is another model. A composition promises that a component can be taken out, not that "
+    "its images do not show while it is in. Removal does not cover the pre-trained anchor, settings chosen with the "
+    "removed data, and exports made before, as this one is for every later removal (docs/removal.md of "
+    "tangent_jax)."
+)
+
+
+def front(
+    title: str, predict: Predictor, parts: list[Provenance], format: str, accuracy: Mapping[str, float], licence: str
+) -> list[str]:
+    """The lines of the YAML between the marks, each a key and a value that JSON and YAML read alike."""
+    fields: dict[str, Any] = {"license": licence or "unknown", "library_name": LIBRARIES.get(format, "tangent-jax")}
+    pipeline = "image-classification" if input_dtype(predict.model) == "uint8" else "other"
+    if pipeline != "other":
+        fields["pipeline_tag"] = pipeline
+    fields["tags"] = ["tangent-jax", "tangent-transformer", predict.method, format]
+    fields["datasets"] = data_sets(parts) or [*accuracy]
+    results = [
+        {
+            "task": {"type": pipeline},
+            "dataset": {"type": name, "name": name, "split": "test"},
+            "metrics": [{"type": "accuracy", "value": value}],
+        }
+        for name, value in accuracy.items()
+    ]
+    if results:
+        fields["model-index"] = [{"name": title, "results": results}]
+    return [f"{key}: {quoted(value)}" for key, value in fields.items() if value]
+
+
+def quoted(value: Any) -> str:
+    """JSON that YAML reads as the same value, on one line: what is not printable is escaped as YAML has it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+
+
+def plain(text: object) -> str:
+    """Text of others as Markdown shows it letter by letter, on one line."""
+    shown = "".join(c if c.isprintable() else " " for c in str(text))
+    return "".join(f"\\{c}" if c in MARKS else c for c in shown)
+
+
+MARKS = {*string.punctuation} - {*"-,.'()/"}
+
+
+def without_folders(spec: str) -> str:
+    """A specification of weights or data without the folders of this machine."""
+    if spec.startswith(("hf-hub:", "random:")):
+        return spec
+    return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
+
+
+def unnamed(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    """The provenances as an export says them: images by identifiers, components and owners by number."""
+    owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
+    number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
+    said = {}
+    for i, part in enumerate(parts.values(), 1):
+        recipe, owned = part.recipe, part.owners
+        if recipe is not None:
+            places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset", "head")}
+            recipe = dataclasses.replace(recipe, **places)
+        said[f"component {i}"] = dataclasses.replace(
+            part,
+            recipe=recipe,
+            folders=(),
+            examples=tuple((identifier, identifier) for identifier, _ in part.examples),
+            public=tuple((identifier, identifier) for identifier, _ in part.public),
+            owners={identifier: number[owned[image]] for identifier, image in part.examples if image in owned},
+        )
+    return said
+
+
+def origins(parts: Any) -> list[Provenance]:
+    """The provenances of the components, by name; none where `of` holds none."""
+    known = []
+    for part in parts.values() if isinstance(parts, Mapping) else ():
+        try:
+            known.append(Provenance.from_json(json.dumps(part)))
+        except (InputError, TypeError):  # the fourth argument of `export` is any JSON
+            return []
+    return known
+
+
+def data_sets(parts: list[Provenance]) -> list[str]:
+    """The names of the data sets of the components' recipes."""
+    specs = [re.split("[?@]", without_folders(part.recipe.dataset))[0] for part in parts if part.recipe]
+    return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
+
+
+def anchor(predict: Predictor, parts: list[Provenance], title: str) -> list[str]:
+    """The architecture, its weights and their fingerprint."""
+    settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
+    files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
+    lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(files))}"]
+    body, head = fingerprints(predict.w)
+    return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]
+
+
+def counted(parts: list[Provenance]) -> str:
+    """The number of components, in words."""
+    return f"{len(parts)} component{'s' * (len(parts) != 1)}"
+
+
+def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[str]:
+    """The numbers of examples, components and owners, and the classes."""
+    seen = {identifier for part in parts for identifier in part.identifiers}
+    owners = {owner for part in parts for owner in part.owners.values()}
+    public = len({identifier for part in parts for identifier, _ in part.public})
+    names = ", ".join(map(plain, classes[:NAMED])) + f" and {len(classes) - NAMED} more" * (len(classes) > NAMED)
+    of = f", of {plain(', '.join(data_sets(parts)))}" if data_sets(parts) else ""
+    return [
+        f"Examples: {len(seen)}, in {counted(parts)}{of}" if parts else "Examples: not known",
+        *[f"Public images, which whitened the training and nothing protects: {public}"] * (public > 0),
+        f"Owners: {len(owners) or 'not known'}",
+        f"Classes ({count}): {names or 'without names'}",
+    ]
+
+
+def training(predict: Predictor, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
+    """The method, the trained leaves, and the settings that all components share."""
+    lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
+    lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
+    if parts:
+        lines.append(f"Composed of {counted(parts)}, merged by {plain(said.get('merge', 'what is not known'))}")
+    recipes = [asdict(part.recipe) for part in parts if part.recipe]
+    if not recipes or len(recipes) < len(parts):
+        return [*lines, "Settings: not known of every component"]
+    alike = {
+        name: value
+        for name, value in recipes[0].items()
+        if value is not None and all(other[name] == value for other in recipes)
+    }
+    shown = [f"{name} {without_folders(value) if isinstance(value, str) else value}" for name, value in alike.items()]
+    return [*lines, f"Settings of every component: {plain(', '.join(shown))}"]
+
+
+def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
+    """The budget that the components spent together, or that none was accounted."""
+    if spent is None:
+        accounts = sum(part.privacy is not None for part in parts)
+        some = f" ({accounts} of {len(parts)} components have one of their own)" if accounts else ""
+        return [f"No account of all components was kept{some}: this model promises no differential privacy."]
+    cost = typed(PrivacyCost, spent, "export", "privacy")
+    stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
+    seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
+    beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
+    return [f"{'Spent by all components together: ' if cost.private else seeded}{stated}. {beside}"]
+
+
+def removals(known: Any) -> list[str]:
+    """The number of examples that were removed before, and the receipts by their fingerprints."""
+    if known is None:
+        return ["Not known: this export says of no store what was removed from it."]
+    removed = typed(Removed, known, "export", "removals")
+    lines = [f"Receipt {plain(name)}, SHA-256 `{plain(text)}`" for name, text in sorted(removed.receipts.items())]
+    count = f"Removals from the store before this export: {len(lines)}, of {removed.examples} examples"
+    return [count, *lines, *([f"What each promises: {STATEMENT}"] if lines else [])]
+
+
+def versions(parts: list[Provenance]) -> list[str]:
+    """The versions that exported it, and those that trained it."""
+    here = ", ".join(f"{name} {version(name)}" for name in ("tangent-jax", "jax"))
+    trained = sorted({", ".join(f"{name} {v}" for name, v in sorted(part.versions.items())) for part in parts})
+    return [f"Exported by {here}", *(f"Trained by {plain(line)}" for line in trained)]
+
+
+def licence_of(predict: Predictor, said: Mapping[str, Any]) -> str:
+    """The licence that the exporter states, or of embedded weights, told by their content; "" where it is not known."""
+    if said.get("license"):
+        return str(said["license"])
+    own = trees.leaves(predict.w)
+    for name in EMBEDDED:
+        body = {path: leaf for path, leaf in trees.leaves(load(name).w).items() if not path.startswith("head/")}
+        if all(path in own and np.array_equal(own[path], leaf) for path, leaf in body.items()):
+            return "apache-2.0"
+    return ""
+
+
+def loading(predict: Predictor, format: str) -> list[str]:
+    """The lines of Python that load it, to be run in its folder."""
+    shape = (1, *predict.model.input_shape(0))
+    if format == "safetensors" and family_of(predict.model) is None:
+        return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]
+    options = ', output="tangent"' if predict.output == "tangent" else ""
+    fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
+    fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
+    return [f"In this folder:\n\n```python\n{LOADING[format].format(**fields)}\n```"]

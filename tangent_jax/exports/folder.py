@@ -1,0 +1,143 @@
+"""A composed model on its way out, in a folder: one format of FORMATS.
+
+    safetensors    model.safetensors    w, under the names that others know, as timm loads it
+                   tangent.safetensors  dw, the same names; a leaf that is absent is frozen
+    stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
+    onnx           model.onnx, run.py, serving.json
+    torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
+    peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
+    each           provenance.json      the components that dw is a sum of, the names of the outputs, whether these are
+                                        the total or the tangent alone, and the fingerprints of the files
+                         README.md      the same in words, a model card (card.py)
+
+f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.boundary import public
+from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.core.records import parse_json
+from tangent_jax.core.tensors import read_tensors
+from tangent_jax.exports.card import make_card
+from tangent_jax.exports.peft import write_peft
+from tangent_jax.exports.serving import write_onnx, write_stablehlo
+from tangent_jax.exports.torch_model import write_torch
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.files import assemble
+from tangent_jax.models.load import METADATA, encoded, read
+from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import Model
+from tangent_jax.store.state import EXPORTED, partial_of
+
+
+class Format(NamedTuple):
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages of the extra of its name."""
+
+    write: Callable[[Path, Predictor, Tree, Sequence[str]], None]
+    needs: tuple[str, ...] = ()
+
+
+def write_safetensors(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+    """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
+    for name, tree in (("model", predict.w), ("tangent", dw)):
+        content = encoded("export", predict.model, trees.leaves(tree), "world")
+        write_whole(folder / f"{name}.safetensors", content)
+
+
+FORMATS = {
+    "safetensors": Format(write_safetensors),
+    "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
+    "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
+    "torch": Format(write_torch),
+    "peft": Format(write_peft),
+}
+
+
+def check_format(function: str, format: str) -> None:
+    """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
+    require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
+    for package in FORMATS[format].needs:
+        do = f"Run pip install 'tangent-jax[{format}]'"
+        require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
+
+
+@public
+def export(
+    folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any],
+    format: str = "safetensors", classes: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Writes a folder that does not exist yet, whole or not at all.
+
+    Args:       provenance: any JSON; of some of its fields the model card tells (`make_card`);
+                classes: the names of the outputs, () where they have none.
+    Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
+                leave in it.
+    """
+    folder, outputs = expanded("export", folder), predict.model.classes
+    check_format("export", format)
+    require(not folder.exists(), "export", "a folder that does not exist yet", folder)
+    require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
+    trees.check_part("export", predict.w, dw)
+    filling = partial_of(folder, trees.fingerprint(dw))
+    if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
+        shutil.rmtree(filling)  # of this export, killed before
+    with write_whole_folder(folder, filling) as partial:
+        FORMATS[format].write(partial, predict, dw, classes)
+        write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
+        said = {"classes": list(classes) or None, "output": predict.output}
+        files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
+        write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
+
+
+@public
+def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
+    """(the anchor, dw) that `export` wrote.
+
+    Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
+    Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
+                was trained, the rest of it comes back with a dw of zeros.
+    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
+                does not fit its anchor.
+    """
+    folder = expanded("load_export", folder)
+    paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
+    for path in (*paths, said):
+        require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
+    files = parse_json("load_export", said.read_bytes(), said).get("files")
+    for path in paths:
+        whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
+        require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+    is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
+    require(is_model, "load_export", "a model without weights", "a Pretrained", do)
+    own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
+    if model is not None:
+        check_described(model, paths[0])
+    pretrained = read(paths[0]) if own is None else own
+    dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
+    trees.check_part("load_export", pretrained.w, dw)
+    return pretrained, dw
+
+
+def check_described(model: Model, path: Path) -> None:
+    """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
+    said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
+    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    told_apart = "family" in said and config.get("jax") == settings.get("jax")
+    other = [name for name in settings if told_apart and config.get(name) != settings[name]]
+    require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
+
+
+def from_world(model: Model, path: Path) -> dict[str, Any]:
+    """The leaves of the model by path, from a file under the names that others know."""
+    return model.from_world(read_tensors("load_export", path)[0])

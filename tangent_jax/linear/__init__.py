@@ -1,0 +1,1 @@
+"""One linear map J, with its products, norms, factors and Gram matrices, and one solver of linear systems."""

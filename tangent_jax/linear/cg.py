@@ -1,0 +1,91 @@
+"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, of which only products A p are known.
+
+    x* = argmin f,   f(x) = <x, A x> / 2 - <b, x>,   gradient A x - b = -r,   r the residual
+
+Each step moves along a direction p to the least f there, and makes the next direction conjugate to all before it,
+<p, A p'> = 0; so a system of n numbers is solved in n steps. A matrix M near A^-1, symmetric and positive, makes few of
+them do: they are those of M^(1/2) A M^(1/2), whose eigenvalues lie together.
+
+    alpha = <r, z> / <p, A p>       x <- x + alpha p
+                                    r <- r - alpha A p
+                                    z <- M r
+    beta  = <r, z> / <r, z> before  p <- z + beta p
+
+Source: Hestenes and Stiefel 1952; Saad 2003, algorithm 9.1. Vectors are trees. All is of one right-hand side; for k of
+them side by side, `jax.vmap(step, (0, 0, None, 0))`: each leaf of a state then has k as its first axis, and one pass
+over the data gives k products. There is no check for A: of one that is not positive the result means nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Tree, trees
+
+
+class Preconditioner(Protocol):
+    """M, a pytree, which travels to compiled programs as data."""
+
+    def times(self, v: Tree) -> Tree:
+        """M v."""
+        ...
+
+
+class State(NamedTuple):
+    """The iterate x, its residual r = b - A x, the direction p, and rz = <r, M r>."""
+
+    x: Tree
+    r: Tree
+    p: Tree
+    rz: Array
+
+
+@jax.jit
+def init(gradient: Tree, m: Preconditioner | None = None) -> State:
+    """The state at x = 0, where the gradient is -b; m: M, None for the identity."""
+    r = jax.tree.map(jnp.negative, gradient)
+    z = preconditioned(m, r)
+    return State(jax.tree.map(jnp.zeros_like, r), r, z, trees.vdot(r, z))
+
+
+@partial(jax.jit, donate_argnames="state")
+def step(state: State, product: Tree, m: Preconditioner | None = None, restart: Any = False) -> State:
+    """The state after one step; product: A p.
+
+    restart: where it is true, `product` is the gradient A x - b instead: x stays, r is then free of the rounding of all
+             steps before, and the next direction is the first of new ones.
+    Edge cases: where r is 0, as of a right-hand side 0, nothing moves.
+    """
+    alpha = jnp.where(restart, 0, ratio(state.rz, trees.vdot(state.p, product)))
+    x, r = trees.along(state.x, alpha, state.p), trees.along(state.r, -alpha, product)
+    r = jax.tree.map(lambda r, gradient: jnp.where(restart, -gradient, r), r, product)
+    z = preconditioned(m, r)
+    rz = trees.vdot(r, z)
+    beta = jnp.where(restart, 0, ratio(rz, state.rz))
+    return State(x, r, trees.along(z, beta, state.p), rz)
+
+
+def preconditioned(m: Preconditioner | None, r: Tree) -> Tree:
+    """z = M r; without M a copy of r, as a state may be donated."""
+    return jax.tree.map(jnp.copy, r) if m is None else m.times(r)
+
+
+def ratio(a: Array, b: Array) -> Array:
+    """a / b, and 0 where b is."""
+    return jnp.where(b == 0, 0, a / b)
+
+
+def solve(
+    times: Callable[[Tree], Tree], b: Tree, m: Preconditioner | None = None, *, tolerance: float, steps: int
+) -> Tree:
+    """x with |b - A x| <= tolerance |b|, or after so many steps; times: p -> A p."""
+    state, largest = init(trees.scaled(-1.0, b), m), tolerance * trees.norm(b)
+    for _ in range(steps):
+        if trees.norm(state.r) <= largest:
+            break
+        state = step(state, times(state.p), m)
+    return state.x

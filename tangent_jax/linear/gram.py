@@ -1,0 +1,116 @@
+"""Rows of J on the host, in f64, and their Gram matrix, the tangent kernel K = J J^T.
+
+    K[(i,c),(j,c')] = sum over kernels (x_i . x_j) (s_ic . s_jc')  +  sum over gains, biases  g_ic . g_jc'
+
+No row is multiplied out: a leaf's part of it is an input times a signal (signals.py). Where a kernel reads several
+tokens, the sum over them is, some inputs at a time.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core import Tree, progress_bar, trees
+from tangent_jax.linear.signals import Leaf
+
+CHUNK = 1 << 25  # numbers of a temporary array
+
+
+class Rows(NamedTuple):
+    """The rows of J of some examples, one for each output: those at dw = 0, "n c", and leaf by leaf inputs and signals.
+
+    What is made of them here is made on the host.
+    """
+
+    outputs: Any
+    leaves: dict[str, Leaf]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(examples, numbers of an output)."""
+        return self.outputs.shape
+
+    def take(self, rows: Any) -> "Rows":
+        """The examples at `rows`."""
+        return Rows(self.outputs[rows], {path: leaf.take(rows) for path, leaf in self.leaves.items()})
+
+    def along(self, directions: np.ndarray) -> "Rows":
+        """The rows of sum_c u_ic f_ic, "n c" u: one output for each example."""
+        leaves = {
+            path: dataclasses.replace(leaf, s=np.einsum("nc,nc...->n...", directions, leaf.s)[:, None])
+            for path, leaf in self.leaves.items()
+        }
+        return Rows(np.einsum("nc,nc->n", directions, self.outputs)[:, None], leaves)
+
+    def transposed(self, a: np.ndarray, like: Tree) -> Tree:
+        """J^T a on the host, a tree like `like`; a: "n c"."""
+        values = []
+        for path, leaf in trees.leaves(like).items():
+            own = self.leaves.get(path)
+            if own is None:  # reaches no output
+                value = np.zeros(leaf.shape)
+            elif own.layout is None:
+                value = np.einsum("nc,ncp->p", a, own.s).reshape(leaf.shape)
+            else:
+                summed = np.einsum("nc,nctho->ntho", a, own.s)
+                blocks = np.einsum("nthi,ntho->hio", own.x, summed, optimize=True)
+                value = own.layout.kernel(blocks, leaf.shape)
+            values.append(jnp.asarray(value, jnp.float64))
+        return jax.tree.unflatten(jax.tree.structure(like), values)
+
+
+def gram(a: Rows, b: Rows | None = None) -> np.ndarray:
+    """J_a J_b^T, "n c, m c" flattened to a matrix; b: None for a itself, of which half is computed."""
+    other = a if b is None else b
+    (n, c), (m, k) = a.shape, other.shape
+    result = np.empty((n * c, m * k))
+    size = max(1, CHUNK // (c * m * k))
+    with progress_bar(n, "row") as bar:
+        for start in range(0, n, size):
+            stop = min(start + size, n)
+            columns = m if b is not None else stop
+            block = np.zeros((stop - start, c, columns, k))
+            for path in a.leaves:
+                add_products(block, a.leaves[path], other.leaves[path], slice(start, stop), columns)
+            flat = block.reshape((stop - start) * c, columns * k)
+            result[start * c : stop * c, : columns * k] = flat
+            if b is None:
+                result[: start * c, start * c : stop * c] = flat[:, : start * c].T
+            bar.update(stop - start)
+    return result
+
+
+def add_products(block: np.ndarray, a: Leaf, b: Leaf, rows: slice, columns: int) -> None:
+    """Adds one leaf's part of J_a J_b^T for some rows and the first columns, "n c m k"."""
+    n, c, m, k = block.shape
+    sa, sb = a.s[rows], b.s[:columns]
+    if a.x is None or b.x is None:
+        block += (sa.reshape(n * c, -1) @ sb.reshape(m * k, -1).T).reshape(block.shape)
+        return
+    xa, xb = a.x[rows], b.x[:columns]
+    tokens, heads = xa.shape[1:3]
+    for h in range(heads):
+        if tokens == 1:  # (x . x') (s . s')
+            products = sa[:, :, 0, h].reshape(n * c, -1) @ sb[:, :, 0, h].reshape(m * k, -1).T
+            products = products.reshape(block.shape)
+            products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]
+            block += products
+            continue
+        size = max(1, CHUNK // (max(n * c, m * k) * sa.shape[-1]))
+        for i in range(0, xa.shape[-1], size):  # sum_t x_t (x) s_t, some inputs at a time
+            left = np.einsum("nti,ncto->ncio", xa[:, :, h, i : i + size], sa[:, :, :, h], optimize=True)
+            right = np.einsum("nti,ncto->ncio", xb[:, :, h, i : i + size], sb[:, :, :, h], optimize=True)
+            block += (left.reshape(n * c, -1) @ right.reshape(m * k, -1).T).reshape(block.shape)
+
+
+def own_gram(a: Rows) -> np.ndarray:
+    """Each example's own block of the kernel, "n c c"."""
+    n, c = a.shape
+    total = np.zeros((n, c, c))
+    for i in range(n):
+        for leaf in a.take(slice(i, i + 1)).leaves.values():
+            add_products(total[i].reshape(1, c, 1, c), leaf, leaf, slice(0, 1), 1)
+    return total

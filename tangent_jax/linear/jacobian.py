@@ -1,0 +1,175 @@
+"""J of a batch: f(dw) = f_0 + J dw, linear in dw, held in one of three ways.
+
+    Fresh     the predictor and its inputs: linearised at each product, nothing is kept
+    Kept      the arrays that the products read (`keep`): for a ViT's last block little more than its inputs
+    Formed    inputs x signals of all outputs (`form`): for products with many steps side by side
+
+J is the same at any dw. Each gives f(dw), J v and J^T u at a step (`at`), and J q of k steps at once (`times_all`), a
+map that `jax.linear_transpose` transposes. Rows of J as inputs and signals: signals.py, gram.py.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from tangent_jax.core import Tree, trees
+from tangent_jax.linear.gram import Rows
+from tangent_jax.linear.signals import Layout
+
+Steps = Any
+"""Steps side by side, in the form in which a J multiplies them."""
+
+
+class Products(NamedTuple):
+    """f(dw), "b c", and the products of J: `times`, v -> J v "b c", and its transpose, u "b c" -> J^T u."""
+
+    outputs: Array
+    times: Callable[[Tree], Array]
+    like: Tree
+
+    def transposed(self, u: Array) -> Tree:
+        """J^T u."""
+        return jax.linear_transpose(self.times, self.like)(u)[0]
+
+
+class Jacobian(ABC):
+    """J of a batch, and what it is of: a pytree, which travels to compiled programs as data."""
+
+    @abstractmethod
+    def at(self, dw: Tree) -> Products:
+        """f(dw), and J for one step."""
+
+    def side_by_side(self, steps: Tree) -> Steps:
+        """Steps, k as the first axis of each leaf, in the form that `times_all` multiplies."""
+        return steps
+
+    def apart(self, steps: Steps, like: Tree) -> Tree:
+        """`side_by_side` undone; like: steps of these shapes. A leaf that reaches no output is 0."""
+        return steps
+
+    def times_all(self, like: Steps) -> Callable[[Steps], Array]:
+        """The map of steps side by side, such as `like`, to J q of each, "b c k"; linear, to be transposed."""
+        return jax.vmap(self.at(jax.tree.map(lambda leaf: leaf[0], like)).times, out_axes=2)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Fresh(Jacobian):
+    """A predictor on the inputs "n ..." at `rows`, "b", or on inputs "b ..." where these are None."""
+
+    predict: Callable[[Tree, Any], Array]
+    inputs: Any
+    rows: Any
+
+    @property
+    def x(self) -> Any:
+        """The inputs, "b ..."."""
+        return self.inputs if self.rows is None else self.inputs[self.rows]
+
+    def at(self, dw: Tree) -> Products:
+        x = self.x
+        return Products(*jax.linearize(lambda dw: self.predict(dw, x), dw), dw)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Kept(Jacobian):
+    """f(0), "b c", and v -> J v with the arrays that it reads."""
+
+    outputs: Array
+    forward: Any
+
+    def at(self, dw: Tree) -> Products:
+        is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
+        change = jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(self.outputs), self.forward, dw)
+        return Products(self.outputs + change, self.forward, dw)
+
+
+@jax.jit
+def keep(fresh: Fresh, zero: Tree) -> Kept:
+    """J with the arrays that its products read.
+
+    zero: dw = 0, as data: where zeros are constants of the program, XLA's CPU compiler gave NaN for a ResNet.
+    """
+    outputs, forward, _ = fresh.at(zero)
+    return Kept(outputs, forward)
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["outputs", "kernels", "others"], meta_fields=["layouts", "paths"]
+)
+@dataclasses.dataclass(frozen=True)
+class Formed(Jacobian):
+    """f(0), "b c"; of each kernel the inputs "b h i" and signals "b c h o", of all other leaves the rows "b c p".
+
+        J q_k = sum over kernels  s_ic . (x_i Q_k)  +  sum over gains, biases  g_ic . q_k,    k = 1, 2, ...
+
+    `Kept` multiplies by the network's weights at each product, one step at a time. Here the steps stand side by side,
+    of each kernel "h i k o", of all other leaves together "k p": so a kernel's products with all of them are one of two
+    matrices, and the weights are in the signals. That is less work where a kernel reads one token and an example has
+    fewer signals than dw has numbers: a ViT's last block, read by the class query, with few classes.
+    `layouts`: of the kernels; `paths`: the other leaves, in the order of p.
+    """
+
+    outputs: Array
+    kernels: dict[str, tuple[Array, Array]]
+    others: Array
+    layouts: tuple[tuple[str, Layout], ...]
+    paths: tuple[str, ...]
+
+    def at(self, dw: Tree) -> Products:
+        def forward(v: Tree) -> Array:
+            return self.times(self.side_by_side(jax.tree.map(lambda leaf: leaf[None], v)))[:, :, 0]
+
+        return Products(self.outputs + forward(dw), forward, dw)
+
+    def side_by_side(self, steps: Tree) -> Steps:
+        leaves = trees.leaves(steps)
+        kernels = {path: jax.vmap(axes.blocks, out_axes=2)(leaves[path]) for path, axes in self.layouts}
+        others = [jnp.reshape(leaves[path], (len(leaves[path]), -1)) for path in self.paths]
+        count = len(jax.tree.leaves(steps)[0])
+        return kernels, jnp.concatenate([jnp.zeros((count, 0), self.others.dtype), *others], 1)
+
+    def apart(self, steps: Steps, like: Tree) -> Tree:
+        leaves, (kernels, others), at = trees.leaves(like), steps, 0
+        apart = {path: jnp.zeros_like(leaf) for path, leaf in leaves.items()}
+        for path, axes in self.layouts:
+            apart[path] = jax.vmap(lambda a, axes=axes, of=leaves[path][0]: axes.kernel(a, of.shape), 2)(kernels[path])
+        for path in self.paths:
+            size = leaves[path][0].size
+            apart[path] = others[:, at : at + size].reshape(leaves[path].shape)
+            at += size
+        return jax.tree.unflatten(jax.tree.structure(like), [apart[path] for path in leaves])
+
+    def times_all(self, like: Steps) -> Callable[[Steps], Array]:
+        return self.times
+
+    def times(self, steps: Steps) -> Array:
+        """J q of steps side by side, "b c k"."""
+        kernels, others = steps
+        changes = jnp.einsum("bcp,kp->bck", self.others, others)
+        for path, (x, s) in self.kernels.items():
+            for head, q in enumerate(kernels[path]):  # x Q as one matrix product of all steps
+                y = jnp.einsum("bi,ip->bp", x[:, head], q.reshape(len(q), -1)).reshape(len(x), *q.shape[1:])
+                changes += jnp.einsum("bco,bko->bck", s[:, :, head], y)
+        return changes
+
+
+def form(rows: Rows) -> Formed:
+    """J of its rows, where each kernel reads one token."""
+    outputs, leaves = rows
+    kernels = {path: leaf for path, leaf in leaves.items() if leaf.layout is not None}
+    paths = tuple(path for path in leaves if path not in kernels)
+    return Formed(
+        outputs,
+        {path: (leaf.x[:, 0], leaf.s[:, :, 0]) for path, leaf in kernels.items()},
+        jnp.concatenate([jnp.zeros((*outputs.shape, 0), outputs.dtype), *[leaves[path].s for path in paths]], 2),
+        tuple((path, leaf.layout) for path, leaf in kernels.items() if leaf.layout is not None),
+        paths,
+    )

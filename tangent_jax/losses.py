@@ -1,0 +1,13 @@
+"""Losses: objects that say how they are computed, and what a solver asks of them."""
+
+from tangent_jax.train.losses import CrossEntropy, Loss, MeanSquared, RescaledSquare, SquareLoss
+from tangent_jax.train.objective import Keyed
+
+__all__ = [
+    "CrossEntropy",
+    "Keyed",
+    "Loss",
+    "MeanSquared",
+    "RescaledSquare",
+    "SquareLoss",
+]

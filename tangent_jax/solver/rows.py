@@ -1,0 +1,67 @@
+"""The rows of J of a predictor's examples, in f64 on the host: of what is exact, the kernel and what is made of it.
+
+By inputs and signals where the model has a closed form; of another the rows are multiplied out, by autodiff.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.linear.gram import Rows
+from tangent_jax.linear.signals import Leaf
+from tangent_jax.models.predict import Predictor
+
+BATCH = 32  # examples whose signals are computed at once
+
+
+def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
+    """The rows of J for every input and output, by one backward pass an output, in f64."""
+    n, parts = len(inputs), []
+    check_room(predict, n)
+    with jax.enable_x64(True):
+        exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
+        with progress_bar(n, "example") as bar:
+            for start in range(0, n, BATCH):
+                x = np.asarray(inputs[start : start + BATCH])
+                padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])
+                rows = rows_of(exact, jnp.asarray(padded))
+                parts.append(jax.tree.map(np.asarray, rows))
+                bar.update(len(x))
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
+
+
+@jax.jit
+def rows_of(predict: Predictor, x: Array) -> Rows:
+    """The rows of J of a batch, in the dtype of w."""
+    zeros = predict.zeros()
+    if predict.model.dual is None:
+        return formed_rows(predict, zeros, x)
+    probed = predict.probed(zeros, x, at_zero=True)
+    b, c = probed.outputs.shape
+    units = jnp.eye(c, dtype=probed.outputs.dtype)[:, None]
+    return Rows(probed.outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))
+
+
+def formed_rows(predict: Predictor, zeros: Tree, x: Array) -> Rows:
+    """Rows of J, each formed whole, by one backward pass an output of each example."""
+
+    def of_one(x: Array) -> tuple[Array, Tree]:
+        outputs, back = jax.vjp(lambda dw: predict(dw, x[None])[0], zeros)
+        return outputs, jax.vmap(lambda unit: back(unit)[0])(jnp.eye(len(outputs), dtype=outputs.dtype))
+
+    outputs, rows = jax.vmap(of_one)(x)
+    leaves = {path: Leaf(None, j.reshape(*outputs.shape, -1), None) for path, j in trees.leaves(rows).items()}
+    return Rows(outputs, leaves)
+
+
+def check_room(predict: Predictor, count: int) -> None:
+    """Raises InputError where the rows of J that a model without a closed form has take half of the memory."""
+    classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
+    needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
+    got, do = f"{count} x {classes} x {predict.subset.size} numbers", "Train fewer leaves, or use tj.solve"
+    require(needed <= room, "jacobian_rows", f"rows of J of at most {room >> 20} MiB in f64", got, do)

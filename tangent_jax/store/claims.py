@@ -1,0 +1,85 @@
+"""Claims: which group of shards which process trains now. The shards of a group train as one program.
+
+    claims/groups.json     in the store's folder: the names of each group's shards, in order
+    claims/7.lock          held, by flock, while a process trains group 7; names that process
+
+A process that ends, however it ends, releases its locks: no claim needs to expire. A lock that names a process and is
+not held was that of one which was killed. The store is whole without this folder.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tangent_jax.core.files import holder_of, inside, locked, write_whole
+from tangent_jax.core.records import parse_json, typed
+from tangent_jax.store.disk import CLAIMS, Disk
+
+STATES = ("done", "running", "lost", "waiting")
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """The shards of each group, by name."""
+
+    groups: tuple[tuple[str, ...], ...]
+
+
+class Claims:
+    """The claims on the groups of a store's shards."""
+
+    def __init__(self, store: Disk) -> None:
+        self.store, self.folder = store, inside(store.root, CLAIMS)
+        self.path = inside(self.folder, "groups.json")
+
+    def write_groups(self, groups: Sequence[Sequence[str]]) -> None:
+        """Writes which shards make which group; every process that fills the store writes the same."""
+        content = json.dumps({"groups": groups}).encode()
+        if not self.path.exists() or self.path.read_bytes() != content:
+            write_whole(self.path, content)
+
+    def lock(self, group: int | str) -> Path:
+        """The lock file of a group, or of other work that is done by one process at a time."""
+        return self.folder / f"{group}.lock"
+
+    @contextmanager
+    def claimed(self, group: int | str) -> Iterator[None]:
+        """Holds a group, after whoever holds it now; the store's state is then what that one left."""
+        with locked(self.lock(group)):
+            self.store.reload()
+            yield
+
+    def states(self) -> dict[str, dict[str, str]]:
+        """For each component and shard, by name: {"state": one of STATES, "process": who has it, "since": when}.
+
+        done      the store holds its component
+        running   a process holds its group
+        lost      a process held its group and was killed before it was done; whoever comes next trains it
+        waiting   no process has its group
+
+        Edge cases: where the file system's locks do not reach other hosts, what runs there is said to be lost.
+        """
+        states = {name: {"state": "done"} for name in self.store.state.components}
+        if self.path.exists():
+            table = typed(Groups, parse_json("Claims", self.path.read_bytes(), self.path), "Claims", self.path)
+            for group, names in enumerate(table.groups):
+                states |= self.of(group, names)
+        return states
+
+    def of(self, group: int, names: Sequence[str]) -> Mapping[str, dict[str, str]]:
+        """The states of the shards of one group."""
+        held, process = holder_of(self.lock(group))
+        began = {"process": process, "since": stamp(self.lock(group))} if process else {}
+        pending = "running" if held else "lost" if process else "waiting"
+        return {
+            name: {"state": "done"} if name in self.store.state.components else {"state": pending, **began}
+            for name in names
+        }
+
+
+def stamp(path: Path) -> str:
+    """The time at which a file was written, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(path.stat().st_mtime))

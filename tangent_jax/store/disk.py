@@ -1,0 +1,245 @@
+"""A store's folder: its mark, its journal, its lock, and files that exist only while the journal names them.
+
+    store.json                  marks the folder as a store: its identity, the version of the format
+    journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
+    components/ID.safetensors   dw, its provenance in the metadata (files.py)
+    composed/ID.safetensors     a sum of components
+    factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
+    receipts/ID.json            what a removal did
+    lock                        held while the store is used; names the process that changes it
+    claims/                     which process trains which shards now (claims.py): no part of what the store holds
+
+The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
+what the line took out; whoever changes the store next deletes every file of the store's that the journal does not name.
+So a store killed at any instruction reopens as it was before the operation, or as after.
+
+A store may be another party's: opening and reading one writes nothing and follows no link.
+"""
+
+import dataclasses
+import os
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tangent_jax.core import Tree, check_stop, require, trees
+from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
+from tangent_jax.core.journal import Journal
+from tangent_jax.core.records import parse_json, sealed, unsealed
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.store.factors import as_tree, from_tree, of_subset
+from tangent_jax.store.files import encode_component, read_component, read_metadata
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.state import State, replay
+
+FORMAT = 2
+OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of the files that a store writes
+KINDS = ("components", "composed", "factors", "receipts")
+MARKS = ("store.json", "journal.jsonl", "HEAD")
+CLAIMS = "claims"
+
+
+@dataclasses.dataclass(frozen=True)
+class Marker:
+    """The fields of store.json."""
+
+    format: int
+    store: str
+
+
+class Disk:
+    """A folder under a journal.
+
+    `trust`: follow what the provenance of components says that were not made on this machine: their folders, weights
+    and data sets.
+    """
+
+    def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
+        self.root, self.trust = expanded("Store", root).absolute(), trust
+        nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
+        require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
+        self.marker = self.root / "store.json"
+        self.journal = Journal("Store", self.root / "journal.jsonl", counted=True)
+        self.state, self.identity, self._lock = State(), "", None
+        if not is_store(self.root):
+            self.create()
+        self.reload()
+
+    def create(self) -> None:
+        """The marks of a new store, in a folder that holds nothing else."""
+        begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
+        other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
+        expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
+        require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
+        with locked(self.root / "lock"):
+            if not self.marker.exists():
+                self.journal.settle()
+                self.mark()
+
+    def mark(self) -> None:
+        """Writes store.json, with a new identity."""
+        write_whole(self.marker, sealed({"format": FORMAT, "store": uuid.uuid4().hex}))
+
+    # Its files
+
+    def file(self, kind: str, entry: Mapping[str, str]) -> Path:
+        """The file that a journal entry names, in the folder of its kind."""
+        return inside(self.root, kind, f"{entry['id']}.safetensors")
+
+    def journaled(self) -> dict[Path, str]:
+        """The SHA-256 that each file of the store must have, by its path."""
+        state = self.state
+        factors = [entry["factors"] for entry in state.components.values() if entry.get("factors")]
+        kinds = {"components": state.components.values(), "composed": state.composed.values(), "factors": factors}
+        paths = {self.root / kind / f"{e['id']}.safetensors": e["file"] for kind, own in kinds.items() for e in own}
+        return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
+
+    def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
+        """The tangent weights in a file, once the file's checksum is the journal's.
+
+        CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
+        """
+        whole = path.is_file() and is_whole(path, entry)
+        require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
+        return read_component(path, check=False)[0]
+
+    def write(
+        self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Writes a file that no journal line names yet, and returns what its line must say."""
+        dw = jax.tree.map(np.asarray, dw)
+        tree_fingerprint = trees.fingerprint(dw)
+        text = "" if provenance is None else provenance.to_json(tree_fingerprint)
+        content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
+        entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}
+        entry |= {"origin": fingerprint(text.encode()), "crc": f"{zlib.crc32(content):08x}"}
+        write_whole(self.file(kind, entry), content)
+        return entry
+
+    def factors(self, name: str) -> Curvature:
+        """The Kronecker factors of a component.
+
+        Raises: InputError where none were kept.
+        """
+        entry = self.state.components.get(name, {}).get("factors")
+        do = "Add it with its factors, or merge by mean"
+        require(entry, "Store.factors", f"factors of {name}", "none", do)
+        assert entry is not None
+        path = self.file("factors", entry)
+        return from_tree(self.checked(path, entry), read_metadata(path), path)
+
+    def has_factors(self, name: str) -> bool:
+        """True where the store holds the Kronecker factors of a component."""
+        return bool(self.state.components.get(name, {}).get("factors"))
+
+    def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
+        """Writes a component's factors, if there are any, and returns what its line must say of them.
+
+        Raises: InputError for factors of another anchor or subset, or of a private component.
+        """
+        if factors is None:
+            return {}
+        here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
+        require(factors.anchor == here, "Store.add", "factors at the component's anchor", "those of another", do)
+        require(of_subset(factors, provenance.subset), "Store.add", "factors of the component's leaves", "others", do)
+        private = provenance.privacy is not None
+        require(not private, "Store.add", "no factors with a private component", "some: they are not private")
+        numbers, metadata = as_tree(factors)
+        return {"factors": self.write("factors", numbers, None, metadata)}
+
+    def commit(self, entry: dict) -> None:
+        """Journals the operation: from here on it has happened."""
+        check_stop()
+        assert self._lock is not None
+        self._lock.check()
+        self.journal.append({**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        self.state = replay(self.journal.entries)
+        self.sweep()
+
+    def leftovers(self) -> list[Path]:
+        """Files of the store's that no line names: removed weights, and what a killed writer left."""
+        state = self.state
+        live = {entry["id"] for entry in state.files()} | {*state.receipts}
+        ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
+        partial = [self.root / f"{name}.partial" for name in MARKS]
+        dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
+        return [p for p in (*dead, *partial) if p.is_symlink() or p.is_file()]
+
+    def sweep(self) -> None:
+        """Deletes every file of the store's that no line names."""
+        for path in self.leftovers():
+            path.unlink()
+
+    def settle(self) -> None:
+        """Deletes what a killed writer left, as the next change would."""
+        with self.using(change=True):
+            pass
+
+    @contextmanager
+    def using(self, change: bool = False) -> Iterator[None]:
+        """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
+        for name in (*KINDS, *MARKS, CLAIMS, "lock"):
+            inside(self.root, name)
+        with locked(self.root / "lock", shared=not change) as lock:
+            self.load()
+            if change:
+                self._lock: Lock | None = lock
+                self.journal.settle()
+                if not self.marker.exists():
+                    self.mark()
+                    self.load()
+                self.sweep()
+            yield
+
+    def reload(self) -> None:
+        """Reads what other processes have changed."""
+        with self.using():
+            pass
+
+    def load(self) -> None:
+        """Reads marker and journal; InputError where one is missing, altered or of another version."""
+        if self.marker.exists():
+            marker = parse_json("Store", self.marker.read_bytes(), self.marker)
+            do = "Update tangent_jax; nothing was changed"
+            require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
+            self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
+        self.journal.load()
+        self.state = replay(self.journal.entries)
+
+
+class Factors(Mapping[str, Curvature]):
+    """The factors of a store's components by name, of those that have some; read as they are asked for."""
+
+    def __init__(self, store: Disk) -> None:
+        self.store = store
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(filter(self.store.has_factors, self.store.state.components)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.store.has_factors(name)
+
+    def __getitem__(self, name: str) -> Curvature:
+        return self.store.factors(name)
+
+
+def is_store(path: Path) -> bool:
+    """True for the folder of a store, whole or damaged."""
+    return (path / "HEAD").exists() or (path / "store.json").exists()
+
+
+def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
+    """True for a file that has the checksum of its journal entry."""
+    return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

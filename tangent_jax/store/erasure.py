@@ -1,0 +1,173 @@
+"""Erasure of removed images outside the store: in caches and run folders; and the list of what must be left alone.
+
+    traces of a removal     found first (`find_traces`), so that a plan can list them; then erased
+
+Where they lie is the caller's word, or that of a provenance that this machine's user wrote (`Provenance.is_own`); what
+is found there must be what the removed component left, by its content. Nothing else is deleted, and no link is
+followed. Other stores beside this one, the data set itself, and what is missing or cannot be written are named and left
+alone.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tangent_jax.core import InputError, machine, trees
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import inside
+from tangent_jax.data.identifiers import INDEX, forget, kept_of
+from tangent_jax.models.cache import erase, rows_of
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.receipts import Traces
+from tangent_jax.store.state import EXPORTED
+from tangent_jax.store.store import Store
+from tangent_jax.train.checkpoints import saved_run
+
+STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
+"""The names of the steps that an audited run released (privacy/canaries.py)."""
+TRUST_IT = "open the store with trust if you know who made the component"
+NAME_IT = f"pass its folder, or {TRUST_IT}"
+
+
+class Trace(NamedTuple):
+    """A place where this library wrote something of a removed image: a line that says so, and what erases it."""
+
+    line: str
+    erase: Callable[[], object]
+
+
+def erase_traces(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
+) -> Traces:
+    """Deletes what this library wrote of removed examples, outside the store; arguments as `find_traces`."""
+    traces, not_reached = find_traces(store, names, identifiers, caches)
+    done = Traces([], not_reached)
+    for trace in traces:
+        try:
+            trace.erase()
+            done.deleted.append(trace.line)
+        except (OSError, InputError) as error:
+            done.not_reached.append(f"{trace.line} ({getattr(error, 'strerror', None) or error})")
+    return Traces([*dict.fromkeys(done.deleted)], [*dict.fromkeys(done.not_reached)])
+
+
+def find_traces(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
+) -> tuple[list[Trace], list[str]]:
+    """(what this library wrote of removed examples outside the store, a line for all that is left alone).
+
+    Args:   names: of the components that go; identifiers: of the content that does; caches: searched besides the
+            folders that the components' provenance names.
+    """
+    traces: list[Trace] = []
+    left: list[str] = []
+    origins = {name: store.provenance(name) for name in names}
+    mine = {name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))}
+    own = {p: None for name in mine for p in origins[name].folders}
+    seen = {pair for name in mine for pair in origins[name].seen if pair[0] in identifiers}
+    known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
+    for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
+        traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
+    if kept_of(known, images):
+        traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
+    for name, origin in origins.items():
+        tree_fingerprint = store.state.components[name]["weights"]
+        for place in origin.folders if name in mine else ():
+            traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
+        other = [place for place in origin.folders if place not in own]
+        left += [f"{place}: named by {name}, which was not made on this machine; {NAME_IT}" for place in other]
+        if name not in mine and {i for i, _ in origin.seen} & identifiers - known:
+            left.append(
+                f"cached rows of images that {name} alone names, which was not made on this machine; {TRUST_IT}"
+            )
+        if origin.recipe is not None and origin.recipe.dataset != "digits":
+            left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
+    traces.extend(partial_exports(store, names))
+    shown = [trace._replace(line=visible(trace.line)) for trace in traces]
+    return shown, [visible(line) for line in left + others(store, identifiers)]
+
+
+def has_its_weights(store: Store, name: str) -> bool:
+    """True where a component has the numbers that its journal, and so its seal, says."""
+    return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+
+
+def look(search: Callable[..., Iterator[Trace]], folder: Path, left: list[str], *what: object) -> Iterator[Trace]:
+    """Yields the traces that a search finds in a folder; of what cannot be read, or is a link, a line in `left`."""
+    try:
+        yield from search(folder, left, *what)
+    except (OSError, InputError) as error:
+        left.append(f"{folder}: {getattr(error, 'strerror', None) or error}")
+
+
+def rows_in(folder: Path, left: list[str], identifiers: set[str], place: str) -> Iterator[Trace]:
+    """The cached rows of removed images below a folder."""
+    if not folder.is_dir():
+        left.append(f"{place}: not there now")
+        return
+    for cached in sorted(folder.iterdir()):
+        try:
+            if rows_of(cached, identifiers):
+                yield Trace(f"{cached}: rows of removed images", partial(erase, cached, identifiers))
+        except (OSError, InputError) as error:
+            left.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
+
+
+def run_in(folder: Path, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:
+    """A removed component, its factors, its checkpoints and its released steps in the folder where it was trained."""
+    path = inside(folder, "dw.safetensors")
+    if path.is_file() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
+        yield Trace(f"{path}: the removed component", path.unlink)
+        factors, steps = inside(folder, "factors.safetensors"), inside(folder, "steps")
+        if factors.is_file():  # second moments of the removed images
+            yield Trace(f"{factors}: the removed component's factors", factors.unlink)
+        if steps.is_dir() and all(STEP.fullmatch(file.name) and inside(steps, file.name) for file in steps.iterdir()):
+            yield Trace(f"{steps}: the steps that its run released", partial(shutil.rmtree, steps))
+    for checkpoints in (inside(folder, "checkpoints"), folder):
+        if origin.run is not None and saved_run(inside(checkpoints, origin.run)) == origin.run:
+            run = checkpoints / origin.run
+            yield Trace(f"{run}: checkpoints", partial(shutil.rmtree, run))
+
+
+def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
+    """The folders of exports of these components that a kill left: they hold weights, and no export."""
+    for export in store.state.exports:
+        folder = export.partial
+        ours = {*export.names} & {*names} and machine.is_own(export.text(store.identity), export.seal)
+        if ours and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
+            yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
+
+
+def files_of(store: Store, names: Sequence[str]) -> list[str]:
+    """A line for each file of the store's own that a removal of these components deletes."""
+    gone, state = {*names}, store.state
+    entries = {name: state.components[name] for name in names}
+    lines = {store.file("components", entry): f"the component {name}" for name, entry in entries.items()}
+    factors = {name: entry["factors"] for name, entry in entries.items() if entry.get("factors")}
+    lines |= {store.file("factors", entry): f"the factors of {name}" for name, entry in factors.items()}
+    composed = [entry for entry in state.composed.values() if gone & {*entry["names"]}]
+    lines |= {store.file("composed", entry): "a composition of what goes" for entry in composed}
+    lines |= dict.fromkeys(store.leftovers(), "left by a killed writer")
+    return [visible(f"{path}: {what}") for path, what in lines.items()]
+
+
+def others(store: Store, identifiers: set[str]) -> list[str]:
+    """Other stores beside this one whose components saw the removed examples."""
+    lines = []
+    for marker in sorted(store.root.parent.glob("*/store.json")):
+        if marker.parent == store.root:
+            continue
+        try:
+            other = Store(marker.parent)
+            holding = [name for name in other if identifiers & {i for i, _ in other.provenance(name).seen}]
+        except (InputError, OSError) as error:
+            lines.append(f"{marker.parent}: another store, which cannot be read ({error})")
+            continue
+        if holding:
+            lines.append(f"{marker.parent}: another store, in which {', '.join(holding)} saw removed images")
+    return lines

@@ -1,0 +1,117 @@
+"""Components trained again from their recipes, without the examples that must go."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from tangent_jax.core import Tree, require, show_progress
+from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import visible
+from tangent_jax.data.sources import Dataset
+from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.heads import classes_in, head_of, relabelled
+from tangent_jax.models.predict import Predictor
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.store.apart import factors_of, of_own_classes, own_head
+from tangent_jax.store.provenance import Provenance, anchor_of, check_same, make_provenance
+from tangent_jax.store.receipts import Optimum
+from tangent_jax.store.store import Store
+from tangent_jax.train.objective import distance_bound
+
+
+@public
+def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
+    """The predictor of a component, from its recipe; `weights` says where their file is now.
+
+    Raises: InputError naming the field in which the anchor made now differs from the component's.
+    """
+    recipe = origin.recipe
+    require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
+    assert recipe is not None
+    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
+    check_same(f"predictor_of, {name}", origin, make_provenance(predict))
+    return predict
+
+
+class Retrained(NamedTuple):
+    """The component that takes a removed one's place.
+
+    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: where it is
+    one; `factors`: where the removed one had some.
+    """
+
+    dw: Tree
+    provenance: Provenance
+    distance_bound: float | None
+    optimum: Optimum | None = None
+    factors: Curvature | None = None
+
+
+def retrain(
+    store: Store, name: str, gone: set[str], data: Callable[[str], Dataset], warm: bool, cache: Cache | None,
+    weights: str | None,
+) -> Retrained:  # fmt: skip
+    """A component trained again from its recipe, without its rows of the content identifiers `gone`.
+
+    A class of a named head of which no image is left goes too.
+    Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
+            takes fewer passes than from zero.
+    Raises: InputError where the images that are left are no longer in the data set.
+    """
+    origin = store.provenance(name)
+    predict, recipe = predictor_of(origin, name, weights), origin.recipe
+    assert recipe is not None
+    remaining = [pair for pair in origin.examples if pair[0] not in gone]
+    dataset = data(origin.dataset("remove"))
+    train = dataset.train
+    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
+    there = sum(pair in row_of for pair in remaining)
+    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
+    require(there == len(remaining), "remove", expected, f"{there} of them")
+    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
+    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
+        left = predict.features(train.take(np.array(rows)), cache)
+    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
+    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
+    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
+    start = jax.tree.map(np.array, store[name]) if warm else None
+    if recipe.head == "named":
+        classes = classes_in(left, origin.classes)
+        if start is not None and "head" in start:
+            start = {**start, "head": head_of(start, origin.classes, classes)}
+        predict, left = own_head(predict, left, recipe, origin.classes)
+        origin = of_own_classes(origin, predict, classes)
+    if recipe.solver == "optimum" and origin.total_penalty:
+        new = solved_again(origin, predict, left, start, name)
+    else:
+        with show_progress(f"{name}: training again"):
+            fitted = recipe.fit(predict, left)
+        bounded = recipe.method != "nlft" and recipe.penalty > 0
+        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
+        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
+    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
+
+
+def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
+    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
+
+    From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
+    """
+    recipe, total = origin.recipe, origin.total_penalty
+    assert recipe is not None
+    assert total is not None
+    same_total = dataclasses.replace(recipe, penalty=total / len(left))
+    if start is not None:
+        near = distance_bound(predict, start, left, same_total.objective()) / 10
+        same_total = dataclasses.replace(same_total, certificate=min(recipe.certificate, near))
+    with show_progress(f"{name}: to the optimum of what is left"):
+        solved = same_total.solve(predict, left, start)
+    assert solved.certificate is not None
+    assert solved.optimum is not None
+    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
+    before = solved.history[0]["certificate"]
+    optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
+    return Retrained(solved.dw, provenance, solved.certificate, optimum)

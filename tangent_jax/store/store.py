@@ -1,0 +1,312 @@
+"""Components on disk: tangent weights with their provenance, added, summed, exported; removal.py takes them out again.
+
+    with store.using(change=True): write files, then commit the journal's line, then delete what the line took out
+
+An operation is the line that it appends to the journal; state.py knows what each means, disk.py the folder. Every read
+checks its hash.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core import Tree, machine, require, trees
+from tangent_jax.core.boundary import public_class
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import expanded, file_fingerprint, fingerprint
+from tangent_jax.data.identifiers import hidden
+from tangent_jax.models.heads import body
+from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
+from tangent_jax.privacy.public import check_public
+from tangent_jax.solver.curvature import Curvature
+from tangent_jax.store import sums
+from tangent_jax.store.disk import CLAIMS, MARKS, Disk, Factors
+from tangent_jax.store.factors import body_factors
+from tangent_jax.store.files import read_component, read_metadata
+from tangent_jax.store.merge import merge
+from tangent_jax.store.provenance import (
+    Provenance,
+    check_component,
+    check_one_body,
+    check_same,
+    check_shapes,
+    have_own_heads,
+)
+from tangent_jax.store.receipts import check_spelling, read_receipt
+from tangent_jax.store.state import Exported
+from tangent_jax.store.sums import Mapped
+
+ACCOUNTED = ("privacy", "examples", "owners", "public")
+"""The fields of a provenance that decide what its component spent, and on whom."""
+
+
+@public_class
+class Store(Disk, Mapping[str, Tree]):
+    """A folder of components that compose, by name; safe against kills and other processes, verified byte by byte.
+
+    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names come sorted. It is made in a
+    folder that does not exist yet or is empty, never in one of other files.
+    """
+
+    # What is there
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.state.components))
+
+    def __len__(self) -> int:
+        return len(self.state.components)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.state.components
+
+    def __getitem__(self, name: str) -> Tree:
+        path, entry = self.path(name), self.state.components[name]
+        return self.checked(path, entry)
+
+    def provenance(self, name: str) -> Provenance:
+        """The provenance of a component; its text is checked against the journal."""
+        path, entry = self.path(name), self.state.components[name]
+        text = read_metadata(path).get("provenance", "")
+        whole = fingerprint(text.encode()) == entry["origin"]
+        require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
+        origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
+        return dataclasses.replace(origin, is_own=origin.is_own or self.trust)
+
+    def path(self, name: str) -> Path:
+        """The file of a component."""
+        require(name in self.state.components, "Store", "the name of a component", f"{name} in {self.root}")
+        return self.file("components", self.state.components[name])
+
+    def spent(self, names: Sequence[str]) -> PrivacyCost | None:
+        """The cost of components together (`spent_together`), or None where one has kept no account.
+
+        Components that were composed or exported here and then removed still count: what left cannot be called back.
+        """
+        origins = [self.provenance(name) for name in names]
+        parts = [(origin.privacy, frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released
+        accounts = [(spent, examples) for spent, examples in parts if spent is not None]
+        return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
+
+    # What changes it
+
+    def add(
+        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
+    ) -> None:
+        """Adds a component; with its Kronecker factors it can be merged by curvature.
+
+        Args:   shown: it was composed or exported before, so that what it spent stays spent when it leaves.
+        Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
+                or of another shape, it could not be summed with those here, it saw an example that was removed, or one
+                that is private in one account was public in another.
+        """
+        check_spelling(name)
+        with self.using(change=True):
+            require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
+            self.check_fits(provenance)
+            self.check_account(provenance)
+            check_component(dw, provenance)
+            first = min(self, default=None)
+            if first is not None:
+                other = read_component(self.path(first), check=False)[0]
+                check_shapes(dw, provenance, other, self.provenance(first))
+            self.check_forgotten("Store.add", provenance)
+            new = self.write("components", dw, provenance)
+            same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
+            if same:
+                self.sweep()  # of what was just written
+            require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
+            new |= {"shown": True} if shown else {}
+            self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
+
+    def add_all(self, other: "Store") -> list[str]:
+        """Adds the components of another store that are missing here, each in one step; returns their names.
+
+        Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest. What
+                    the other store has spent and shown is spent and shown here: components that were composed or
+                    exported there count as such, with its exports, and accounts of those that have left it.
+        Raises: InputError, before it adds any, where a name has other numbers here, or the same with another account
+                or other examples, or the other store has removed something, which this one would not know; and what
+                `add` refuses.
+        """
+        self.reload()
+        other.reload()
+        theirs, do = other.state.components, "Keep that one apart, or train its components here"
+        require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
+        clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
+        require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
+        unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
+        expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
+        require(not unlike, "Store.add_all", expected, got, "Discard one of them")
+        missing = [name for name in other if name not in self]
+        self.take_account(other)  # first: a kill leaves too much spent, never too little
+        for name in missing:
+            own = other.factors(name) if other.has_factors(name) else None
+            shown = theirs[name]["id"] in other.state.shown
+            self.add(name, other[name], other.provenance(name), own, shown=shown)
+        return missing
+
+    def take_account(self, other: "Store") -> None:
+        """Journals what another store has released, exported and shown, but for what was journaled before."""
+        state = other.state
+        shown = [name for name, entry in state.components.items() if entry["id"] in state.shown]
+        accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
+        exports = [export for export in state.exports if export not in self.state.exports]
+        line = {"op": "merge", "of": other.identity, "released": accounts, "exports": exports, "showed": sorted(shown)}
+        hidden_here = {self.state.components[name]["id"] for name in shown if name in self} - self.state.shown
+        if accounts or exports or hidden_here:
+            with self.using(change=True):
+                self.commit(line)
+
+    def check_account(self, provenance: Provenance) -> None:
+        """Raises InputError for an account beside which no cost of all could be stated.
+
+        That is one of another unit than is here, or where an image that one of two protects was public for the other.
+        """
+        if provenance.privacy is None:
+            return
+        here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
+        accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
+        units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
+        do = "Keep components that protect another unit in a store of their own"
+        require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
+        provenance.protected()  # each owner is known
+        private = set().union(*(origin.identifiers for origin in here))
+        released = set().union(*(units for _, units in self.state.released))
+        public = {i for origin in here for i, _ in origin.public}
+        check_public("Store.add", {i for i, _ in provenance.public}, private | provenance.identifiers)
+        check_public("Store.add", hidden(i for i, _ in provenance.public), released)
+        check_public("Store.add", public, provenance.identifiers)
+        check_public("Store.add", self.state.public, hidden(provenance.identifiers))
+
+    def check_fits(self, provenance: Provenance) -> None:
+        """Raises InputError for a component of another body, or of another head for classes that are here already."""
+        first = min(self, default=None)
+        if first is not None:
+            here = self.provenance(first)
+            check_one_body("Store.add", here, provenance)
+            if provenance.classes and here.head != provenance.head:
+                for other in (self.provenance(name) for name in self):
+                    if other.classes == provenance.classes:
+                        check_same("Store.add", other, provenance)
+
+    @property
+    def summands(self) -> Mapping[str, Tree]:
+        """The components as they are summed: their bodies alone where they have heads of their own."""
+        return Mapped(self, lambda _, dw: body(dw)) if self.has_own_heads else self
+
+    @property
+    def has_own_heads(self) -> bool:
+        """True where not all components have one head, so that their bodies alone are summed."""
+        return have_own_heads(self.provenance(name) for name in self)
+
+    def check_forgotten(self, function: str, provenance: Provenance) -> None:
+        """Raises InputError where a component saw an example that was removed from this store."""
+        back = [name for i, name in provenance.seen if self.state.has_forgotten(i)]
+        got = f"{len(back)} that were, such as {back[:1]}"
+        require(not back, function, "examples that were not removed from this store", got, "Train without them")
+
+    def compose(
+        self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
+    ) -> Tree:
+        """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
+
+        Of components with heads of their own the bodies are composed, without heads (`join` has those).
+        Args:       how, penalty: as `merge`; every component must have its factors then.
+        Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
+        """
+        with self.using(change=True):
+            return self.composing(coefficients, how, penalty)
+
+    def composing(self, coefficients: Mapping[str, float] | None, how: str = "mean", penalty: float = 1e-3) -> Tree:
+        """`compose`, for a caller that holds the lock for changing."""
+        for name in coefficients or {}:
+            self.path(name)
+        require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
+        names = sorted(coefficients or self.state.components)
+        require(names, "Store.compose", "at least one component", f"none in {self.root}")
+        dw = sums.compose(self.summands, coefficients) if coefficients else self.sum(how, penalty)
+        cost = self.spent(names)
+        line = {"op": "compose", "names": names, "weighted": coefficients}
+        line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
+        line |= {} if how == "mean" else {"merge": how, "penalty": penalty}
+        self.commit({**line, **self.write("composed", dw)})
+        return dw
+
+    def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
+        """The sum that `compose` gives, neither written nor journaled."""
+        summands, factors = self.summands, Factors(self)
+        if summands is not self:
+            factors = Mapped(factors, lambda _, own: body_factors(own))
+        return merge(summands, factors, how, penalty)
+
+    def release(self, path: str | os.PathLike, dw: Tree) -> None:
+        """Journals that tangent weights made of all components leave by an export to `path`: before they do.
+
+        So no kill and no removal in between can hide an export from a later receipt.
+        """
+        with self.using(change=True):
+            left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
+            self.commit(
+                {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
+            )
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Takes components out because others will take their place: their examples may come back, no receipt."""
+        with self.using(change=True):
+            removed = {name: self.provenance(name) for name in names}
+            self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
+
+    def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
+        """The accounts of components that go, where they were composed or exported: those stay spent."""
+        shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
+        lines: list[dict[str, Any]] = []
+        for was in shown:
+            if was.privacy is not None:
+                account = dataclasses.asdict(was.privacy)
+                public = sorted(hidden(identifier for identifier, _ in was.public))
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected())), "public": public})
+        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
+
+    # How it proves itself
+
+    def verify(self) -> list[str]:
+        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
+        with self.using():
+            expected = self.journaled()
+            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
+            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
+            marks = {self.root / name for name in (*MARKS, "lock")}
+            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
+            wrong += [f"{path}: a link, device or pipe" for path in odd]
+            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
+            left = "not the store's (a killed writer's leftover goes with the next change)"
+            wrong += [f"{path}: {left}" for path in extra]
+            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
+            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
+        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
+
+    def verify_receipt(self, path: str | os.PathLike) -> list[str]:
+        """One line for each claim of a receipt that is not so; none where the removal stands.
+
+        Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
+        the survivors' sum is what it says, as long as nothing else has come or gone since.
+        """
+        path = expanded("verify_receipt", path)
+        receipt, text_fingerprint = read_receipt(path)
+        with self.using():
+            wrong = []
+            if text_fingerprint not in self.state.receipts.values():
+                edited = receipt.store == self.identity
+                kind = "edited or forged: its journal has no such receipt" if edited else "that of another store"
+                wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
+            held = {name: trees.fingerprint(self[name]) for name in self}
+            removed = {*receipt.removed.values()}
+            wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
+            unchanged = held == receipt.survivors and held
+            if unchanged and trees.fingerprint(sums.compose(self.summands)) != receipt.composed_after:
+                wrong.append("the survivors' sum is not the receipt's")
+        return wrong

@@ -1,0 +1,169 @@
+"""Each attack is its definition, written out example by example; where the ratio is known, no attack beats LiRA."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from tangent_jax.audit.attacks import ATTACKS, Ranking
+from tangent_jax.core import InputError
+from tangent_jax.privacy import attacks
+
+
+def drawn(rng, k=9, n=7, shift=2.0):
+    """(target "n", shadows "k n", held "k n", member "n"): Gaussian signals that membership shifts."""
+    held, member, level = rng.random((k, n)) < 0.5, rng.random(n) < 0.5, rng.normal(size=n)
+    held[:2], held[2:4] = True, False  # two of each side at least
+    return level + shift * member + rng.normal(size=n), level + shift * held + rng.normal(size=(k, n)), held, member
+
+
+def looped(score, target, shadows, held):
+    return [score(target[i], shadows[held[:, i], i], shadows[~held[:, i], i]) for i in range(len(target))]
+
+
+def test_lira_is_its_definition_example_by_example():
+    target, shadows, held, _ = drawn(np.random.default_rng(0))
+
+    def online(s, inside, outside):
+        return math.log(
+            norm.pdf(s, inside.mean(), inside.std(ddof=1)) / norm.pdf(s, outside.mean(), outside.std(ddof=1))
+        )
+
+    np.testing.assert_allclose(ATTACKS["LiRA online"](target, shadows, held), looped(online, target, shadows, held))
+    offline = looped(lambda s, _, outside: (s - outside.mean()) / outside.std(ddof=1), target, shadows, held)
+    np.testing.assert_allclose(ATTACKS["LiRA offline"](target, shadows, held), offline)
+
+
+@pytest.mark.parametrize(("name", "gamma", "a"), [("RMIA", 1, None), ("RMIA offline", 1, 0.3), (None, 1.3, None)])
+def test_rmia_is_the_share_of_the_population_that_an_example_dominates(name, gamma, a):
+    target, shadows, held, _ = drawn(np.random.default_rng(1))
+
+    def ratio(s, inside, outside):
+        p, of_in, of_out = (1 / (1 + np.exp(-np.asarray(side))) for side in (s, inside, outside))
+        mean = (of_in.mean() + of_out.mean()) / 2 if a is None else ((1 + a) * of_out.mean() + 1 - a) / 2
+        return p / mean
+
+    ratios = np.array(looped(ratio, target, shadows, held))
+    expected = [np.mean(ratios[i] / ratios >= gamma) for i in range(len(target))]
+    attack = ATTACKS[name] if name else lambda *signals: attacks.rmia(*signals, gamma=gamma)
+    np.testing.assert_allclose(attack(target, shadows, held), expected)
+
+
+def test_students_t_is_the_predictive_density_of_its_prior():
+    """p(s) = integral of N(s; mean, variance) over the posterior of mean and variance, on a grid."""
+    rng = np.random.default_rng(2)
+    target, shadows, held, _ = drawn(rng, k=12, n=40)
+    side = attacks.sides(shadows, held)[0]
+    got = np.exp(attacks.log_predictive(target, side))
+    v, k = side.squares / (side.size - 1), side.size
+    level, fourth = v.mean(), np.mean(v**2 * (k - 1) / (k + 1))
+    a, m = 2 + level**2 / max(fourth - level**2, 1e-6 * level**2), side.mean.mean()
+    kappa = level / (side.mean.var() - np.mean(v / k))
+    variance = np.geomspace(1e-2, 1e2, 1500)[:, None]
+    mean = np.linspace(-9, 9, 1501)
+    measure = np.gradient(variance[:, 0])[:, None] * (mean[1] - mean[0])
+    for i in (0, 7, 23):
+        own = shadows[held[:, i], i]
+        log = -(a + 1) * np.log(variance) - (a - 1) * level / variance
+        log = log - (np.log(variance) + kappa * (mean - m) ** 2 / variance) / 2
+        log = log - sum((np.log(variance) + (x - mean) ** 2 / variance) / 2 for x in own)
+        posterior = np.exp(log - log.max()) * measure
+        expected = np.sum(posterior * norm.pdf(target[i], mean, np.sqrt(variance))) / posterior.sum()
+        assert got[i] == pytest.approx(expected, rel=1e-3)
+
+
+def test_students_t_of_many_shadows_is_lira_and_of_few_is_better():
+    rng, aucs = np.random.default_rng(3), {}
+    for k in (6, 4000):
+        target, shadows, held, member = drawn(rng, k=k, n=2000)
+        scores = {name: ATTACKS[name](target, shadows, held) for name in ("LiRA online", "Student's t")}
+        aucs[k] = {name: Ranking(values, member).points(1)["auc"][0] for name, values in scores.items()}
+    assert np.corrcoef([*scores.values()])[0, 1] > 0.99
+    assert aucs[6]["Student's t"] > aucs[6]["LiRA online"] + 0.02
+
+
+def test_no_attack_beats_the_likelihood_ratio_of_known_gaussians():
+    """Signals N(0, 1) and N(2, 1), by example shifted: the best AUC is Phi(2 / sqrt 2), at 1 % Phi(z_1 % + 2)."""
+    target, shadows, held, member = drawn(np.random.default_rng(4), k=400, n=20000)
+    best = {"auc": norm.cdf(2**0.5), "tpr_1%": norm.cdf(norm.ppf(0.01) + 2)}
+    points = {name: Ranking(attack(target, shadows, held), member).points(2) for name, attack in ATTACKS.items()}
+    for name in points:
+        for point, value in best.items():
+            assert points[name][point][0] < value + 0.02, name
+    for name in ("mean difference", "LiRA online", "LiRA offline", "Student's t"):
+        for point, value in best.items():
+            assert points[name][point][0] == pytest.approx(value, abs=0.03), name
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_signals_that_membership_does_not_move_are_at_chance(name):
+    target, shadows, held, member = drawn(np.random.default_rng(5), k=30, n=4000, shift=0.0)
+    assert Ranking(ATTACKS[name](target, shadows, held), member).points(1)["auc"][0] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_examples_in_all_shadows_or_in_none_and_spreads_of_zero_have_finite_scores(name):
+    target, shadows, held, _ = drawn(np.random.default_rng(6))
+    held[:, 0], held[:, 1] = True, False
+    shadows[:, 2] = 1.0
+    assert np.isfinite(ATTACKS[name](target, shadows, held)).all()
+
+
+def test_a_side_without_shadows_says_nothing_in_lira():
+    shadows, held = np.array([[0.0, 1.0], [2.0, 3.0]]), np.array([[True, False], [True, True]])
+    side, other = attacks.sides(shadows, held)
+    assert side.size.tolist() == [2, 1]
+    assert other.mean.tolist() == [1.0, 1.0]  # of the first example as inside: of none
+    assert attacks.calibrated(np.array([5.0, 5.0]), shadows, held).tolist() == [5.0, 4.0]
+
+
+def test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down():
+    """Of 200 others, two may pass at 1 % and none at 0.1 %."""
+    others = np.arange(200.0)
+    members = np.array([250.0, 198.5, 197.5, 196.5])
+    points = Ranking(np.concatenate([members, others]), np.arange(204) < 4).points(50)
+    assert points["tpr_0.1%"][0] == 0.25
+    assert points["tpr_1%"][0] == 0.75  # 197.5 has 198 and 199 above it
+    assert points["auc"][0] == pytest.approx((200 + 199 + 198 + 197) / 800)
+
+
+def test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson():
+    points = Ranking(np.arange(30.0), np.arange(30) >= 26).points(20)
+    assert points["auc"] == [1.0, 1.0, 1.0]
+    assert points["tpr_1%"] == [1.0, pytest.approx(0.025**0.25), 1.0]
+
+
+def test_a_tie_that_would_pass_the_rate_counts_for_none():
+    scores, member = np.array([1.0] * 10 + [0.0] * 95), np.arange(105) < 5
+    points = Ranking(scores, member).points(5)
+    assert (points["tpr_1%"][0], points["tpr_0.1%"][0]) == (0.0, 0.0)
+    assert points["auc"][0] == pytest.approx(1 - 0.5 * 5 / 100)
+    false, true = Ranking(scores, member).curve()
+    assert (false.tolist(), true.tolist()) == ([0.0, 0.05, 1.0], [0.0, 1.0, 1.0])
+
+
+def test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_examples_not_pairs():
+    rng, inside = np.random.default_rng(7), 0
+    for trial in range(100):
+        member = np.arange(120) < 60
+        low, high = Ranking(rng.normal(size=120) + member, member).points(100, trial)["auc"][1:]
+        inside += low <= norm.cdf(0.5**0.5) <= high
+    assert 88 <= inside <= 100
+    member, level = rng.random((8, 50)) < 0.5, 3 * rng.normal(size=50)
+    pairs = (level + member).ravel(), member.ravel()
+    apart, together = (Ranking(*pairs, examples).points(200)["auc"] for examples in (None, np.tile(np.arange(50), 8)))
+    assert apart[0] == together[0]
+    assert together != apart
+
+
+def test_wrong_signals_are_one_clear_line():
+    values = np.ones(3)
+    with pytest.raises(InputError, match="held of the shadows' shape"):
+        attacks.lira_online(values, np.ones((2, 3)), np.ones((3, 3), bool))
+    with pytest.raises(InputError, match="two shadows at least on each side"):
+        attacks.student_ratio(values, np.ones((1, 3)), np.ones((1, 3), bool))
+    with pytest.raises(InputError, match="Ranking: expected finite scores"):
+        Ranking(np.array([1.0, np.nan]), np.array([True, False]))
+    with pytest.raises(InputError, match="a member and another at least"):
+        Ranking(values, np.ones(3, bool))

@@ -1,0 +1,104 @@
+"""The attacks measure what they say."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tangent_jax.audit.attacks import calibrated
+from tangent_jax.core import InputError
+from tangent_jax.models.features import Features
+from tangent_jax.privacy import membership
+from tangent_jax.train.metrics import auc
+
+
+def test_confidence_is_the_log_odds_of_the_true_class():
+    logits = np.random.default_rng(0).normal(size=(5, 4))
+    labels = np.array([0, 1, 2, 3, 0])
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    p = p[np.arange(5), labels]
+    np.testing.assert_allclose(membership.confidence(logits, labels), np.log(p / (1 - p)), rtol=1e-12)
+
+
+def test_calibration_tells_a_memorised_hard_example_from_an_easy_one():
+    rng = np.random.default_rng(0)
+    difficulty, member = rng.normal(0, 5, 400), np.arange(400) < 200
+    target = difficulty + 2.0 * member
+    held = rng.random((16, 400)) < 0.5
+    shadows = difficulty + 2.0 * held + rng.normal(0, 0.1, held.shape)
+    plain = auc(target[member], target[~member])
+    ratio = calibrated(target, shadows, held)
+    assert auc(ratio[member], ratio[~member]) > 0.99 > 0.7 > plain
+
+
+def test_a_shadow_model_that_saw_the_example_says_nothing_of_it():
+    target, shadows, held = np.array([4.0]), np.array([[9.0], [1.0], [3.0]]), np.array([[True], [False], [False]])
+    assert calibrated(target, shadows, held) == [2.0]
+
+
+def examples(rng, count, mark):
+    """Inputs of more numbers than there are examples, with labels by chance: a model can only memorise them."""
+    names = tuple((f"{mark}{i}", f"{mark}{i}.png") for i in range(count))
+    return Features(rng.normal(size=(count, 120)).astype(np.float32), rng.integers(0, 3, count), names, 0)
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+def memorised(features):
+    """The dw whose logits are 5 at the label and 0 elsewhere, on all of the features."""
+    return {"kernel": (np.linalg.pinv(features.inputs) @ (5 * np.eye(3)[features.targets])).astype(np.float32)}
+
+
+def train(data, halves):
+    return [
+        memorised(dataclasses.replace(data, inputs=data.inputs[rows], targets=data.targets[rows])) for rows in halves
+    ]
+
+
+def test_an_attack_tells_the_members_of_a_model_that_memorised_them_and_no_others():
+    rng = np.random.default_rng(0)
+    members, others, strangers = (examples(rng, count, mark) for count, mark in ((40, "m"), (60, "o"), (40, "s")))
+    models = {"memorised": memorised(members), "of strangers": memorised(strangers)}
+    found = membership.membership_attack(linear, models, members, others, train, shadows=8)
+    for attack in ("confidence", "likelihood ratio"):
+        told = found.auc()[attack]
+        assert found.scores[attack]["memorised"].shape == (80,)  # as many others as members
+        assert told["memorised"] > 0.9
+        assert abs(told["of strangers"] - 0.5) < 0.2
+        gap, low, high = found.auc_gap("memorised", "of strangers")[attack]
+        assert gap == told["memorised"] - told["of strangers"]
+        assert 0 < low < gap < high
+        assert found.auc_gap("memorised", "memorised")[attack] == [0.0, 0.0, 0.0]
+
+
+def test_shadow_models_are_trained_on_half_of_members_and_others_each_time_another():
+    rng, asked = np.random.default_rng(0), []
+    members, others = examples(rng, 9, "m"), examples(rng, 6, "o")
+
+    def spy(data, halves):
+        asked.append((data, halves))
+        return train(data, halves)
+
+    membership.membership_attack(linear, {}, members, others, spy, shadows=3)
+    ((data, halves),) = asked
+    assert [name[0] for name, _ in data.examples] == 6 * ["m"] + 6 * ["o"]
+    at = [int(name[1:]) for name, _ in data.examples[:6]]
+    np.testing.assert_array_equal(data.inputs, np.concatenate([members.inputs[at], others.inputs]))
+    np.testing.assert_array_equal(data.targets, np.concatenate([members.targets[at], others.targets]))
+    assert [len({*rows}) for rows in halves] == [6, 6, 6]
+    assert len({tuple(rows) for rows in halves}) == 3
+
+
+def test_wrong_uses_of_an_attack_are_one_clear_line():
+    members = examples(np.random.default_rng(0), 4, "m")
+    nobody = members.take(np.array([], int))
+    for match, given in {
+        "expected shadows >= 2": (members, train, 1),
+        "at least one member and one other": (nobody, train, 2),
+        "expected 2 models of train; got 0": (members, lambda data, halves: [], 2),
+    }.items():
+        others, fit, shadows = given
+        with pytest.raises(InputError, match=match):
+            membership.membership_attack(linear, {}, members, others, fit, shadows=shadows)

@@ -1,0 +1,204 @@
+"""The card of an export says what the export knows, in Hugging Face's form, and no name in it is read as a mark."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from helpers import assert_rel_close, origin, predictor
+
+import tangent_jax as tj
+from tangent_jax.core import InputError
+from tangent_jax.core.files import file_fingerprint
+from tangent_jax.exports.card import unnamed
+from tangent_jax.exports.folder import FORMATS, export
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.recipe import Recipe
+
+EVIL = ("<script>alert(1)</script>", "---\nlicense: mit", "a: b", '"q"\\', "`x`", "[y](http://e.vil)", "| \u2028\x7f😀")
+SAID = {
+    "of": {
+        f"shard {s}": dataclasses.asdict(
+            origin(
+                s,
+                recipe=Recipe(
+                    weights="/home/me/vit.safetensors",
+                    dataset="folder:/home/me/photos.zip",
+                    head="/home/me/head.safetensors",
+                    seed=s,
+                ),
+                owners={f"photo {3 * s}.jpg": f"ann{s}@example.org"},
+                public=origin(7).examples[:2],
+            )
+        )
+        for s in range(2)
+    },
+    "merge": "mean",
+    "privacy": {"epsilon": 2.5, "delta": 1e-5, "private": True, "neighbouring": "add-or-remove-one"},
+    "accuracy": {"digits: 8": 0.9125},
+    "removals": {"examples": 4, "receipts": {"0123456789abcdef": "f" * 64}},
+}
+
+
+def card(folder, said=SAID, format="safetensors", classes=EVIL, **options):
+    """The text of the card of a small predictor's export."""
+    export(folder, *predictor("blocks", 1, 1, **options), said, format, classes)
+    return (folder / "README.md").read_text()
+
+
+def test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    text = card(tmp_path / "out")
+    data = hub.ModelCard.load(tmp_path / "out/README.md").data
+    assert data.to_dict() == {
+        "license": "unknown",
+        "library_name": "tangent-jax",
+        "pipeline_tag": "image-classification",
+        "tags": ["tangent-jax", "tangent-transformer", "taft", "safetensors"],
+        "datasets": ["photos"],
+        "model-index": data.to_dict()["model-index"],
+    }
+    (result,) = data.eval_results
+    assert (result.dataset_name, result.metric_type, result.metric_value) == ("digits: 8", "accuracy", 0.9125)
+    assert (result.task_type, result.dataset_split) == ("image-classification", "test")
+    anchor = origin(0).anchor
+    for line in (
+        f"body `{anchor}`",
+        "Weights: vit.safetensors",
+        "Examples: 6, in 2 components",
+        "nothing protects: 2",
+        "Owners: 2",
+        "Method: taft",
+        "learning\\_rate 0.001",
+        "digits\\: 8, test images: 0.9125",
+        "epsilon 2.5 at delta 1e-05",
+        "1, of 4 examples",
+        f"`{'f' * 64}`",
+        "tangent-jax 0.",
+        "Licence\n\nNot known",
+    ):
+        assert line in text, line
+    assert "seed" not in text  # in which the components differ
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_a_name_is_shown_letter_by_letter_and_ends_neither_the_yaml_nor_its_line(tmp_path, evil):
+    hub, markdown = pytest.importorskip("huggingface_hub"), pytest.importorskip("markdown_it")
+    said = {**SAID, "accuracy": {evil: 0.5}, "license": evil}
+    text = card(tmp_path / "out", said)
+    data = hub.ModelCard.load(tmp_path / "out/README.md").data
+    assert data.license == data.eval_results[0].dataset_name == evil
+    body = text.split("\n---\n", 1)[1]
+    tokens = markdown.MarkdownIt("gfm-like", {"linkify": False}).parse(body)
+    inline = [child for token in tokens for child in token.children or ()]
+    assert {token.type for token in inline} <= {"text", "code_inline", "text_special", "softbreak"}
+    assert not [token for token in tokens if token.type == "html_block"]
+    lines = ["".join(child.content for child in token.children or ()) for token in tokens if token.type == "inline"]
+    shown = "".join(c if c.isprintable() else " " for c in evil)
+    assert any(line == f"{shown}, test images: 0.5" for line in lines)
+    assert any(line.startswith("Classes (7):") and shown in line for line in lines)
+
+
+def test_it_is_the_same_each_time_is_named_by_its_hash_and_holds_no_image_and_no_folder(tmp_path):
+    text = card(tmp_path / "a")
+    assert text == card(tmp_path / "b")
+    said = json.loads((tmp_path / "a/provenance.json").read_text())
+    assert said["files"]["README.md"] == file_fingerprint(tmp_path / "a/README.md")
+    hidden = [
+        *(i for part in SAID["of"].values() for pair in part["examples"] for i in pair),
+        "/home",
+        "ann0",
+        "shard 0",
+    ]
+    assert not [word for word in hidden if word in text]
+
+
+def test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card(tmp_path):
+    parts = {name: Provenance.from_json(json.dumps(part)) for name, part in SAID["of"].items()}
+    parts = {
+        owner: dataclasses.replace(part, folders=("/home/me/cache",))
+        for part in parts.values()
+        for owner in part.owners.values()  # as --sharding=owner names them
+    }
+    said = {name: dataclasses.asdict(part) for name, part in unnamed(parts).items()}
+    text = json.dumps(said)
+    names = [name for part in parts.values() for _, name in part.seen]
+    assert not [word for word in (*names, "/home", "example.org") if word in text]
+    for part, known in zip(unnamed(parts).values(), parts.values(), strict=True):
+        assert part.identifiers == known.identifiers
+        assert len(part.owners) == 1
+    assert {owner for part in said.values() for owner in part["owners"].values()} == {"owner 1", "owner 2"}
+    assert card(tmp_path / "out", {**SAID, "of": said}) == card(tmp_path / "named")
+
+
+def test_what_is_not_known_is_said_and_not_invented(tmp_path):
+    text = card(tmp_path / "bare", {"of": {"mine": "elsewhere"}}, classes=())
+    for line in ("Examples: not known", "Owners: not known", "without names", "Settings: not known", "Not measured"):
+        assert line in text, line
+    assert "promises no differential privacy" in text
+    assert "says of no store what was removed" in text
+    assert "model-index" not in text
+    seeded = {"privacy": {**SAID["privacy"], "private": False}, "license": "cc-by-4.0"}
+    text = card(tmp_path / "seeded", seeded)
+    assert "NOT private: a seed drew the noise" in text
+    assert 'license: "cc-by-4.0"' in text
+    predict = tj.tangent(tj.load("builtin").with_head(3, jax.random.key(0)))
+    export(tmp_path / "builtin", predict, predict.zeros(), {})
+    assert 'license: "apache-2.0"' in (tmp_path / "builtin/README.md").read_text()
+    other = dataclasses.replace(predict, w={**predict.w, "class_token": predict.w["class_token"] + 1})
+    export(tmp_path / "other", other, predict.zeros(), {})
+    assert 'license: "unknown"' in (tmp_path / "other/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"accuracy": {"digits": 91}}, r"export: expected an accuracy on digits in 0..1; got 91"),
+        ({"accuracy": 0.9}, r"export: expected accuracy \{data set: number\}; got 0.9"),
+        ({"privacy": {"epsilon": 1.0}}, r"export: expected .*delta"),
+        ({"removals": {"examples": "all"}}, r"export: expected .*"),
+    ],
+)
+def test_a_wrong_claim_is_one_line_and_nothing_is_written(tmp_path, said, message):
+    with pytest.raises(InputError, match=message):
+        card(tmp_path / "out", said)
+    assert not [*tmp_path.iterdir()]
+
+
+NEEDS = {"stablehlo": "flatbuffers", "onnx": "jax2onnx", "torch": "torch"}
+
+
+@pytest.mark.parametrize(
+    ("format", "output"), [("safetensors", "tangent"), *((name, "total") for name in FORMATS if name != "peft")]
+)
+def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, output):
+    if format in NEEDS:
+        pytest.importorskip(NEEDS[format], reason=f"{NEEDS[format]} is of the extra {format}, or make parity")
+    predict, dw = predictor("blocks", 1, 1, output=output)
+    export(tmp_path / "out", predict, dw, {}, format)
+    monkeypatch.chdir(tmp_path / "out")
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    x = np.zeros((1, 8, 8, 3), np.float32 if format == "torch" else np.uint8)  # torch's are normalised
+    whole = tj.Predictor(predict.w, predict.model, dataclasses.replace(predict.subset, stage=0), output=output)
+    got = names["outputs"]
+    assert_rel_close(np.asarray(got.detach() if format == "torch" else got), np.asarray(whole(dw, x)))
+
+
+def test_its_lines_of_python_load_an_adapter(tmp_path, monkeypatch):
+    plain, _ = predictor("blocks", 1, 1)
+    pretrained = tj.Pretrained(plain.model, plain.w, "here")
+    predict = tj.tangent(pretrained.with_lora(2, 1, jax.random.key(0)), 1, "lora_b")
+    export(tmp_path / "out", predict, predict.zeros(), {}, "peft")
+    text = (tmp_path / "out/README.md").read_text()
+    assert 'library_name: "peft"' in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    tj.save(tmp_path / "vit.safetensors", pretrained)
+    monkeypatch.chdir(tmp_path / "out")
+    names: dict = {}
+    exec(code.replace("WEIGHTS", "../vit.safetensors"), names)
+    assert names["predict"].model == predict.model

@@ -1,0 +1,200 @@
+"""LoRA to PEFT and back: bit for bit, and in PEFT the outputs of our non-linear network."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import images, normal, small, tree_normal
+from safetensors.numpy import load_file, save_file
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.exports.peft import read_peft, write_peft
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.predict import nonlinear, tangent
+from tangent_jax.models.subsets import make_subset
+
+KEY = jax.random.key(0)
+NAME = "base_model.model.vit.layers.1.attention.q_proj.lora_A.weight"
+
+
+def adapted(folder, kind="lora_b", **variant):
+    """(the plain model, the tangent predictor of its LoRA, dw), of which the folder holds the adapter."""
+    plain = Pretrained(*small(**{"eps": 1e-12, **variant}), "here")
+    predict = tangent(plain.with_lora(2, 1, KEY), 1, kind)
+    dw = trees.scaled(0.3, tree_normal(7, predict.zeros()))
+    write_peft(folder, predict, dw)
+    return plain, predict, dw
+
+
+def test_an_adapter_returns_with_every_bit(tmp_path):
+    plain, predict, dw = adapted(tmp_path)
+    made, step = read_peft(tmp_path, plain)
+    assert made.model == predict.model
+    w, flat = trees.leaves(made.w), trees.leaves(step)
+    for path, leaf in trees.leaves(dw).items():
+        if path.startswith("head/"):
+            np.testing.assert_array_equal(w[path], leaf + trees.leaves(predict.w)[path])
+            assert not flat[path].any()
+        else:
+            np.testing.assert_array_equal(flat[path], leaf)
+    for path, leaf in trees.leaves(predict.w).items():
+        assert path.startswith("head/") or (np.asarray(w[path]) == np.asarray(leaf)).all(), path
+    assert {*flat} == {*make_subset(made.model, "lora_b", 1).paths}
+
+
+def test_an_adapter_of_some_modules_comes_back_as_it_was(tmp_path):
+    """Its other factors are 0, and so are their tangents; files of transformers 4 are read too."""
+    plain, *_ = adapted(tmp_path)
+    tensors = {
+        n: t for n, t in load_file(tmp_path / "adapter_model.safetensors").items() if "q_proj" in n or "fc2" in n
+    }
+    old = {"layers": "encoder.layer", "attention.q_proj": "attention.attention.query", "mlp.fc2": "output.dense"}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    for rename in (False, True):
+        if rename:
+            names = {n: n for n in tensors}
+            for new, before in old.items():
+                names = {n: name.replace(new, before) for n, name in names.items()}
+            save_file({names[n]: t for n, t in tensors.items()}, tmp_path / "adapter_model.safetensors")
+        made, dw = read_peft(tmp_path, plain)
+        write_peft(tmp_path, tangent(made, 1, "lora_b"), dw)
+        again = load_file(tmp_path / "adapter_model.safetensors")
+        assert {n for n in again if "lora" in n} == {*tensors}
+        assert all((again[n] == t).all() for n, t in tensors.items())
+
+
+def test_timm_s_fused_qkv_is_read_as_three_that_share_their_first_factor(tmp_path):
+    plain, *_ = adapted(tmp_path)
+    a, b = normal(1, (2, 12), np.float32), normal(2, (36, 2), np.float32)
+    name = "base_model.model.blocks.0.attn.qkv.lora_{}.weight"
+    save_file({name.format("A"): np.array(a), name.format("B"): np.array(b)}, tmp_path / "adapter_model.safetensors")
+    made, dw = read_peft(tmp_path, plain)
+    w, step = trees.leaves(made.w), trees.leaves(dw)
+    parts = [f"block_0/attention/{part}" for part in ("query", "key", "value")]
+    deltas = [np.tensordot(w[f"{part}/lora_a"], step[f"{part}/lora_b"], 1).reshape(12, 12) for part in parts]
+    np.testing.assert_allclose(np.concatenate(deltas, 1), (b @ a).T, rtol=1e-5, atol=1e-6)
+    assert made.model.blocks == 2
+
+
+def test_the_scale_of_an_adapter_is_in_its_step(tmp_path):
+    plain, _, dw = adapted(tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 8}))
+    step = trees.leaves(read_peft(tmp_path, plain)[1])
+    path = "block_1/attention/out/lora_b"
+    np.testing.assert_array_equal(step[path], 4 * trees.leaves(dw)[path])
+
+
+def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
+    """The non-linear network differs by O(|dB|^2): a quarter for half the step."""
+    plain, *_ = adapted(tmp_path)
+    made, dw = read_peft(tmp_path, plain)
+    first, whole = tangent(made, 1, "lora_b"), nonlinear(made, 1, "lora_b")
+    x = made.model.apply(made.w, images(), 0, first.subset.stage)
+    apart = [np.linalg.norm(first(step, x) - whole(step, x)) for t in (0.2, 0.1) for step in [trees.scaled(t, dw)]]
+    assert 3.5 < apart[0] / apart[1] < 4.5
+
+
+CONFIGS = {
+    "peft_type": ("IA3", "expected peft_type LORA in .*; got IA3"),
+    "r": (3, r"expected factors of rank 3, as r in .* says; got rank 2\. Save the adapter again"),
+    "init_lora_weights": ("pissa", "expected init_lora_weights of None, True, False, gaussian in .*; got pissa"),
+    "use_qalora": (True, "expected no use_qalora in .*; got True"),
+    "of a later version": ({"a": 1}, "expected no of a later version in .*; got {'a': 1}"),
+    "use_dora": (True, "expected no use_dora in .*; got True"),
+    "rank_pattern": ({"q": 4}, "expected no rank_pattern in .*; got"),
+    "lora_alpha": (None, "expected lora_alpha of .* > 0, finite; got None"),
+}
+TENSORS = {
+    "another module": (
+        "base_model.model.vit.layers.1.lora_A.weight",
+        (2, 12),
+        "got base_model.model.vit.layers.1.lora_A",
+    ),
+    "another block": (
+        NAME.replace("1", "7"),
+        (2, 12),
+        "expected modules of this model; got block_7/attention/query/lora_a",
+    ),
+    "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got .*\(13, 2\)"),
+    "turned": (NAME, (12, 2), "factors of rank 2, as r in .* says; got rank 2, 12"),
+    "an axis": (NAME, (24,), r"of 2 axes, of whole parts, in .*; got shape \(24,\)"),
+}
+
+
+@pytest.mark.parametrize("field", CONFIGS)
+def test_what_is_no_plain_lora_is_one_line(tmp_path, field):
+    plain, *_ = adapted(tmp_path)
+    path = tmp_path / "adapter_config.json"
+    value, message = CONFIGS[field]
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError, match=f"read_peft: {message}"):
+        read_peft(tmp_path, plain)
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_factors_of_another_model_are_one_line(tmp_path, case):
+    plain, *_ = adapted(tmp_path)
+    name, shape, message = TENSORS[case]
+    path = tmp_path / "adapter_model.safetensors"
+    save_file({**load_file(path), name: np.ones(shape, np.float32)}, path)
+    with pytest.raises(InputError, match=f"read_peft: expected .*{message.removeprefix('expected ')}"):
+        read_peft(tmp_path, plain)
+
+
+def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
+    for variant, got in (({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")):
+        with pytest.raises(InputError, match=f"write_peft: expected a Vision .*; got one with {got}"):
+            adapted(tmp_path, **variant)
+    plain = Pretrained(*small(), "here")
+    with pytest.raises(
+        InputError, match=r"expected a Vision Transformer with LoRA; got VisionTransformer\. Make it by"
+    ):
+        write_peft(tmp_path, tangent(plain), {})
+    lora = plain.with_lora(2, 1, KEY)
+    with pytest.raises(InputError, match="got the tangent alone, which no merged network gives"):
+        write_peft(tmp_path, tangent(lora, 1, "lora_b", output="tangent"), {})
+    with pytest.raises(InputError, match="expected a dw of LoRA factors and the head; got block_1/attention/key/bias"):
+        write_peft(tmp_path, tangent(lora, 1, "blocks"), tangent(lora, 1, "blocks").zeros())
+
+
+def hugging_face_model(plain):
+    """The same network in transformers."""
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers and peft: make parity")
+    from models.make_fixtures import fill, vit_names
+
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=7)
+    w = {path: np.array(leaf) for path, leaf in trees.leaves(plain.w).items()}
+    return fill(transformers.ViTForImageClassification(config), w, vit_names)
+
+
+def assert_close(model, want):
+    import torch
+
+    with torch.no_grad():
+        got = model(torch.from_numpy(np.array(images()).transpose(0, 3, 1, 2).copy())).logits.numpy()
+    assert np.abs(got - np.asarray(want)).max() < 1e-5 * np.abs(np.asarray(want)).max()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # theirs
+def test_peft_gives_the_outputs_of_our_nonlinear_lora_hugging_face(tmp_path):
+    peft = pytest.importorskip("peft", reason="parity needs peft: make parity")
+    plain, predict, dw = adapted(tmp_path)
+    theirs = peft.PeftModel.from_pretrained(hugging_face_model(plain), str(tmp_path))
+    want = predict.model.apply(trees.add(predict.w, dw), images())
+    assert_close(theirs.eval(), want)
+    assert_close(theirs.merge_and_unload(), want)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_an_adapter_of_peft_s_gives_its_outputs_here_hugging_face(tmp_path):
+    peft = pytest.importorskip("peft", reason="parity needs peft: make parity")
+    plain, *_ = adapted(tmp_path / "unused")
+    settings = {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "fc2"], "init_lora_weights": False}
+    theirs = peft.get_peft_model(hugging_face_model(plain), peft.LoraConfig(**settings, modules_to_save=["classifier"]))
+    theirs.save_pretrained(tmp_path)
+    made, dw = read_peft(tmp_path, plain)
+    assert made.model.blocks == 2
+    assert_close(theirs.eval(), made.model.apply(trees.add(made.w, dw), images()))

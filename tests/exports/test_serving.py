@@ -1,0 +1,223 @@
+"""A predictor that left as a program gives its outputs without this library: StableHLO by jax, ONNX by onnxruntime."""
+
+import dataclasses
+import io
+import json
+import runpy
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, predictor, tree_normal
+from jax.export import deserialize
+from PIL import Image
+
+import tangent_jax as tj
+from tangent_jax.core import InputError, trees
+from tangent_jax.data.decode import decode
+from tangent_jax.exports.folder import export
+from tangent_jax.models.filling import run_trunk
+from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.rules import cudnn
+from tangent_jax.store import exports, serving
+
+RUN = runpy.run_path(str(Path(tj.__file__).parent / "assets/run.py"))
+MADE_BEFORE = Path(__file__).parent / "served"
+
+
+def resnet():
+    model = tj.models.ResNet(tj.models.ResNetConfig((1, 1), False, 2, "small", 8, 7))
+    w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
+    w = jax.tree.map(lambda leaf: leaf**2 + 0.5 if leaf.ndim == 1 else 0.5 * leaf, w)
+    predict = tj.tangent(tj.Pretrained(model, w, "random"), 1)
+    return predict, tree_normal(40, predict.zeros())
+
+
+def lora():
+    predict, _ = predictor()
+    with_lora = tj.Pretrained(predict.model, predict.w, "random").with_lora(2, 1, jax.random.key(0))
+    predict = tj.tangent(with_lora, 1, "lora")
+    return predict, tree_normal(40, predict.zeros())
+
+
+def half():
+    """Two blocks of every token, whose attention cuDNN would take."""
+    config = tj.models.ViTConfig(
+        width=16, depth=2, heads=2, mlp_width=20, patch_size=4, image_size=8, classes=7, pool="avg"
+    )
+    model = tj.models.VisionTransformer(config)
+    w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
+    predict = tj.tangent(tj.Pretrained(model, w, "random"), 1, dtype=jnp.dtype("bfloat16"))
+    return predict, tree_normal(40, predict.zeros())
+
+
+TOKEN = partial(predictor, "bitfit", 1, 2, class_token_at=1)
+CASES = {
+    "one block": predictor,
+    "two blocks of all tokens": partial(predictor, "blocks", 2, 2, pool="avg"),
+    "everything": partial(predictor, "everything", 2, 2, layer_scale=True),
+    "a new class token": TOKEN,
+    "autodiff": partial(predictor, linearization="autodiff"),
+    "non-linear": partial(predictor, method="nlft"),
+    "ResNet": resnet,
+    "LoRA": lora,
+    "half": half,
+}
+
+
+def inputs_of(count):
+    return np.random.default_rng(count).integers(0, 256, (count, 8, 8, 3), np.uint8)
+
+
+def outputs_of(predict, dw, x):
+    """The outputs as the library gives them: features first."""
+    model, stage = predict.model, predict.subset.stage
+    if stage:
+        x = run_trunk(predict.w, x, model=model, stop=stage, dtype=predict.dtype)
+    return np.asarray(jax.jit(predict)(dw, x))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_gives_the_predictors_outputs_for_any_batch_size(tmp_path, name):
+    predict, dw = CASES[name]()
+    export(tmp_path / "out", predict, dw, {}, "stablehlo")
+    program = RUN["load"](tmp_path / "out")
+    for count in (1, 3, 7) if name == "one block" else (3,):
+        want = outputs_of(predict, dw, inputs_of(count))
+        assert_rel_close(program(inputs_of(count)), want, 2e-2 if name == "half" else None)
+
+
+def test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine(tmp_path):
+    predict, dw = half()
+    for name in "ab":
+        export(tmp_path / name, predict, dw, {}, "stablehlo")
+    content = (tmp_path / "a/model.jax").read_bytes()
+    program, said = deserialize(bytearray(content)), json.loads((tmp_path / "a/serving.json").read_text())
+    assert program.platforms == ("cpu", "cuda", "tpu") == (*said["platforms"],)
+    assert program.calling_convention_version == said["calling_convention"]
+    assert cudnn.TARGET not in program.mlir_module()  # its settings hold the batch size, which is any
+    assert b".py" not in content
+    assert content == (tmp_path / "b/model.jax").read_bytes()
+    assert "bf16" in program.mlir_module()
+
+
+def test_a_program_of_an_earlier_day_is_still_read():
+    """The folder is one that jax 0.10.2 wrote, of `predictor(depth=1)`: jax promises its readers six months."""
+    predict, dw = predictor(depth=1)
+    assert_rel_close(RUN["load"](MADE_BEFORE)(inputs_of(3)), outputs_of(predict, dw, inputs_of(3)))
+
+
+WITHOUT = """
+import runpy, sys
+sys.modules["tangent_jax"] = None  # as if it were not installed
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_script_runs_on_a_photo_where_the_library_is_not_installed(tmp_path):
+    predict, dw = predictor()
+    classes = [f"class {c}" for c in range(7)]
+    export(tmp_path / "out", predict, dw, {}, "stablehlo", classes)
+    photo = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (13, 17, 3), np.uint8)))
+    (tmp_path / "photo.png").write_bytes(photo)
+    np.save(tmp_path / "two.npy", inputs_of(2))
+    command = [sys.executable, "-c", WITHOUT, tmp_path / "out/run.py"]
+    lines = subprocess.check_output([*command, tmp_path / "photo.png", tmp_path / "two.npy"], text=True).splitlines()
+    x = np.concatenate([decode(photo, "photo", 8, predict.model.preprocessing)[None], inputs_of(2)])
+    want = outputs_of(predict, dw, x)
+    printed = [json.loads(line) for line in lines]
+    assert_rel_close(np.float32([line["outputs"] for line in printed]), want)
+    assert [line["class"] for line in printed] == [classes[i] for i in want.argmax(1)]
+    (tmp_path / "out/weights.safetensors").write_bytes(b"altered")
+    ended = subprocess.run([*command, tmp_path / "photo.png"], capture_output=True, text=True)
+    assert ended.returncode == 1
+    want = "run.py: expected an unaltered weights.safetensors; got another than serving.json names. Export it again.\n"
+    assert ended.stderr == want
+
+
+def encoded(picture):
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
+@pytest.mark.parametrize("shape", [(13, 17), (29, 11), (8, 8)])
+def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, mode, shape):
+    draws = np.random.default_rng(0).integers(0, 256, (*shape, 4), np.uint8)
+    content = encoded(Image.fromarray(draws, "RGBA").convert(mode))
+    (tmp_path / "picture.png").write_bytes(content)
+    own = tj.models.Preprocessing(crop=0.8, interpolation="bilinear")
+    got = RUN["read_image"](str(tmp_path / "picture.png"), (8, 8), dataclasses.asdict(own))
+    assert (got == decode(content, "picture", 8, own)).all()
+
+
+def test_a_program_refuses_other_inputs_in_one_line():
+    program = RUN["load"](MADE_BEFORE)
+    for wrong in (inputs_of(2)[:, :, :4], inputs_of(2).astype(np.float32)):
+        with pytest.raises(ValueError, match=r"expected uint8 inputs of shape \('b', 8, 8, 3\); got"):
+            program(wrong)
+
+
+class Counting(VisionTransformer):
+    def apply(self, w, x, start=0, stop=None):
+        return super().apply(w, x, start, stop) * len(x)
+
+
+def test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch):
+    predict, dw = predictor()
+    write = partial(export, tmp_path / "out", predict, dw, {})
+    with pytest.raises(InputError, match=r"export: expected format in safetensors, stablehlo, onnx.*; got pickle"):
+        write("pickle")
+    with pytest.raises(InputError, match=r"export: expected names of the 7 outputs, or none; got 1"):
+        write("stablehlo", ["cat"])
+    counting = dataclasses.replace(predict, model=Counting(predict.model.config))
+    with pytest.raises(InputError, match=r"export: expected a model that takes any batch size .*; got TypeError"):
+        export(tmp_path / "out", counting, dw, {}, "stablehlo")
+    double = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), predict.w))
+    with pytest.raises(InputError, match=r"export: expected leaves that float32 holds; got w/.* in float64"):
+        export(tmp_path / "out", double, dw, {}, "stablehlo")
+    monkeypatch.setattr(exports, "find_spec", lambda name: None)
+    for name, package in (("stablehlo", "flatbuffers"), ("onnx", "jax2onnx")):
+        expected = rf"expected {package}, .*; got none installed. Run pip install 'tangent-jax\[{name}\]'"
+        with pytest.raises(InputError, match=expected):
+            write(name)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture
+def onnx():
+    for package in exports.FORMATS["onnx"].needs:
+        pytest.importorskip(package, reason=f"{package} is of the extra onnx: make parity")
+
+
+ONNX = ("one block", "two blocks of all tokens", "everything", "autodiff", "non-linear", "LoRA", "half")
+
+
+@pytest.mark.usefixtures("onnx")
+@pytest.mark.parametrize("name", ONNX)
+def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size(tmp_path, name):
+    predict, dw = CASES[name]()
+    export(tmp_path / "out", predict, dw, {}, "onnx")
+    graph = RUN["load"](tmp_path / "out")
+    predict = dataclasses.replace(predict, dtype=None)  # always in f32
+    for count in (1, 3, 7):
+        assert_rel_close(graph(inputs_of(count)), outputs_of(predict, dw, inputs_of(count)))
+
+
+@pytest.mark.usefixtures("onnx")
+def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*platform_index.*as stablehlo"):
+        export(tmp_path / "out", *resnet(), {}, "onnx")
+    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got Fail: .*Reshape"):
+        export(tmp_path / "out", *TOKEN(), {}, "onnx")
+    monkeypatch.setattr(serving, "ALIKE", 0)
+    with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
+        export(tmp_path / "out", *predictor(), {}, "onnx")
+    assert not [*tmp_path.iterdir()]

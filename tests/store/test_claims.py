@@ -1,0 +1,191 @@
+"""Groups of shards, claims on them by processes, and stores that are filled apart and merged."""
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import origin, part
+
+from tangent_jax.core import InputError, files, trees
+from tangent_jax.core.files import locked
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load
+from tangent_jax.store import state
+from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.claims import Claims
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.store import Store
+
+SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8
+GROUPS = [["0", "2"], ["1", "3"], ["4"]]
+
+
+def filled(root, count):
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s))
+    return store
+
+
+def drop(store, *names):
+    return remove(store, plan_removal(store, names=names))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(what `fill` takes after the store, a store that one process filled)."""
+    folder, recipe = tmp_path_factory.mktemp("trained"), Recipe(kind="head", epochs=1, batch_size=8, output="tangent")
+    predict, digits = recipe.predictor(10, load("builtin")), open_dataset("digits")
+    features = predict.features(digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
+    ends = np.cumsum(SIZES)
+    rows = {str(s): np.arange(end - size, end) for s, (size, end) in enumerate(zip(SIZES, ends, strict=True))}
+    store = Store(folder / "store")
+    fill(store, predict, features, recipe, rows, at_once=2)
+    return (predict, features, recipe, rows), store
+
+
+def fingerprints(store):
+    return {name: trees.fingerprint(store[name]) for name in store}
+
+
+def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
+    shards = Shards(*trained[0])
+    assert shards.groups(2) == GROUPS
+    assert shards.groups(1) == [[name] for name in ("0", "2", "1", "3", "4")]
+    exact = dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, solver="optimum"))
+    assert exact.groups(2) == [[name] for name in shards.rows]
+
+
+def test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it(trained, tmp_path, monkeypatch):
+    arguments, whole = trained
+    store, groups, fit = Store(tmp_path / "store"), [], Shards.fit
+    monkeypatch.setattr(Shards, "fit", lambda *args: groups.append(args[2]) or fit(*args))
+    fill(store, *arguments, at_once=2, only={1})
+    assert [*store] == GROUPS[1]
+    store.discard(["3"])  # as if its worker had been killed before it added this one
+    fill(store, *arguments, at_once=2, only={1, 2})
+    fill(Store(tmp_path / "store"), *arguments, at_once=2)
+    assert groups == [GROUPS[1], GROUPS[1], GROUPS[2], GROUPS[0]]
+    store.reload()
+    assert fingerprints(store) == fingerprints(whole)
+    assert store.verify() == []
+    fill(store, *arguments, at_once=2)
+    assert len(groups) == 4
+
+
+@pytest.mark.parametrize("claim", ["0", "stale"])
+def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trained, tmp_path, claim, monkeypatch):
+    arguments, whole = trained
+    store = Store(tmp_path / "store")
+    if claim == "stale":
+        fill(store, *arguments[:2], dataclasses.replace(arguments[2], penalty=1e-3), *arguments[3:], at_once=2)
+    monkeypatch.setattr(Shards, "fit", None)
+    with locked(Claims(store).lock(claim)):
+        second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), *arguments))
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+        store.discard([*store])
+        store.add_all(whole)
+    second.join(60)
+    store.reload()
+    assert fingerprints(store) == fingerprints(whole)
+    assert sum(line["op"] == "discard" for line in store.journal.entries) == 1
+    assert sum(line["op"] == "add" for line in store.journal.entries) == len(SIZES) * (1 + (claim == "stale"))
+
+
+def test_a_shard_is_done_running_lost_or_waiting(tmp_path):
+    store = filled(tmp_path, 1)
+    claims = Claims(store)
+    assert claims.states() == {"shard 0": {"state": "done"}}
+    claims.write_groups([["shard 0", "a"], ["b"], ["c"]])
+    claims.lock(2).write_text("process 7 on there (compose.py)")  # as one that was killed leaves it
+    with locked(claims.lock(0)):
+        states = claims.states()
+    assert {name: of["state"] for name, of in states.items()} == {
+        "shard 0": "done", "a": "running", "b": "waiting", "c": "lost"
+    }  # fmt: skip
+    assert states["a"]["process"].startswith(f"process {files.os.getpid()} on ")
+    assert states["c"]["process"] == "process 7 on there (compose.py)"
+    assert claims.states()["a"] == {"state": "waiting"}  # a process that ends in order leaves no name
+    assert store.verify() == []
+
+
+# Stores that were filled apart
+
+
+def test_a_store_takes_in_another_bit_for_bit_and_again_changes_nothing(tmp_path):
+    here, there = filled(tmp_path / "here", 2), Store(tmp_path / "there")
+    there.add("shard 1", part(1), origin(1))
+    there.add("shard 2", part(2), origin(2))
+    assert here.add_all(there) == ["shard 2"]
+    assert fingerprints(here) == fingerprints(filled(tmp_path / "whole", 3))
+    assert here.provenance("shard 2") == there.provenance("shard 2")
+    journal = here.journal.path.read_bytes()
+    assert here.add_all(there) == here.add_all(here) == []
+    assert here.journal.path.read_bytes() == journal
+    assert here.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda other: other.add("shard 0", part(5), origin(5)), "with other numbers; got \\['shard 0'\\]"),
+        (lambda other: other.add("other", part(5), origin(5, anchor="0")), "expected anchor"),
+        (lambda other: other.add("other", part(0), origin(5)), "numbers that no other component has"),
+        (lambda other: drop(filled(Path(other.root), 1), "shard 0"), "a store that has removed nothing"),
+    ],
+)
+def test_a_store_that_cannot_be_taken_in_is_refused_in_one_line(tmp_path, change, message):
+    here, there = filled(tmp_path / "here", 1), Store(tmp_path / "there")
+    change(there)
+    before = here.journal.path.read_bytes()
+    with pytest.raises(InputError, match=message):
+        here.add_all(Store(tmp_path / "there"))
+    assert here.journal.path.read_bytes() == before
+    assert here.verify() == []
+
+
+# The journal's lines
+
+ENTRY = {"id": "0" * 16, "weights": "w", "file": "f", "origin": "o", "crc": "0" * 8}
+ADD = {"op": "add", "name": "a", **ENTRY}
+BAD = [{**ENTRY, "id": "../x"}, {**ENTRY, "id": None}, {**ENTRY, "file": 1}, {**ENTRY, "factors": {**ENTRY, "id": 3}}]
+BAD += [{"id": "0" * 16, "weights": "w", "files": "f"}]  # as version 0.1 wrote them
+
+
+@pytest.mark.parametrize("entry", BAD)
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda entry: {"op": "add", "name": "b", **entry},
+        lambda entry: {"op": "compose", "names": ["a"], "weighted": None, **entry},
+        lambda entry: {"op": "remove", "removed": [], "added": {"b": entry}},
+        lambda entry: {"op": "remove", "removed": [], "names": ["a"], "composed": entry},
+    ],
+)
+def test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number(line, entry):
+    assert {*state.replay([ADD, line(ENTRY)]).components} <= {"a", "b"}
+    with pytest.raises(InputError, match="lines of this version in the journal; got line 2"):
+        state.replay([ADD, line(entry)])
+
+
+@pytest.mark.parametrize(
+    "receipt", [{"receipt": "../x", "receipt_hash": "h"}, {"receipt": "0" * 16, "receipt_hash": 1}]
+)
+def test_a_receipt_no_store_writes_is_refused(receipt):
+    with pytest.raises(InputError, match="got line 2"):
+        state.replay([ADD, {"op": "remove", "removed": ["a"], **receipt}])
+    with pytest.raises(InputError, match="got line 1"):
+        state.replay([{**ADD, "name": 5}])
+
+
+def test_a_journal_is_read_in_linear_time(monkeypatch):
+    looked_at, matches = [], state.re.fullmatch
+    monkeypatch.setattr(state.re, "fullmatch", lambda *args: looked_at.append(args) or matches(*args))
+    state.replay([{**ADD, "name": f"{i}", "id": f"{i:016x}"} for i in range(50)])
+    assert len(looked_at) == 50

@@ -1,0 +1,787 @@
+"""What another party gives can only be read: its files name folders, links, code and names, and decide nothing here."""
+
+import contextlib
+import copy
+import dataclasses
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import stat
+import unicodedata
+from threading import Timer
+
+import jax
+import numpy as np
+import pytest
+from helpers import origin, part, pictures
+from photos import write
+
+from tangent_jax.commands.report.inspector import Inspection
+from tangent_jax.commands.shared.removing import check_removed
+from tangent_jax.core import InputError, machine, trees
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import expanded, fingerprint, holder_of, inside, open_plain, write_whole
+from tangent_jax.core.journal import START
+from tangent_jax.core.records import sealed
+from tangent_jax.data.identifiers import keep, look_up
+from tangent_jax.data.owners import Owner
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import check_features
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load
+from tangent_jax.privacy.mechanism import Spent, make_mechanism
+from tangent_jax.privacy.units import as_units
+from tangent_jax.store.claims import Claims
+from tangent_jax.store.disk import KINDS, MARKS
+from tangent_jax.store.erasure import files_of, find_traces
+from tangent_jax.store.files import write_component
+from tangent_jax.store.heads import join
+from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import predictor_of, retrain
+from tangent_jax.store.state import partial_of
+from tangent_jax.store.store import Store
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.checkpoints import Checkpoint
+
+RUN = "0123456789abcdef" * 2
+HOSTILE = (
+    "../x", "/", "..", "\x1b[2J\r", "a\u202eb", "\x00", "a/b", "", "x" * 300, -1, 0, 1e308, 1 << 70, True, None, [], {},
+    ["../x"], {"..": "/"},
+)  # fmt: skip
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A context in which another machine's user writes."""
+
+    @contextlib.contextmanager
+    def other():
+        with monkeypatch.context() as m:
+            m.setenv("XDG_STATE_HOME", str(tmp_path / "another's state"))
+            yield
+
+    return other
+
+
+def snapshot(folder):
+    """Every name below a folder with its kind, bytes, and the time of its last write."""
+    state = {}
+    for path in sorted(folder.rglob("*")):
+        at = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(at.st_mode) else os.readlink(path) if path.is_symlink() else ""
+        state[str(path.relative_to(folder))] = stat.S_IFMT(at.st_mode), content, at.st_mtime_ns
+    return state
+
+
+def trained_in(folder, s=0, run=RUN, **changes):
+    """A component with its run's folder, as finetune leaves them; returns its provenance."""
+    (folder / "checkpoints" / run / "state").mkdir(parents=True)
+    saved = Checkpoint(run, "state", "", ())
+    write_whole(folder / "checkpoints" / run / "checkpoint.json", sealed(dataclasses.asdict(saved)))
+    made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
+    write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json(trees.fingerprint(part(s)))})
+    return made
+
+
+def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_path, elsewhere):
+    """The folder, run, weights, head and data that it names are this machine's own."""
+    canary = tmp_path / "home"
+    recipe = Recipe(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
+    with elsewhere():
+        text = trained_in(canary, recipe=recipe).to_json()
+    store, before = Store(tmp_path / "store"), snapshot(canary)
+    theirs = Provenance.from_json(text)
+    assert not theirs.is_own
+    store.add("theirs", part(0), theirs)
+    plan = plan_removal(store, names=["theirs"])
+    found, left = find_traces(store, ["theirs"], {*plan.identifiers})
+    assert found == []
+    assert any("was not made on this machine" in line for line in left)
+    with pytest.raises(InputError, match="what this machine's user named; got hf-hub:owner/name"):
+        predictor_of(store.provenance("theirs"), "theirs")
+    named = Provenance.from_json(dataclasses.replace(theirs, recipe=Recipe(head=str(canary / "head"))).to_json())
+    with pytest.raises(InputError, match="what this machine's user named; got the head"):
+        predictor_of(named, "theirs")
+    joined = dataclasses.replace(theirs, classes=tuple("abcdefg"), recipe=dataclasses.replace(recipe, head="named"))
+    apart = Store(tmp_path / "apart")
+    apart.add("theirs", part(0), joined)
+    with pytest.raises(InputError, match="hf-hub:owner/name"):
+        join(apart)
+    receipt = remove(store, plan)
+    assert receipt.deleted == ()
+    assert snapshot(canary) == before
+    assert "theirs" not in store
+
+
+def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_path, elsewhere):
+    write(
+        tmp_path / "photographs",
+        *(f"train/{c}/{i}.png" for c in "ab" for i in range(4)),
+        "test/a/x.png",
+        "test/b/y.png",
+    )
+    recipe = Recipe(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1, batch_size=8)
+    predict, data = recipe.predictor(2, load("builtin")), open_dataset(recipe.dataset)
+    train = predict.features(data.train, Cache(tmp_path / "cache"))
+    with elsewhere():
+        text = make_provenance(predict, recipe).trained(train, 1.0).to_json()
+    store = Store(tmp_path / "store")
+    store.add("theirs", recipe.fit(predict, train).dw, Provenance.from_json(text))
+    plan = plan_removal(store, examples=[train.examples[0][0]])
+    opened = []
+    with pytest.raises(InputError, match="what this machine's user named; got folder:"):
+        retrain(store, "theirs", {*plan.identifiers}, opened.append, False, None, None)
+    assert opened == []
+    trusted = Store(tmp_path / "store", trust=True)
+    receipt = remove(trusted, plan_removal(trusted, examples=[train.examples[0][0]]), "retrain")
+    assert [*receipt.retrained] == ["theirs"]
+
+
+def test_with_trust_and_on_the_machine_that_made_it_its_folders_are_emptied(tmp_path, elsewhere):
+    with elsewhere():
+        text = trained_in(tmp_path / "theirs").to_json()
+    trained_in(tmp_path / "theirs" / "more", 1)
+    for trust, place in ((True, tmp_path / "theirs"), (False, tmp_path / "own")):
+        made = Provenance.from_json(text) if trust else trained_in(place)
+        store = Store(tmp_path / f"store {trust}", trust=trust)
+        store.add("one", part(0), made)
+        (place / "notes.txt").write_text("the user's own")
+        receipt = remove(store, plan_removal(store, names=["one"]))
+        assert [line.rpartition(": ")[2] for line in receipt.deleted] == ["the removed component", "checkpoints"]
+        assert not (place / "dw.safetensors").exists()
+        assert not (place / "checkpoints" / RUN).exists()
+        assert (place / "notes.txt").exists()
+
+
+def replayed(root, dw, text):
+    """A store of another machine, whose file holds a text of provenance and other numbers."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Provenance, "to_json", lambda self, weights="": text)
+        Store(root).add("harmless", dw, Provenance.from_json(text))
+    return Store(root)
+
+
+def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
+    """A sealed provenance that was given away comes back on other numbers, and its weights under another journal."""
+    out = tmp_path / "out"
+    made = trained_in(out)
+    before, text = snapshot(out), made.to_json(trees.fingerprint(part(0)))
+    assert Provenance.from_json(text, "", trees.fingerprint(part(0))).is_own
+    with elsewhere():
+        replayed(tmp_path / "theirs", part(7), text)
+    store = Store(tmp_path / "theirs")
+    assert not store.provenance("harmless").is_own
+    line = json.loads((store.root / "journal.jsonl").read_bytes())
+    chained(store.root, [{**line, "weights": trees.fingerprint(part(0))}])  # as if they were those of the seal
+    store = Store(store.root)
+    receipt = remove(store, plan_removal(store, names=["harmless"]))
+    assert receipt.deleted == ()
+    assert snapshot(out) == before
+
+
+def test_a_run_is_deleted_only_where_its_own_checkpoints_lie(tmp_path):
+    """Other files under the run's name, another run's checkpoints, links, and steps beside what is no step."""
+    out = tmp_path / "out"
+    made = trained_in(out)
+    (out / RUN).mkdir()
+    (out / RUN / "thesis.txt").write_text("no checkpoint")
+    other = trained_in(tmp_path / "other", 1, RUN[::-1])
+    (out / "checkpoints" / RUN / "checkpoint.json").write_bytes(
+        (tmp_path / "other" / "checkpoints" / other.run / "checkpoint.json").read_bytes()
+    )
+    (out / "steps").mkdir()
+    (out / "steps" / "1.dw").write_bytes(b"")
+    (out / "steps" / "thesis.txt").write_text("no step")
+    before = snapshot(out)
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), made)
+    receipt = remove(store, plan_removal(store, names=["one"]))
+    assert [line.rpartition(": ")[2] for line in receipt.deleted] == ["the removed component"]
+    del before["dw.safetensors"]
+    assert {name: state for name, state in snapshot(out).items()} == before
+
+
+@pytest.mark.parametrize(
+    "name", ["dw.safetensors", "factors.safetensors", "steps", "checkpoints", f"checkpoints/{RUN}"]
+)
+def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
+    canary, out = tmp_path / "canary", tmp_path / "out"
+    made, before = trained_in(canary), None
+    trained_in(out)
+    (canary / "steps").mkdir()
+    (canary / "steps/1.dw").write_bytes(b"mine")
+    (canary / "factors.safetensors").write_bytes(b"mine")
+    before = snapshot(canary)
+    path = out / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(canary / name)
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), dataclasses.replace(made, folders=(str(out),)))
+    receipt = remove(store, plan_removal(store, names=["one"]))
+    assert snapshot(canary) == before
+    assert path.is_symlink()
+    assert any("a link" in line for line in receipt.not_reached)
+
+
+def test_a_component_of_another_machine_empties_no_index_and_no_cache(tmp_path, elsewhere, monkeypatch):
+    """A removal lists what it deletes, before it does: files of the store's own too."""
+    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
+    gone, rows = f"{0:064x}", tmp_path / "cache" / "rows"
+    keep({b"a": gone, b"b": json.dumps([["photo 0.jpg", {}, {}]]), b"c": json.dumps([["my photo 0.jpg of", {}, {}]])})
+    rows.mkdir(parents=True)
+    (rows / "examples.txt").write_text(f"{gone}\n")
+    (rows / "inputs.bin").write_bytes(b"\1" * 8)
+    for own in (False, True):
+        with contextlib.nullcontext() if own else elsewhere():
+            store = Store(tmp_path / f"store {own}")
+            for s in range(2):
+                store.add(f"shard {s}", part(s), origin(s))
+            store.compose()
+        plan, before = plan_removal(store, names=["shard 0"]), snapshot(store.root)
+        found = [trace.line for trace in find_traces(store, ["shard 0"], {*plan.identifiers}, [tmp_path / "cache"])[0]]
+        listed = {line.rpartition(":")[0] for line in files_of(store, ["shard 0"])}
+        receipt = remove(store, plan, cache=Cache(tmp_path / "cache"))
+        assert [*receipt.deleted] == found
+        assert len(found) == (2 if own else 0)
+        assert (rows / "inputs.bin").read_bytes() == (b"\0" if own else b"\1") * 8
+        assert look_up([b"a", b"b"]) == ([None] * 2 if own else [gone, json.dumps([["photo 0.jpg", {}, {}]])])
+        assert look_up([b"c"]) != [None]
+        assert own or any("shard 0 alone names" in line for line in receipt.not_reached)
+        deleted = {str(store.root / name) for name in {*before} - {*snapshot(store.root)}}
+        assert deleted == listed
+        assert len(listed) == 2
+
+
+@pytest.mark.parametrize("attack", ["rows", "layout", "folder"])
+def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
+    """Rows that are a link, a layout that names another folder, and a cache that is a link itself."""
+    gone, cache, canary = f"{1:064x}", tmp_path / "cache", tmp_path / "canary"
+    rows = cache / "rows"
+    canary.mkdir()
+    cache.mkdir()
+    for name in ("inputs.bin", "inputs-1.bin"):
+        (canary / name).write_bytes(b"the user's own file")
+    (canary / "examples.txt").write_text(f"{gone}\n")
+    if attack == "folder":
+        rows.symlink_to(canary)
+    else:
+        rows.mkdir()
+        (rows / "examples.txt").write_text(f"{gone}\n{gone}\n")
+        (rows / "inputs.bin").symlink_to(canary / "inputs.bin")
+    if attack == "layout":
+        (rows / "inputs.bin").unlink()
+        (rows / "inputs.bin").write_bytes(bytes(8))
+        (rows / "layout.json").write_text(json.dumps({"rows_per_file": 1, "folders": [".", str(canary)]}))
+    before = snapshot(canary)
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), origin(0, examples=((gone, "a.jpg"),), folders=(str(cache),)))
+    receipt = remove(store, plan_removal(store, examples=[gone]))
+    assert snapshot(canary) == before
+    assert any("rows" in line for line in receipt.not_reached)
+
+
+# Stores of others
+
+
+def foreign(root):
+    """A store with all that a store can have, as another party would give it."""
+    store = Store(root)
+    for s in range(3):
+        store.add(f"shard {s}", part(s), origin(s))
+    store.compose()
+    store.release(root.parent / "sent", store.sum())
+    remove(store, plan_removal(store, names=["shard 1"]))
+    Claims(store).write_groups([["shard 0"], ["shard 2"]])
+    return store
+
+
+def use(root):
+    """All that is done with a store of others, changes too; what it refuses is one line of characters that show."""
+    refused = []
+
+    def attempt(function):
+        try:
+            return function()
+        except (InputError, OSError) as error:
+            refused.append(str(error))
+            return None
+
+    store = attempt(lambda: Store(root))
+    if store is None:
+        return refused
+    said = [*store, *(export.path for export in store.state.exports)]
+    for name in store:
+        made = attempt(lambda name=name: store.provenance(name))
+        said += [] if made is None else [*made.classes, *(n for _, n in made.examples), *made.owners.values()]
+        attempt(lambda name=name: store[name])
+    for look in (store.verify, Claims(store).states, lambda: store.spent([*store]), lambda: store.sum("mean")):
+        attempt(look)
+    for receipt in root.glob("receipts/*"):
+        attempt(lambda receipt=receipt: store.verify_receipt(receipt))
+    plan = attempt(lambda: plan_removal(store, names=[*store][:1]))
+    if plan is not None:
+        attempt(lambda: remove(store, plan))
+    attempt(lambda: store.add("mine", part(7), origin(7)))
+    assert all(text.isprintable() for text in said), said
+    return refused
+
+
+def chained(root, lines):
+    """Writes a journal whose hashes an adversary computed."""
+    previous, text = START, b""
+    for line in lines:
+        content = json.dumps({**line, "previous": previous}).encode()
+        previous, text = fingerprint(content), text + content + b"\n"
+    (root / "journal.jsonl").write_bytes(text)
+    (root / "HEAD").write_text(json.dumps({"lines": len(lines), "hash": previous}) + "\n")
+
+
+def mutations(value):
+    """The value with each of its fields, however deep, replaced by each hostile one."""
+    places = [((), value)]
+    for place, inner in places:
+        items = inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ()
+        places += [((*place, key), entry) for key, entry in items]
+    each = 4 if "TANGENT_JAX_FUZZ" not in os.environ else len(HOSTILE)
+    for number, (place, _) in enumerate(places[1:]):
+        for hostile in (HOSTILE[(each * number + i) % len(HOSTILE)] for i in range(each)):
+            mutant = copy.deepcopy(value)
+            inner = mutant
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = hostile
+            yield mutant
+
+
+LINKS = [*KINDS, "claims", "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_no_link_in_a_store_is_followed_or_written_through(tmp_path, link, kind):
+    canary, root = tmp_path / "canary", tmp_path / "store"
+    for each in (canary, root):
+        foreign(each)
+        (each / "factors").mkdir()
+    for name in ("HEAD.partial", "journal.jsonl.partial", "store.json.partial", "lock"):
+        (canary / name).write_text("mine")
+    target, path = canary / link, root / link
+    if kind == "hard" and target.is_dir():
+        target = canary / link / "mine"
+        target.write_text("mine")
+        os.link(target, path / f"{'0' * 16}.safetensors")
+    else:
+        path.rename(tmp_path / "away") if path.exists() else None
+        (os.link if kind == "hard" else os.symlink)(target, path)
+    before = snapshot(canary)
+    refused = use(root)
+    assert snapshot(canary) == before
+    is_read = link.endswith(".partial") or kind == "hard"
+    assert is_read or refused
+
+
+def test_reading_a_store_writes_nothing(tmp_path):
+    """Nor with a lock that is missing, a killed writer's leftovers, and bytes after the last line."""
+    root = tmp_path / "store"
+    foreign(root)
+    (root / "lock").unlink()
+    (root / "components" / f"{'a' * 16}.safetensors").write_bytes(b"left by a kill")
+    (root / "HEAD.partial").write_bytes(b"left by a kill")
+    with (root / "journal.jsonl").open("ab") as file:
+        file.write(b'{"torn')
+    before = snapshot(tmp_path)
+    store = Store(root)
+    assert [*store] == ["shard 0", "shard 2"]
+    assert len(store.verify()) == 3
+    store.sum("mean")
+    store.spent([*store])
+    Claims(store).states()
+    for name in store:
+        store.provenance(name)
+    plan = plan_removal(store, names=["shard 0"])
+    find_traces(store, ["shard 0"], {*plan.identifiers})
+    assert snapshot(tmp_path) == before
+    store.settle()
+    assert store.verify() == []
+
+
+def test_no_field_of_a_journal_or_mark_reaches_outside_the_store(tmp_path):
+    """Every field of every line, by an adversary who computes the hashes anew."""
+    canary, root, at = tmp_path / "x", tmp_path / "pristine", tmp_path / "stores" / "store"
+    (canary / "components").mkdir(parents=True)
+    (canary / "mine.safetensors").write_text("mine")
+    foreign(root)
+    at.parent.mkdir()
+    lines = [json.loads(line) for line in (root / "journal.jsonl").read_bytes().splitlines()]
+    before, files, refused = snapshot(canary), snapshot(root), 0
+    marks = [{**json.loads((root / "store.json").read_bytes())}]
+    for place, line in enumerate([*lines, *marks]):
+        for mutant in mutations({k: v for k, v in line.items() if k not in ("previous", "sha256")}):
+            restore(at, files)
+            if place < len(lines):
+                chained(at, [*lines[:place], mutant, *lines[place + 1 :]])
+            else:
+                (at / "store.json").write_text(sealed(mutant))
+            messages = use(at)
+            refused += bool(messages)
+            assert all("\n" not in text and text.isprintable() for text in messages), messages
+    assert snapshot(canary) == before
+    assert [path.name for path in sorted(at.parent.iterdir())] == ["store"]
+    assert refused > 100
+
+
+def restore(root, files):
+    """Makes a folder what a snapshot says."""
+    for path in sorted(root.rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+    for name, (kind, content, _) in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if stat.S_ISDIR(kind):
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_bytes(content)
+
+
+# Owners, and what left other stores
+
+
+def private(owners, **changes):
+    """The provenance of a private component that saw one image of each owner."""
+    names = [f"{i} of {owner}" for i, owner in enumerate(owners)]
+    examples = tuple((fingerprint(name.encode()), name) for name in names)
+    account = Spent(make_mechanism(3.0, 1e-5, unit="owner"), 50, True)
+    said = dict(zip(names, owners, strict=True))
+    return origin(0, examples=examples, privacy=account, owners=said, recipe=None, **changes)
+
+
+@pytest.mark.parametrize("spelling", ["Alice", " alice ", "ALICE", "\uff41lice", "ali\u200bce", "a\u006cice"])
+def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
+    """To what was spent, to a removal, and to the groups of a private run (FOUND, 72)."""
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), private(["alice"]))
+    store.add("two", part(1), private([spelling]))
+    same = Store(tmp_path / "same")
+    same.add("one", part(0), private(["alice"]))
+    same.add("two", part(1), private(["alice"]))
+    assert store.spent([*store]) == same.spent([*same])
+    assert store.spent([*store]).epsilon > 4
+    for word in ("alice", spelling):
+        assert {*plan_removal(store, owner=word).components} == {"one", "two"}
+    batches = Batches(np.zeros((2, 3)), np.zeros(2, int), owners=["alice", spelling])
+    assert len({*batches.owners}) == 1
+    _, units = as_units("test", batches, make_mechanism(3.0, 1e-5, unit="owner"))
+    assert len(units) == 1
+
+
+def test_an_owner_in_their_own_spelling_stays_it():
+    """Over capitals, letters, marks that combine, and characters that do not show (and are dropped first)."""
+    some = "eEi\u0131\u0130\u00df\u1e9es\u017f\u03c3\u03c2A\u00c5\u212b"
+    some += "\ufb01\u01c5\u1fb3K\u212a \u0301\u0307\u0308\u0345\u0323\u200b\u00ad\u034f"
+    for name in ("".join(letters) for count in (1, 2, 3) for letters in itertools.product(some, repeat=count)):
+        with contextlib.suppress(InputError):
+            owner = Owner(f"a{name}b")
+            assert Owner(owner) == owner
+            assert Owner(unicodedata.normalize("NFD", f"a{name}b")) == owner, ascii(name)
+    for hidden in "\u034f\ufe0f\u115f\u1160\u3164\uffa0\u2800\u180b\U000e0100\u17b4\u200b\u2061\u00ad":
+        assert Owner(f"ali{hidden}ce") == "alice"
+    assert Owner("e\u200b\u0301va") == Owner("\u00c9va") == "\u00e9va"
+    assert Owner("al\u0131ce") == Owner("ALICE")
+
+
+def test_an_owner_has_a_name_and_other_names_stay_apart():
+    assert len({Owner(name) for name in ("alice", "alice b", "al ice", "\u0430lice")}) == 4
+    assert Owner("Ma\u0308rz  STRASSE") == "m\u00e4rz strasse"
+    for nothing in ("", " ", "\u200b"):
+        with pytest.raises(InputError, match="Owner: expected the name of a contributor"):
+            Owner(nothing)
+
+
+def test_a_merged_store_keeps_what_the_other_spent_showed_and_exported(tmp_path):
+    """FOUND, 73; merged again nothing is counted twice, and what came later is."""
+    other, here = Store(tmp_path / "other"), Store(tmp_path / "here")
+    for s, name in enumerate(("gone", "stays")):
+        other.add(name, part(s), private(["alice", f"only {s}"]))
+    other.release(tmp_path / "first", other.sum())
+    other.discard(["gone"])
+    alone = other.spent([*other])
+    assert alone.epsilon > 4  # alice saw both
+    here.add_all(other)
+    assert here.spent([*here]) == alone
+    lines = len(here.journal.entries)
+    here.add_all(other)
+    assert (here.spent([*here]), len(here.journal.entries)) == (alone, lines)
+    here.discard(["stays"])  # shown by the other store alone
+    here.add("new", part(2), private(["alice"]))
+    assert here.spent(["new"]).epsilon > alone.epsilon
+    later = Store(tmp_path / "later")
+    later.add_all(other)
+    receipt = remove(later, plan_removal(later, names=["stays"]))
+    assert receipt.exported_before == (str(tmp_path / "first"),)
+
+
+def test_a_copy_of_a_store_brings_the_accounts_that_it_alone_released(tmp_path):
+    """Its identity and the number of its accounts are those of the original."""
+    first = Store(tmp_path / "first")
+    for s, name in enumerate(("gone", "stays")):
+        first.add(name, part(s), private(["carol" if name == "gone" else "bob"]))
+    first.compose()
+    shutil.copytree(first.root, tmp_path / "copy")
+    copied, here = Store(tmp_path / "copy"), Store(tmp_path / "here")
+    for store in (first, copied):
+        store.discard(["gone"])  # one training: one account
+    for s in (3, 4):
+        copied.add(f"more {s}", part(s), private(["carol"]))
+    copied.compose()
+    copied.discard(["more 3"])  # an account that says what that of "gone" says
+    for store in (first, copied, first):
+        here.add_all(store)
+    assert len(here.state.released) == len(copied.state.released) == 2
+    assert here.spent([*here]) == copied.spent([*copied])
+
+
+def test_one_component_with_two_accounts_is_refused(tmp_path):
+    """Equal numbers under one name are no word on what they spent."""
+    here, other = Store(tmp_path / "here"), Store(tmp_path / "other")
+    here.add("one", part(0), dataclasses.replace(private(["alice"]), privacy=None))
+    other.add("one", part(0), private(["alice"]))
+    for first, second in ((here, other), (other, here)):
+        with pytest.raises(InputError, match=r"Store\.add_all: expected one account of one component; got two"):
+            first.add_all(second)
+
+
+def test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export(tmp_path):
+    """SIGKILL leaves a folder with weights beside OUT (FOUND, 74)."""
+    store, out = Store(tmp_path / "store"), tmp_path / "OUT"
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    dw = store.sum()
+    store.release(out, dw)
+    left = partial_of(out, trees.fingerprint(dw))
+    left.mkdir()
+    (left / "tangent.safetensors").write_bytes(b"weights")
+    (tmp_path / "OUT.12345678.partial").mkdir()  # the user's own
+    found, _ = find_traces(store, ["shard 0"], set())
+    assert [trace.line for trace in found] == [f"{left}: an export that was killed"]
+    (left / "thesis.txt").write_text("not ours")
+    assert find_traces(store, ["shard 0"], set())[0] == []
+    (left / "thesis.txt").unlink()
+    receipt = remove(store, plan_removal(store, names=["shard 0"]))
+    assert receipt.deleted == (f"{left}: an export that was killed",)
+    assert not left.exists()
+    assert (tmp_path / "OUT.12345678.partial").exists()
+
+
+def test_an_export_that_another_machine_journaled_leads_to_no_deletion(tmp_path, elsewhere):
+    with elsewhere():
+        store = Store(tmp_path / "store")
+        store.add("theirs", part(0), origin(0))
+        dw = store.sum()
+        store.release(tmp_path / "OUT", dw)
+    left = partial_of(tmp_path / "OUT", trees.fingerprint(dw))
+    left.mkdir()
+    store = Store(tmp_path / "store", trust=True)
+    assert find_traces(store, ["theirs"], set())[0] == []
+
+
+def test_the_seal_of_an_export_counts_in_its_own_store_for_its_own_components_alone(tmp_path):
+    own, dw = Store(tmp_path / "own"), part(0)
+    own.add("one", dw, origin(0))
+    own.release(tmp_path / "OUT", dw)
+    partial_of(tmp_path / "OUT", trees.fingerprint(dw)).mkdir()
+    assert len(find_traces(own, ["one"], set())[0]) == 1
+    lines = [json.loads(line) for line in (own.root / "journal.jsonl").read_bytes().splitlines()]
+    other = Store(tmp_path / "other")
+    for name in ("one", "two"):
+        chained(other.root, [{**lines[0], "name": name}, {**lines[1], "names": [name]}])
+        shutil.copytree(own.root / "components", other.root / "components", dirs_exist_ok=True)
+        assert find_traces(Store(other.root), [name], set())[0] == []
+    chained(own.root, [{**lines[0], "name": "two"}, {**lines[1], "names": ["two"]}])
+    assert find_traces(Store(own.root), ["two"], set())[0] == []
+
+
+# Names, paths and secrets
+
+
+def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
+    """Of a store that another holds, and of files, links and pipes that are not the store's."""
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), origin(0))
+    lock = store.root / "lock"
+    for said in (b"\x1b[2J\x1b]0;owned\x07", b"\xff\xfe"):
+        lock.write_bytes(said)
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            assert visible(holder_of(lock)[1]) == holder_of(lock)[1] != ""
+            Timer(0.2, lambda file=file: fcntl.flock(file, fcntl.LOCK_UN)).start()
+            store.settle()
+        assert capsys.readouterr().err.strip().isprintable()
+    (store.root / "\x1b[2Jx").write_text("")
+    os.mkfifo(store.root / "pipe")
+    (store.root / "components" / "away").symlink_to("/etc")
+    (store.root / "nowhere").symlink_to("/nonexistent")
+    wrong = store.verify()
+    assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
+    Claims(store).write_groups([["two"]])
+    Claims(store).lock(0).write_bytes(b"\xff")
+    assert Claims(store).states()["two"]["state"] == "lost"
+
+
+def test_a_line_without_a_time_and_a_component_of_another_shape_are_one_line(tmp_path):
+    """The pages of a store of others show the rest."""
+    store, timeless = Store(tmp_path / "store"), Store(tmp_path / "timeless")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    lines = [json.loads(line) for line in store.journal.path.read_bytes().splitlines()]
+    for time in ({}, {"time": "never"}, {"time": 5}):
+        chained(timeless.root, [{**{k: v for k, v in lines[0].items() if k != "time"}, **time}])
+        with pytest.raises(InputError, match="lines of this version in the journal"):
+            Store(timeless.root)
+    for wrong in ({"c": {"d": np.ones(3, np.float32)}}, jax.tree.map(lambda leaf: leaf[..., :1], part(1))):
+        with store.using(change=True):
+            entry = store.write("components", wrong, origin(1, subset=(*trees.leaves(wrong),)))
+            chained(store.root, [lines[0], {**lines[1], **entry}])
+        seen = Inspection(Store(store.root))
+        assert seen.whole == ["shard 0"]
+        assert "Store.add: expected" in seen.components[1].damage
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
+    store = Store(tmp_path / "store")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    receipt = remove(store, plan_removal(store, names=["shard 0"]))
+    receipt.path.rename(tmp_path / "outside.json")
+    receipt.path.symlink_to(tmp_path / "outside.json") if kind == "link" else os.mkfifo(receipt.path)
+    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+        store.verify_receipt(receipt.path)
+    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+        check_removed(store, plan_removal(store, examples=["nobody"]))
+    assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
+
+
+def test_names_of_others_move_no_cursor(tmp_path):
+    """A name in a journal that no store would write is refused; text of a provenance is shown as it is spelled."""
+    root = tmp_path / "store"
+    Store(root).add("one", part(0), origin(0))
+    line = json.loads((root / "journal.jsonl").read_bytes())
+    for name in ("\x1b[2J", "a\nb", "a\u202eb", "nul\x00", "a/b", " a"):
+        chained(root, [{**line, "name": name}])
+        with pytest.raises(InputError) as refused:
+            Store(root)
+        assert str(refused.value).isprintable()
+    made = origin(0, examples=((f"{1:064x}", "\x1b]0;title\x07.jpg"),), classes=("a\u202eb",))
+    read = Provenance.from_json(json.dumps({**made.fields, "classes": ["\x1b[2J"]}))
+    assert [*read.classes, read.examples[0][1]] == ["\\x1b[2J", "\\x1b]0;title\\x07.jpg"]
+    assert visible("plain caf\u00e9 \u65e5\u672c") == "plain caf\u00e9 \u65e5\u672c"
+    with pytest.raises(InputError, match="characters that show"):
+        Recipe(dataset="folder:\x1b[2J")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("certificate", float("nan")), ("certificate", -1.0), ("total_penalty", -1.0), ("total_penalty", float("inf")),
+     ("seconds", float("nan")), ("run", "Documents"), ("run", "../" + RUN), ("run", RUN + "\n"), ("folders", ("out",)),
+     ("folders", ("/home/../etc",)), ("folders", ("/a\nb",)), ("examples", (("no hash", "a.jpg"),)),
+     ("public", (("A" * 64, "a.jpg"),))],
+)  # fmt: skip
+def test_a_provenance_that_says_what_no_training_gives_is_refused(field, value):
+    with pytest.raises(InputError, match="Provenance: expected"):
+        origin(0, **{field: value})
+
+
+def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
+    text = origin(0).to_json()
+    assert Provenance.from_json(text).is_own
+    fields = json.loads(text)
+    for field in ("folders", "run", "seconds"):
+        altered = {"folders": ["/elsewhere"], "run": RUN, "seconds": 2.0}[field]
+        assert not Provenance.from_json(json.dumps({**fields, field: altered})).is_own
+    for seal in ("", "0" * 64, None, 5):
+        assert not Provenance.from_json(json.dumps({**fields, "seal": seal})).is_own
+    assert not Provenance.from_json(json.dumps({**fields, "seal": "", "is_own": True})).is_own
+    with elsewhere():
+        read = Provenance.from_json(text)
+        assert not read.is_own
+        assert not Provenance.from_json(read.to_json()).is_own  # written again by another
+    assert stat.S_IMODE(machine.key_path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(machine.key_path().parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/x", "s3://bucket", "hf://a/b", "memory://x", "https://example.org/x"])
+def test_a_url_is_no_folder(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    opened = (
+        lambda: expanded("test", url),
+        lambda: Store(url),
+        lambda: load(url),
+        lambda: open_dataset(f"folder:{url}"),
+    )
+    for use in opened:
+        with pytest.raises(InputError, match=r"expected a path of this machine; got .*URLs are not supported yet"):
+            use()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_tfds_set_names_no_class_but_tfdss_own(tmp_path):
+    """TFDS would import the module of any class that features.json names."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    own = {"pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict", "featuresDict": {}}
+    for field in ("pythonClassName", "python_class_name", "type"):
+        inner = {"featuresDict": {"features": {"label": {field: "evil.Label", "content": {}}}}}
+        (tmp_path / "features.json").write_text(json.dumps({**own, **inner}))
+        with pytest.raises(InputError, match=r"evil\.Label"):
+            check_features(tmp_path / "features.json")
+    (tmp_path / "features.json").write_text(json.dumps(own))
+    check_features(tmp_path / "features.json")
+
+
+def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
+    (tmp_path / "link").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("..", "a/b", "", "link", "pipe"):
+        with pytest.raises(InputError, match="inside: expected"):
+            inside(tmp_path, name)
+    (tmp_path / "file").write_text("x")
+    os.link(tmp_path / "file", tmp_path / "twin")
+    for name, mode in (("link", "r"), ("pipe", "r"), ("twin", "ab"), ("twin", "r+b"), ("link", "a+")):
+        with pytest.raises(InputError, match="open_plain: expected a plain file"):
+            open_plain(tmp_path / name, mode)
+    (tmp_path / "new.partial").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "new", "content")
+    assert (tmp_path / "file").read_text() == "x"
+    assert (tmp_path / "new").read_text() == "content"
+
+
+def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, monkeypatch):
+    """The names and identifiers of removed images are in no file of the cache or of the index (FOUND, 75)."""
+    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
+    recipe, examples = Recipe(kind="head"), pictures(6)
+    predict = recipe.predictor(3, load("builtin"))
+    named = dataclasses.replace(examples, names=tuple(f"shard.tar/patient_{i:02}" for i in range(6)))
+    cached = predict.features(named, Cache(tmp_path / "cache"))
+    gone, kept = cached.examples[4][0], cached.examples[0][0]
+    keep({b"a": gone, b"b": kept, b"c": json.dumps([["patient_04", {}, {}]]), b"d": json.dumps([["patient_05"]])})
+    for path in (*(tmp_path / "cache").glob("*/*.bin"), *(tmp_path / "cache").glob("*/examples.txt")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    store = Store(tmp_path / "store")
+    step = jax.tree.map(np.asarray, predict.subset.part(predict.w))
+    store.add("all", step, make_provenance(predict, recipe).trained(cached, 1.0))
+    remove(store, plan_removal(store, examples=[gone]))
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and store.root not in path.parents]
+    texts = b"".join(path.read_bytes() for path in files)
+    assert gone.encode() not in texts
+    assert b"patient_04" not in texts
+    assert kept.encode() in texts
+    assert b"patient_05" in texts

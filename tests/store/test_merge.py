@@ -1,0 +1,245 @@
+"""Components weighted by curvature: exact where it must be, additive, and gone with what is removed."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense import flat, jacobian, ridge
+from helpers import assert_rel_close, origin, part, predictor, private_task
+from jax.flatten_util import ravel_pytree
+
+from tangent_jax.core import InputError, show_progress, trees
+from tangent_jax.models.anchor import fingerprints
+from tangent_jax.models.subsets import Subset
+from tangent_jax.privacy.mechanism import Spent, make_mechanism
+from tangent_jax.solver.problem import make_curvature
+from tangent_jax.store import merge as of_merge
+from tangent_jax.store.factors import as_tree, read_factors, write_factors
+from tangent_jax.store.files import write_component
+from tangent_jax.store.merge import MERGES, Merger, host, merge
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import make_objective
+
+OBJECTIVE = make_objective("rsl", 0.1)
+
+
+@functools.cache
+def measured():
+    """Factors at the anchor of `part` and `origin`."""
+    with jax.enable_x64(False):  # whichever test asks first
+        predict, _ = predictor(depth=1)
+        stage = predict.subset.stage
+        x = np.random.default_rng(0).standard_normal((4, *predict.model.input_shape(stage))).astype(np.float32)
+        return jax.tree.map(np.asarray, make_curvature(predict, Batches(x, np.array([0, 3, 1, 6])), OBJECTIVE))
+
+
+def factors(s):
+    """Factors of `part(s)`: other ones for every s, positive definite beyond the rounding of f32."""
+    rng, scale = np.random.default_rng(s), 1.0 + s
+
+    def moved(leaf):
+        if leaf.ndim < 3:  # the count, and the sums of inputs
+            return scale * leaf
+        v = rng.standard_normal((*leaf.shape[:-1], 3)).astype(np.float32)
+        return scale * leaf + v @ v.swapaxes(-1, -2) + 0.1 * np.eye(leaf.shape[-1])
+
+    return host(jax.tree.map(moved, measured()))
+
+
+def make_store(path, count=3, **changes):
+    store = Store(path)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s, **changes), factors(s))
+    return store
+
+
+def all_of(count):
+    return {f"shard {s}": part(s) for s in range(count)}, {f"shard {s}": factors(s) for s in range(count)}
+
+
+@pytest.mark.parametrize("how", MERGES)
+def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(how):
+    parts, own = all_of(3)
+    assert_rel_close(merge({"a": part(1)}, {"a": factors(1)}, how), part(1), 1e-5)
+    parts = jax.tree.map(lambda leaf: 1.1 * np.asarray(leaf, np.float64), parts)  # sums that rounding to f32 hides
+    turned = dict(reversed(parts.items())), dict(reversed(own.items()))
+    assert trees.fingerprint(merge(parts, own, how)) == trees.fingerprint(merge(*turned, how))
+    same = {name: factors(1) for name in parts}
+    assert_rel_close(merge(parts, same, how), compose(parts), 1e-6)
+
+
+@pytest.mark.parametrize("how", ["inputs", "fisher", "curvature"])
+def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
+    parts, own = all_of(2)
+    parts, own, penalty = *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (parts, own)), 0.3
+    merged = trees.leaves(merge(parts, own, how, penalty))
+    if how != "fisher":  # a kernel with its bias is a kernel of the inputs (x, 1)
+        own = {name: factors.layers() for name, factors in own.items()}
+    total = own["shard 0"] + own["shard 1"]
+
+    def blocks(path, leaves):
+        v = total.as_blocks(path, leaves[path])
+        bias = leaves[path.replace("kernel", "bias")].reshape(len(v), 1, -1)
+        return v if how == "fisher" else np.concatenate([v, bias], 1)
+
+    for path in ("block_0/mlp_in/kernel", "block_0/attention/value/kernel"):
+        left, right = 0, 0
+        for name, dw in parts.items():
+            a, g = own[name].kernels[path]
+            n, mean = own[name].count, total.kernels[path][1] / total.count
+            if how == "inputs":
+                mean = np.trace(mean, axis1=1, axis2=2)[:, None, None] / mean.shape[-1] * np.eye(mean.shape[-1])
+            hessians = [
+                np.kron(a[h], mean[h]) + n * penalty * np.eye(a.shape[-1] * mean.shape[-1]) for h in range(len(a))
+            ]
+            if how == "fisher":
+                diagonals = [np.diag(np.kron(a[h], g[h])) / n + n * penalty for h in range(len(a))]
+                hessians = [np.diag(diagonal) for diagonal in diagonals]
+            v = blocks(path, trees.leaves(dw))
+            hessians = np.stack(hessians)
+            left, right = left + hessians, right + np.einsum("hij,hj->hi", hessians, v.reshape(len(v), -1))
+        expected = np.linalg.solve(left, right[:, :, None])[:, :, 0]
+        np.testing.assert_allclose(blocks(path, merged).reshape(len(a), -1), expected, rtol=1e-9)
+
+
+def test_one_decomposition_serves_every_ridge():
+    """Seven ridges were seven merges (FOUND, 66)."""
+    parts, own = all_of(3)
+    reads = []
+
+    class Read(dict):
+        def __getitem__(self, name):
+            reads.append(name)
+            return super().__getitem__(name)
+
+    for how in MERGES[1:]:
+        reads.clear()
+        merger = Merger(parts, Read(own), how)
+        for penalty in (1e-6, 1e-3, 0.5, 10.0):
+            assert trees.fingerprint(merger.at(penalty)) == trees.fingerprint(merge(parts, own, how, penalty))
+        assert sorted(reads) == sorted([*own, *own])
+    with pytest.raises(InputError, match="penalty > 0"):
+        merger.at(0.0)
+
+
+def test_a_merge_has_a_bar_that_counts_all_of_its_work(monkeypatch):
+    bars, real = [], of_merge.progress_bar
+    monkeypatch.setattr(of_merge, "progress_bar", lambda *given: bars.append(real(*given)) or bars[-1])
+    with show_progress("merge"):
+        merge(*all_of(2), "curvature")
+    assert [(bar.n, bar.total) for bar in bars] == [(4 + len(jax.tree.leaves(part(0))),) * 2]
+
+
+@pytest.mark.parametrize("how", ["inputs", "curvature"])
+@pytest.mark.parametrize("leaves", [("head/kernel",), ("head/kernel", "head/bias")])
+def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how):
+    """Inputs and signals of a head are independent, so that its factors are its Hessian: with a bias too, as one block
+    with the kernel (FOUND, 79).
+    """
+    predict, _, x, y = private_task("blocks", 0)
+    size = sum(trees.leaves(predict.w)[path].size for path in leaves)
+    predict = dataclasses.replace(predict, subset=Subset("head", leaves, predict.subset.stage, size))
+    zeros, parts, own = predict.zeros(), {}, {}
+    unravel = ravel_pytree(zeros)[1]
+    j, f = jacobian(predict, zeros, x)
+    for name, rows in {"a": np.arange(4), "b": np.arange(4, 6)}.items():
+        dw = ridge(j[rows], f[rows], np.asarray(y)[rows], total=0.1 * len(rows))
+        parts[name] = unravel(jnp.asarray(dw))
+        own[name] = make_curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
+    joint = ridge(j, f, np.asarray(y), total=0.6)
+    np.testing.assert_allclose(flat(merge(parts, own, how, 0.1)), joint, rtol=1e-9, atol=1e-9)
+    assert np.abs(flat(compose(parts)) - joint).max() > 1e-3
+
+
+def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
+    store = Store(tmp_path / "store")
+    assert store.add_all(make_store(tmp_path / "apart")) == [f"shard {s}" for s in range(3)]
+    kept = store.factors("shard 1")
+    assert trees.fingerprint(kept) == trees.fingerprint(factors(1))
+    assert kept.layouts == factors(1).layouts
+    merged = store.compose(how="curvature", penalty=0.1)
+    parts, own = all_of(3)
+    assert trees.fingerprint(merged) == trees.fingerprint(merge(parts, own, "curvature", 0.1))
+    before = {path.name for path in (tmp_path / "store/factors").iterdir()}
+    remove(store, plan_removal(store, names=["shard 1"]))
+    after = {path.name for path in (tmp_path / "store/factors").iterdir()}
+    assert len(before) == 3
+    assert len(after) == 2
+    never = {name: parts[name] for name in ("shard 0", "shard 2")}
+    for how in MERGES:
+        assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(never, own, how))
+    assert Store(tmp_path / "store").verify() == []
+    (path,) = (p for p in (tmp_path / "store/factors").iterdir() if p.name == min(after))
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    assert any("altered" in line for line in store.verify())
+
+
+def test_factors_of_version_0_3_are_refused_in_one_line(tmp_path):
+    """They lack the sums of inputs, without which a kernel and its bias are two blocks."""
+    numbers, metadata = as_tree(factors(0))
+    flat = {path: leaf for path, leaf in trees.leaves(numbers).items() if not path.startswith("sum/")}
+    del metadata["biases"]
+    write_component(tmp_path / "factors.safetensors", trees.nest(flat), metadata)
+    with pytest.raises(InputError, match="expected factors with the sums of inputs"):
+        read_factors(tmp_path / "factors.safetensors")
+
+
+def test_factors_in_a_file_are_those_that_were_written(tmp_path):
+    write_factors(tmp_path / "factors.safetensors", factors(2))
+    again = read_factors(tmp_path / "factors.safetensors")
+    assert trees.fingerprint(again) == trees.fingerprint(factors(2))
+    assert (again.layouts, again.anchor) == (factors(2).layouts, factors(2).anchor)
+    predict, _ = predictor(depth=1)
+    assert again.anchor == "".join(fingerprints(predict.w))
+
+
+def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
+    store = make_store(tmp_path / "store", 2)
+    other = dataclasses.replace(factors(2), anchor="another")
+    with pytest.raises(InputError, match=r"Store.add: expected factors at the component's anchor"):
+        store.add("shard 2", part(2), origin(2), other)
+    few = dataclasses.replace(factors(2), blocks={**factors(2).blocks, "not/a/leaf": np.ones((1, 2, 2))})
+    with pytest.raises(InputError, match=r"Store.add: expected factors of the component's leaves"):
+        store.add("shard 2", part(2), origin(2), few)
+    private = Spent(make_mechanism(3.0, 1e-5), 50, True)
+    with pytest.raises(InputError, match=r"no factors with a private component"):
+        store.add("shard 2", part(2), origin(2, privacy=private), factors(2))
+    assert [*store] == ["shard 0", "shard 1"]
+    store.add("shard 2", part(2), origin(2))
+    assert not store.has_factors("shard 2")
+    with pytest.raises(InputError, match=r"merge: expected factors of every component; got none of \['shard 2'\]"):
+        store.compose(how="curvature")
+    with pytest.raises(InputError, match="factors of shard 2; got none"):
+        store.factors("shard 2")
+    with pytest.raises(InputError, match="coefficients, or another merge than mean"):
+        store.compose({"shard 0": 1.0}, how="inputs")
+    with pytest.raises(InputError, match="penalty > 0"):
+        merge(*all_of(2), "curvature", 0.0)
+    with pytest.raises(InputError, match="how in mean"):
+        merge(*all_of(2), "sum")
+    with pytest.raises(InputError, match="factors at one anchor"):
+        merge({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}, "curvature")
+    with pytest.raises(
+        InputError, match=r"merge: expected factors of the step's leaves; got those of \['not/a/leaf'\]"
+    ):
+        merge({"a": part(0)}, {"a": few}, "curvature")
+    less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
+    blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
+    biases = tuple(pair for pair in factors(0).biases if pair[1] != "head/bias")
+    alone = {"blocks": blocks, "biases": biases, "sums": {path: factors(0).sums[path] for path, _ in biases}}
+    both = {name: dataclasses.replace(factors(0), **alone) for name in "ab"}
+    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
+        merge({"a": part(0), "b": less}, both, "inputs")
+    wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}
+    with pytest.raises(InputError, match=r"factors of .* numbers"):
+        merge(wrong, {"a": factors(0)}, "curvature")
+    assert json.loads((tmp_path / "store/journal.jsonl").read_text().splitlines()[0])["factors"]["id"]

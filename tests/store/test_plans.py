@@ -1,0 +1,333 @@
+"""A removal's plan and the one call that carries it out: what goes, what it costs, what is refused; whose images."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import origin, part
+from photos import write
+
+from tangent_jax.core import InputError, files, trees
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.features import Cache
+from tangent_jax.models.load import load
+from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.store import erasure, removal
+from tangent_jax.store.apart import fill
+from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import Retrained
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
+
+TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
+PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
+SOLVED = Recipe(solver="optimum", penalty=0.1)
+
+
+def filled(root, count=3, **changes):
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s, **changes))
+    return store
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Twelve photographs, of which the last is a twin of the first, and a test set."""
+    root = tmp_path_factory.mktemp("photographs")
+    write(root, *(f"train/{c}/{i}.png" for c in "ab" for i in range(6)), "test/a/x.png", "test/b/y.png")
+    shutil.copy(root / "train/a/0.png", root / "train/b/5.png")
+    return root
+
+
+@pytest.fixture
+def trained(photographs, tmp_path):
+    """(a store of two shards trained on the photographs, their features, the cache)."""
+    recipe, cache = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent"), tmp_path / "cache"
+    predict = recipe.predictor(2, load("builtin"))
+    features = predict.features(open_dataset(recipe.dataset).train, Cache(cache))
+    store, rows = Store(tmp_path / "store"), np.arange(12)
+    owners = {name: "ann" if name < "train/a/3" else "bob" for _, name in features.examples}
+    fill(store, predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}, owners=owners)
+    return store, features, Cache(cache)
+
+
+# What a plan says
+
+
+def test_a_plan_counts_rows_so_a_twin_leaves_with_its_image(tmp_path):
+    store = Store(tmp_path)
+    store.add("twins", part(0), origin(0, examples=TWINS))
+    plan = plan_removal(store, examples=["a.jpg"])
+    holding = plan.components["twins"]
+    assert (holding.rows, holding.left) == ((TWINS[0], TWINS[2]), 1)
+    assert holding.seconds["retrain"] == pytest.approx(1.5 / 3)
+    assert plan.copies == {"0" * 64: ("a.jpg in twins", "a copy.jpg in twins")}
+    assert plan.identifiers == ("0" * 64,)
+
+
+def test_as_many_rows_are_left_as_the_plan_said(trained):
+    store, _, cache = trained
+    plan = plan_removal(store, examples=["train/a/0.png", "train/b/1.png"])
+    assert {name: holding.left for name, holding in plan.components.items()} == {"even": 5, "odd": 4}
+    receipt = remove(store, plan, "retrain", cache=cache)
+    assert {*receipt.retrained} == {"even", "odd"}
+    for name, holding in plan.components.items():
+        left = store.provenance(name)
+        assert len(left.examples) == holding.left
+        assert not left.identifiers & {*plan.identifiers}
+        assert left.owners.keys() == {image for _, image in left.examples}
+
+
+def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
+    store, identifier = filled(tmp_path), origin(1).examples[0][0]
+    store.add("shard 9", part(9), origin(9, examples=((identifier, "a copy.jpg"),)))
+    for asked in (identifier, "photo 3.jpg", "a copy.jpg"):
+        plan = plan_removal(store, examples=[asked, "nobody's.jpg"])
+        assert {name: holding.left for name, holding in plan.components.items()} == {"shard 1": 2, "shard 9": 0}
+        assert (plan.identifiers, plan.unknown) == ((identifier,), ("nobody's.jpg",))
+        assert plan.copies == {identifier: ("photo 3.jpg in shard 1", "a copy.jpg in shard 9")}
+
+
+def test_a_component_that_goes_by_its_name_takes_what_no_other_saw(tmp_path):
+    store = filled(tmp_path)
+    store.add("shard 9", part(9), origin(9, examples=origin(1).examples[:2]))
+    plan = plan_removal(store, names=["shard 1"])
+    assert plan.identifiers == (origin(1).examples[2][0],)
+    assert plan.components["shard 1"].left == 0
+    remove(store, plan)
+    store.add("again", part(5), origin(5, examples=origin(1).examples[:2]))
+    with pytest.raises(InputError, match=r"got 1 that were, such as \['photo 5.jpg'\]"):
+        store.add("whole", part(6), origin(1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, {"exact": "it was not solved to its optimum"}),
+        ({"recipe": None}, {"retrain": "no recipe says", "exact": "no recipe says"}),
+        ({"privacy": PRIVATE}, {"retrain": "without privacy", "exact": "without privacy"}),
+        ({"recipe": SOLVED, "total_penalty": 0.3}, {}),
+        ({"recipe": SOLVED, "total_penalty": 0.0}, {"exact": "with a penalty above 0"}),
+    ],
+)
+def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
+    store = filled(tmp_path, 2, **changes)
+    plan = plan_removal(store, examples=["photo 4.jpg"])
+    holding = plan.components["shard 1"]
+    assert holding.seconds.keys() == {"drop", "retrain", "exact"} - reasons.keys()
+    assert holding.impossible.keys() == reasons.keys()
+    for how, reason in reasons.items():
+        with pytest.raises(InputError, match=f"remove: expected components that allow {how}; got shard 1: .*{reason}"):
+            remove(store, plan, how)
+    assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
+    every = plan_removal(store, examples=[name for _, name in origin(1).examples])
+    assert every.components["shard 1"].impossible == {}  # nothing is left: it is dropped, whatever the way
+    remove(store, every, "retrain")
+    assert [*Store(tmp_path)] == ["shard 0"]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: plan_removal(s), "examples, names or an owner, one of them; got 0"),
+        (lambda s: plan_removal(s, examples=["a"], names=["shard 0"]), "one of them; got 2"),
+        (lambda s: plan_removal(s, examples=["a"], owners={"a": "ann"}), "an owner, of those in owners; got none"),
+        (lambda s: plan_removal(s, examples="photo 1.jpg"), "expected lists; got one text"),
+        (lambda s: plan_removal(s, names=["nobody"]), r"names of components; got \['nobody'\]"),
+        (lambda s: plan_removal(s, owner="ann"), "an owner of photo 0.jpg in shard 0; got none. Pass owners="),
+        (lambda s: remove(s, plan_removal(s, names=["shard 0"]), "burn"), "how in drop, retrain, exact; got burn"),
+        (lambda s: remove(s, plan_removal(s, names=["shard 0"]), "retrain"), "asked for by its name"),
+        (lambda s: remove(s, plan_removal(s, examples=["nobody.jpg"])), "something that the store holds; got nothing"),
+        (lambda s: remove(Store(s.root.parent / "b"), plan_removal(s, names=["shard 0"])), "one of another store"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
+    store = filled(tmp_path / "a", 2)
+    with pytest.raises(InputError, match=match) as error:
+        call(store)
+    assert "\n" not in str(error.value)
+    assert [*Store(tmp_path / "a")] == ["shard 0", "shard 1"]
+
+
+def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_is_not(tmp_path):
+    store = filled(tmp_path)
+    plan = plan_removal(store, examples=["photo 4.jpg"])
+    Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).examples))  # by another process
+    with pytest.raises(InputError, match=r"remove: expected a plan of .* as it is now; got one .* older\. Plan"):
+        remove(store, plan)
+    assert len(store.state.receipts) == 0
+    plan = plan_removal(store, examples=["photo 4.jpg"])
+    store.compose()
+    assert {*remove(store, plan).removed} == {"copy", "shard 1"}
+
+
+def test_what_changes_the_store_while_a_component_is_trained_again_is_told(tmp_path, monkeypatch):
+    store = filled(tmp_path)
+
+    def meanwhile(*arguments):
+        Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).examples))
+        return Retrained(part(7), origin(1, examples=origin(1).examples[1:]), 0.5)
+
+    monkeypatch.setattr(removal, "retrain", meanwhile)
+    with pytest.raises(InputError, match="Plan again"):
+        remove(store, plan_removal(store, examples=["photo 3.jpg"]), "retrain")
+    assert trees.fingerprint(Store(tmp_path)["shard 1"]) == trees.fingerprint(part(1))
+
+
+# What takes its place
+
+
+def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path, monkeypatch):
+    store, erased = filled(tmp_path), []
+    monkeypatch.setattr(removal, "erase_traces", lambda *given: erased.append(given) or erasure.Traces([], []))
+    plan = plan_removal(store, examples=["photo 3.jpg"])
+    left = origin(1, examples=origin(1).examples[1:])
+    bad = Retrained(jax.tree.map(lambda leaf: leaf * np.nan, part(7)), left, 0.5)
+    seen = Retrained(part(7), origin(1), 0.5)
+    for new, match in ((seen, "retrained without what is removed"), (bad, "finite; got NaN")):
+        monkeypatch.setattr(removal, "retrain", lambda *_, new=new: new)
+        with pytest.raises(InputError, match=match):
+            remove(store, plan, "retrain")
+    assert erased == []  # nothing outside the store is touched before all is known to be well
+    monkeypatch.setattr(removal, "retrain", lambda *_: Retrained(part(7), left, 0.5))
+    receipt = remove(store, plan, "retrain")
+    assert len(erased) == 1
+    want = compose({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
+    assert receipt.composed_after == trees.fingerprint(want)
+    assert receipt.distance_bounds == {"shard 1": 0.5}
+    assert store.provenance("shard 1").examples == left.examples
+    unbounded = Retrained(part(8), origin(1, examples=left.examples[1:]), None)
+    monkeypatch.setattr(removal, "retrain", lambda *_: unbounded)
+    assert remove(store, plan_removal(store, examples=left.examples[0][:1]), "retrain").distance_bounds == {}
+    assert store.verify() == []
+
+
+def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(trained, photographs):
+    store, features, cache = trained
+    (photographs / "train/a/2.png").rename(photographs / "train/a/2.away")
+    try:
+        with pytest.raises(InputError, match=r"the 5 examples left of even in .*; got 4 of them"):
+            remove(store, plan_removal(store, examples=["train/a/0.png"]), "retrain", cache=cache)
+    finally:
+        (photographs / "train/a/2.away").rename(photographs / "train/a/2.png")
+    assert len(store.provenance("even").examples) == 6
+    assert np.asarray(features.inputs[0]).any()  # its cached row is there
+
+
+# Its traces
+
+
+def test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names(trained):
+    store, features, cache = trained
+    for name in [*store]:
+        copied, made = jax.tree.map(np.array, store[name]), store.provenance(name)
+        store.discard([name])
+        store.add(name, copied, dataclasses.replace(made, folders=()))  # knows of no cache
+    plan = plan_removal(store, examples=["train/a/1.png"])
+    assert np.asarray(features.inputs[1]).any()
+    receipt = remove(store, plan, cache=cache)
+    assert not np.asarray(features.inputs[1]).any()
+    assert np.asarray(features.inputs[2]).any()
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
+
+
+def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path, monkeypatch):
+    store, features, cache = trained
+    (first,) = [path.parent for path in Path(cache.folder).glob("*/inputs.bin")]
+    second = first.with_name("zzz")
+    shutil.copytree(first, second)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "dw.safetensors").write_bytes(store.path("odd").read_bytes())
+    step = jax.tree.map(np.array, store["odd"])
+    made = dataclasses.replace(store.provenance("odd"), folders=(str(cache.folder), str(run), str(tmp_path / "locked")))
+    store.discard(["odd"])
+    store.add("odd", step, made)
+    (tmp_path / "locked").mkdir()
+    real = files.open_plain, Path.unlink, Path.iterdir
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(files, "open_plain", lambda p, *a: denied(p) if p == first / "lock" else real[0](p, *a))
+    monkeypatch.setattr(Path, "unlink", lambda p, *a, **k: denied(p) if p.parent == run else real[1](p, *a, **k))
+    monkeypatch.setattr(Path, "iterdir", lambda p: denied(p) if p == tmp_path / "locked" else real[2](p))
+    receipt = remove(store, plan_removal(store, examples=["train/a/1.png"]))
+    assert receipt.deleted == (f"{second}: rows of removed images",)
+    assert np.asarray(features.inputs[1]).any()  # it is there still, and the receipt says so
+    lines = "\n".join(receipt.not_reached)
+    assert f"{first}: rows of removed images (Permission denied)" in lines
+    assert f"{run}/dw.safetensors: the removed component (Permission denied)" in lines
+    assert f"{tmp_path / 'locked'}: Permission denied" in lines
+
+
+def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_does_the_rest(trained, monkeypatch):
+    store, features, cache = trained
+    plan = plan_removal(store, examples=["train/a/1.png"])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan, cache=cache)
+    assert not np.asarray(features.inputs[1]).any()
+    again = Store(store.root)
+    assert [*again] == ["even", "odd"]
+    assert again.verify() == []
+    receipt = remove(again, plan, cache=cache)
+    assert [*again] == ["even"]
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
+
+
+# By contributor
+
+
+def test_an_owners_images_go_from_every_component_and_the_others_stay(trained, tmp_path):
+    store, features, cache = trained  # ann's are a/0, a/1, a/2; a/0 has a twin of bob's
+    plan = plan_removal(store, owner="ann")
+    assert {name: holding.left for name, holding in plan.components.items()} == {"even": 4, "odd": 4}
+    assert (plan.owner, plan.unknown) == ("ann", ())
+    assert plan.asked == plan.identifiers == tuple(sorted(features.examples[i][0] for i in range(3)))
+    receipt = remove(store, plan, "retrain", cache=cache)
+    assert receipt.owner == "ann"
+    assert {image for name in store for _, image in store.provenance(name).examples} == {
+        f"train/{c}/{i}.png" for c in "ab" for i in range(6)
+    } - {"train/a/0.png", "train/a/1.png", "train/a/2.png", "train/b/5.png"}
+    again = plan_removal(store, owner="ann")
+    assert (again.components, again.unknown) == ({}, ("ann",))
+    assert "ann" not in "".join(store.provenance(name).to_json() for name in store)
+    assert {*plan_removal(store, owner="bob").components} == {"even", "odd"}
+
+
+def test_a_table_of_owners_says_whose_an_image_is_where_the_components_do_not_and_comes_first(tmp_path):
+    store = filled(tmp_path, 2)
+    whose = {f"photo {i}.jpg": "ann" if i in (0, 4) else "bob" for i in range(6)}
+    plan = plan_removal(store, owner="ann", owners=whose)
+    assert {name: holding.rows for name, holding in plan.components.items()} == {
+        "shard 0": (origin(0).examples[0],),
+        "shard 1": (origin(1).examples[1],),
+    }
+    with pytest.raises(InputError, match=r"an owner of photo 5\.jpg in shard 1; got none"):
+        plan_removal(store, owner="ann", owners={n: o for n, o in whose.items() if n != "photo 5.jpg"})
+    store.add("said", part(7), origin(7, owners={name: "ann" for _, name in origin(7).examples}))
+    assert {*plan_removal(store, owner="ann", owners=whose).components} == {"shard 0", "shard 1", "said"}
+    corrected = whose | {"photo 21.jpg": "bob"}
+    assert plan_removal(store, owner="ann", owners=corrected).components["said"].left == 1
+
+
+def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
+    store, _, _ = trained
+    for name, first in (("even", "train/a/0.png"), ("odd", "train/a/1.png")):
+        found = store.provenance(name)
+        assert found.owners[first] == "ann"
+        assert found.owners.keys() == {image for _, image in found.examples}
+    assert Provenance.from_json(found.to_json()) == found
+    assert make_provenance(found.recipe.predictor(2)).owners == {}

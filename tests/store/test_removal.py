@@ -1,0 +1,506 @@
+"""A removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import origin, part
+from photos import write
+from run_binary import run
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.core.files import locked
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.features import Cache, Features
+from tangent_jax.models.load import load
+from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
+from tangent_jax.solver.optimum import solve
+from tangent_jax.store.apart import fill
+from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import solved_again
+from tangent_jax.store.store import Store
+
+PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
+
+
+def drop(store, *names):
+    return remove(store, plan_removal(store, names=names))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photographs")
+    write(root, *(f"train/{c}/{i}.png" for c in "ab" for i in range(40)), "test/a/x.png", "test/b/y.png")
+    return root
+
+
+@pytest.fixture
+def task(photographs, tmp_path):
+    recipe = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, batch_size=8, output="tangent")
+    predict = recipe.predictor(2, load("builtin"))
+    data = open_dataset(recipe.dataset)
+    return recipe, predict, data, Cache(tmp_path / "cache")
+
+
+def files_holding(root, rows):
+    """The files below a folder that hold the bytes of any of the rows."""
+    wanted = [np.ascontiguousarray(row).tobytes() for row in rows]
+    paths = [path for path in root.rglob("*") if path.is_file()]
+    return [str(path) for path in paths if any(row in path.read_bytes() for row in wanted)]
+
+
+def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path):
+    """Tail inputs of two stages and decoded images, a store, a run folder with checkpoints."""
+    recipe, predict, data, cache = task
+    train = predict.features(data.train, cache)
+    whole = dataclasses.replace(recipe, kind="everything").predictor(2, load("builtin"))
+    images = whole.features(data.train, cache)  # stage 0: the decoded images
+    gone = [train.examples[i][0] for i in (3, 41)]
+    rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
+    out = tmp_path / "out"
+    fitted = recipe.fit(predict, train, folder=out / "checkpoints")
+    made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
+    text = made.to_json(trees.fingerprint(fitted.dw))
+    write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+    (out / "steps").mkdir()
+    (out / "steps/1.dw").write_bytes(b"as an audited run keeps them")
+    store = Store(tmp_path / "stores/mine")
+    store.add("all", read_component(out / "dw.safetensors")[0], made)
+    store.compose()
+    other = Store(tmp_path / "stores/full")
+    other.add("too", jax.tree.map(lambda leaf: 2 * leaf, fitted.dw), made)
+    assert len(files_holding(tmp_path, rows)) == 2
+    kept = np.array(train.inputs[[0, 1, 2]])
+    receipt = remove(store, plan_removal(store, examples=gone), "retrain", cache=cache)
+    assert files_holding(tmp_path, rows) == []
+    assert (np.asarray(predict.features(data.train.take(np.arange(3)), cache).inputs) == kept).all()
+    assert not (out / "dw.safetensors").exists()
+    assert not (out / "steps").exists()
+    assert not (out / "checkpoints" / fitted.run).exists()
+    words = "\n".join(receipt.deleted)
+    assert words.count("rows of removed images") == 2
+    assert "the removed component" in words
+    assert "checkpoints" in words
+    left = "\n".join(receipt.not_reached)
+    assert "another store, in which too saw removed images" in left
+    assert "the data set itself" in left
+    assert store.verify() == []
+    # asked for again, what was erased is computed anew, and only its chunk
+    assert (np.asarray(predict.features(data.train, cache).inputs[3]) == rows[0]).all()
+
+
+@pytest.mark.parametrize("settings", [{"penalty": 0.0}, {"method": "nlft"}])
+def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound(task, tmp_path, settings):
+    _, _, data, cache = task
+    recipe = dataclasses.replace(task[0], **settings)
+    predict = recipe.predictor(2, load("builtin"))
+    train = predict.features(data.train, cache)
+    store = Store(tmp_path / "store")
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained(train, 1.0))
+    receipt = remove(store, plan_removal(store, examples=[train.examples[3][0]]), "retrain", cache=cache)
+    assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["all"])
+
+
+def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
+    recipe, predict, data, cache = task
+    train = predict.features(data.train, cache)
+    store = Store(tmp_path / "store")
+    dw = jax.tree.map(np.ones_like, predict.zeros())
+    store.add("all", dw, make_provenance(predict, recipe).trained(train, 1.0, (str(tmp_path / "moved"),)))
+    shutil.rmtree(tmp_path / "cache")
+    receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]))
+    assert receipt.deleted == ()
+    assert f"{tmp_path / 'moved'}: not there now" in receipt.not_reached
+    assert f"{tmp_path / 'cache'}: not there now" in receipt.not_reached
+
+
+def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
+    recipe, predict, data, cache = task
+    train, store = predict.features(data.train, cache), Store(tmp_path / "store")
+    shards = {f"shard {s}": np.arange(s, 80, 2) for s in range(2)}
+    fill(store, predict, train, recipe, shards)
+    identifier = train.examples[4][0]
+    remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=cache)
+    fingerprints = {name: trees.fingerprint(store[name]) for name in store}
+    fill(store, predict, train, recipe, shards)
+    assert {name: trees.fingerprint(store[name]) for name in store} == fingerprints  # nothing was trained again
+    assert "1 images were removed from" in capsys.readouterr().err
+    drop(store, "shard 1")
+    fill(store, predict, train, recipe, shards)
+    assert [*store] == ["shard 0"]
+    assert all(line["op"] != "discard" for line in store.journal.entries)
+    fill(store, predict, train, dataclasses.replace(recipe, penalty=1e-3), shards)  # other settings: anew, no receipt
+    assert [*store] == ["shard 0"]
+    assert len(store.state.receipts) == 2
+    store.add("a guest", jax.tree.map(np.ones_like, store["shard 0"]), store.provenance("shard 0"))
+    with pytest.raises(InputError, match="the component \\['a guest'\\] of others"):
+        fill(store, predict, train, recipe, shards)
+    assert [*store] == ["a guest", "shard 0"]
+
+
+def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
+    store = Store(tmp_path)
+    for s in range(3):
+        store.add(f"shard {s}", part(s), origin(s))
+    remove(store, plan_removal(store, examples=["photo 4.jpg"]))
+    with pytest.raises(InputError, match=r"not removed from this store; got 1 that were, such as \['photo 4.jpg'\]"):
+        Store(tmp_path).add("again", part(7), origin(1))
+    store.add("without", part(8), origin(1, examples=origin(1).examples[:1]))
+    journal = (tmp_path / "journal.jsonl").read_text()
+    assert origin(1).examples[1][0] not in journal  # hashed: the store does not say whose it was
+
+
+def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
+    store = Store(tmp_path)
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s, privacy=PRIVATE))
+    once = store.spent([*store])
+    assert once == PrivacyCost(PRIVATE.compute_epsilon(), 1e-5, True)
+    drop(store, "shard 1")  # never composed: nothing of it left the store
+    assert store.spent([*store]) == once
+    store.add("keeper", part(2), origin(0, privacy=PRIVATE))  # saw the same images, which so may come back
+    store.compose()
+    drop(store, "shard 0")
+    store.add("again", part(5), origin(0, privacy=PRIVATE))
+    twice = Store(tmp_path).spent(["again"])
+    assert 1.3 * once.epsilon < twice.epsilon < 2 * once.epsilon
+    store.discard(["again", "keeper"])
+    store.add("other", part(6), origin(3, privacy=PRIVATE))
+    assert Store(tmp_path).spent(["other"]).epsilon >= twice.epsilon
+
+
+def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
+    """They whitened the training of a private component: its numbers depend on them."""
+    store, public = Store(tmp_path / "mine"), origin(7).examples
+    store.add("whitened", part(0), origin(0, privacy=PRIVATE, public=public, owners={"photo 0.jpg": "ann"}))
+    store.add("plain", part(1), origin(1, privacy=PRIVATE))
+    Store(tmp_path / "other").add("too", part(2), origin(2, privacy=PRIVATE, public=public))
+    whose = {name: "bo" for _, name in (*origin(0).examples, *origin(1).examples, public[1])}
+    for asked in ({"examples": [public[1][0]]}, {"examples": ["photo 22.jpg"]}, {"owner": "bo", "owners": whose}):
+        plan = plan_removal(store, **asked)
+        assert public[1] in plan.components["whitened"].rows
+        assert plan.unknown == ()
+    store.add("open", part(5), origin(7))  # no account, and the same images
+    assert plan_removal(store, names=["open"]).identifiers == ()  # another holds them
+    store.discard(["open"])
+    plan = plan_removal(store, examples=["photo 22.jpg"])
+    assert [*plan.components] == ["whitened"]
+    assert (plan.components["whitened"].left, [*plan.components["whitened"].impossible]) == (3, ["retrain", "exact"])
+    receipt = remove(store, plan)
+    assert any("another store, in which too saw removed images" in line for line in receipt.not_reached)
+    for came_back in ({"public": public}, {"examples": public}):
+        with pytest.raises(InputError, match="1 that were, such as"):
+            store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
+    store.add("again", part(3), origin(3, privacy=PRIVATE, public=public[:1]))
+    drop(store, "again")  # by its name: its own images go, the public ones may come back
+    store.add("third", part(4), origin(4, privacy=PRIVATE, public=public[:1]))
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, released):
+    """Parallel composition takes what the other component saw of it as paid for; public images are not."""
+    store, match = Store(tmp_path), "Store.add: expected public images that are not private; got 1 of"
+    store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).examples))
+    if released:
+        store.compose()
+        store.discard(["first"])
+    for clash in ({"public": origin(0).examples[1:2]}, {"examples": origin(7).examples[2:]}):
+        with pytest.raises(InputError, match=match):
+            store.add("second", part(1), origin(1, privacy=PRIVATE, **clash))
+    with pytest.raises(InputError, match=match):
+        store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(1).examples[:1]))
+    store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(7).examples))  # public in both
+    store.add("open", part(2), origin(0))  # no account: nothing is claimed of both
+
+
+def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_path):
+    store = Store(tmp_path)
+    store.add("open", part(0), origin(0))
+    store.compose()
+    drop(store, "open")
+    store.add("private", part(1), origin(1, privacy=PRIVATE))
+    assert store.spent(["private"]) is None
+
+
+# The store's own files
+
+
+def test_a_store_is_not_made_in_a_folder_of_others(tmp_path):
+    write(tmp_path, "components/mine.png", "receipts/0123456789abcdef.json")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="a store, or an empty folder"):
+        Store(tmp_path)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_only_files_of_its_own_are_swept(tmp_path):
+    store = Store(tmp_path / "store")
+    store.add("a", part(0), origin(0))
+    for name in ("components/notes.txt", "composed/mine.partial", "receipts/0123456789abcdeg.json", "mine.partial"):
+        (tmp_path / "store" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "store" / name).write_text("mine")
+    leftover = tmp_path / "store/components" / ("0" * 16 + ".safetensors")
+    leftover.write_bytes(b"of a killed writer")
+    store.add("b", part(1), origin(1))
+    assert not leftover.exists()
+    assert len([line for line in store.verify() if "not the store's" in line]) == 4
+
+
+@pytest.mark.parametrize(
+    "gone", [["journal.jsonl"], ["HEAD"], ["journal.jsonl", "HEAD"], ["journal.jsonl", "HEAD", "store.json"]]
+)
+def test_a_lost_journal_is_refused_and_no_component_deleted(tmp_path, gone):
+    store = Store(tmp_path / "store")
+    store.add("a", part(0), origin(0))
+    path = store.path("a")
+    for name in gone:
+        (tmp_path / "store" / name).unlink()
+    with pytest.raises(InputError, match="Store: expected"):
+        Store(tmp_path / "store").add("b", part(1), origin(1))
+    assert path.exists()
+
+
+@pytest.mark.parametrize("how", ["format", "operation"])
+def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
+    store = Store(tmp_path)
+    store.add("a", part(0), origin(0))
+    if how == "format":
+        (tmp_path / "store.json").write_text('{"format": 3, "store": "x", "more": 1}')
+    else:
+        with store.using(change=True):
+            store.journal.append({"op": "anneal", "name": "a"})
+    with pytest.raises(InputError, match="Update tangent_jax; nothing was changed"):
+        Store(tmp_path).add("b", part(1), origin(1))
+    assert len([*tmp_path.glob("components/*")]) == 1
+
+
+def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
+    store = Store(tmp_path)
+    with store.using(change=True):
+        (tmp_path / "lock").unlink()
+        line = {"op": "add", "name": "a", **store.write("components", part(0), origin(0))}
+        with pytest.raises(InputError, match="deleted while it was held"):
+            store.commit(line)
+    assert [*Store(tmp_path)] == []
+    Store(tmp_path).add("a", part(0), origin(0))
+    assert Store(tmp_path).verify() == []
+
+
+def test_removed_weights_go_when_a_store_killed_after_its_commit_next_changes(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    path = store.path("shard 1")
+
+    def killed(self):
+        if self.state.receipts:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "sweep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            drop(store, "shard 1")
+    assert path.exists()
+    assert [*Store(tmp_path)] == ["shard 0"]  # opened for reading alone, which writes nothing
+    assert path.exists()
+    Store(tmp_path).compose()
+    assert not path.exists()
+
+
+def test_every_read_checks_its_hash(tmp_path):
+    store = Store(tmp_path)
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    path = store.path("shard 1")
+    whole = path.read_bytes()
+    for at in (len(whole) - 5, 30, whole.index(b"photo")):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        for read in (lambda: store["shard 1"], store.compose, lambda: drop(store, "shard 0")):
+            with pytest.raises(InputError):
+                read()
+    path.write_bytes(whole.replace(b"photo 3", b"photo 9"))
+    with pytest.raises(InputError, match="unaltered provenance"):
+        plan_removal(store, examples=["photo 3.jpg"])
+
+
+def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
+    """An edited number of steps would lower epsilon."""
+    path = tmp_path / "dw.safetensors"
+    write_component(path, part(0), {"provenance": origin(0, privacy=PRIVATE).to_json()})
+    assert read_component(path)[1]["provenance"]
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'\\"steps_paid\\": 50', b'\\"steps_paid\\": 10'))
+    with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
+        read_component(path)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(InputError, match="to belong together"):
+        read_component(path)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: s.add("a", jax.tree.map(lambda x: x * np.nan, part(3)), origin(3)), "finite; got NaN"),
+        (lambda s: s.add("a", {}, origin(3)), "a component with leaves"),
+        (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that the provenance names"),
+        (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "of shape"),
+        (lambda s: s.add("a", part(0), origin(3)), r"numbers that no other component has; got that of \['shard 0'\]"),
+        (lambda s: s.add(" ", part(3), origin(3)), "a name of letters"),
+        (lambda s: s.add("a,b", part(3), origin(3)), "a name of letters"),
+        (lambda s: s.add("", part(3), origin(3)), "a name of letters"),
+    ],
+)
+def test_add_refuses_what_could_not_be_summed(tmp_path, call, match):
+    store = Store(tmp_path)
+    store.add("shard 0", part(0), origin(0))
+    with pytest.raises(InputError, match=match):
+        call(store)
+    assert [*Store(tmp_path)] == ["shard 0"]
+    store.add("anna.b+c@example.org", part(4), origin(4))  # contributors are known by their addresses
+
+
+def test_an_export_is_journaled_before_it_is_written(tmp_path):
+    store = Store(tmp_path)
+    store.add("a", part(0), origin(0))
+    store.release("/elsewhere/export", store.sum())  # and the writing is killed
+    assert drop(store, "a").exported_before == ("/elsewhere/export",)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999])
+def test_a_malformed_receipt_is_one_line(tmp_path, content):
+    store = Store(tmp_path / "store")
+    (tmp_path / "receipt.json").write_bytes(content)
+    with pytest.raises(InputError, match="verify_receipt: expected a receipt of a removal") as error:
+        store.verify_receipt(tmp_path / "receipt.json")
+    assert "\n" not in str(error.value)
+
+
+def test_a_receipt_whose_sum_is_not_the_survivors_is_told(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    path = drop(store, "shard 1").path
+    assert store.verify_receipt(path) == []
+    monkeypatch.setattr("tangent_jax.store.store.sums.compose", lambda store: part(9))
+    assert store.verify_receipt(path) == ["the survivors' sum is not the receipt's"]
+
+
+def test_bytes_appended_to_the_journal_are_told(tmp_path):
+    Store(tmp_path).add("a", part(0), origin(0))
+    with (tmp_path / "journal.jsonl").open("ab") as file:
+        file.write(b"more")
+    assert "4 bytes after the last line" in Store(tmp_path).verify()[0]
+    Store(tmp_path).add("b", part(1), origin(1))
+    assert Store(tmp_path).verify() == []
+
+
+def test_a_line_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    store, synced = Store(tmp_path), []
+
+    def fsync(descriptor, real=os.fsync):
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store.add("a", part(0), origin(0))
+    step = store.path("a").name
+    assert [name for name in synced if name in (f"{step}.partial", "journal.jsonl", "HEAD.partial")] == [
+        f"{step}.partial", "journal.jsonl", "HEAD.partial",
+    ]  # fmt: skip
+
+
+def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypatch):
+    Store(tmp_path / "store").add("a", part(0), origin(0))
+
+    def read_only(path, mode):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tangent_jax.core.files.open_plain", read_only)
+        with locked(tmp_path / "store/lock", shared=True) as lock:
+            assert lock is None
+        with pytest.raises(PermissionError), locked(tmp_path / "store/lock"):
+            pass
+
+
+@pytest.mark.slow
+def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(photographs, tmp_path):
+    cache, out = f"--cache_dir={tmp_path / 'cache'}", tmp_path / "anna@example.org"
+    run("finetune", cache, f"--dataset=folder:{photographs}", "--subset=head", "--epochs=1", f"--out={out}")
+    store = f"--store={tmp_path}/store"
+    run("store", "add", store, f"--source={out}")
+    assert [*Store(tmp_path / "store")] == ["anna@example.org"]
+    ids = tmp_path / "ids.txt"
+    for encoding in ("utf-8-sig", "utf-16"):
+        ids.write_text("train/a/3.png\ntrain/b/5.png\n", encoding=encoding)
+        _, err = run("store", "remove", store, cache, f"--examples={ids}", "--dry_run")
+        assert "2 of its 80 examples asked for" in err
+    _, err = run("store", "remove", store, "--names=anna@example.org", "--retrain", code=1)
+    assert "--examples with --retrain" in err
+    _, err = run("store", "remove", store, cache, f"--examples={ids}", "--retrain")
+    assert "trained again on the 78 left" in err
+    assert "rows of removed images" in err
+    assert "NOT reached: folder:" in err
+    assert not (out / "dw.safetensors").exists()
+    _, err = run("store", "remove", store, cache, f"--examples={ids}")
+    assert "no component saw it" in err
+
+
+@pytest.mark.slow
+def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, tmp_path):
+    """Whose they are is said once, when the components are made; the same for a component that nobody said it of."""
+    cache, data = f"--cache_dir={tmp_path / 'cache'}", f"--dataset=folder:{photographs}"
+    table, stores = tmp_path / "owners.csv", tmp_path / "stores"
+    whose = {f"train/{c}/{i}.png": "bob" if i % 4 else "ann@example.org" for c in "ab" for i in range(40)}
+    table.write_text("file,owner\n" + "".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    sharded = (
+        "--sharding=owner",
+        f"--owners={table}",
+        f"--stores={stores}",
+        "--methods=taft",
+        "--epochs=1",
+    )
+    run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
+    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-2-*", "*owner-full-*"))
+    for store in (by_owner, together):
+        line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
+        assert json.loads(line)["unknown"] == []
+        left = Store(store[8:])
+        assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
+        assert "trained again on the 60 left" in err or [*left] == ["bob"]
+        receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
+        assert receipt["owner"] == "ann@example.org"
+    _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run", code=1)
+    assert "carl: no component saw it" in err
+    assert "expected images or an owner that" in err
+    ids = tmp_path / "ids.txt"
+    ids.write_text("elsewhere/b/5.png\n")
+    _, err = run("store", "remove", together, f"--examples={ids}", code=1)
+    assert "no component saw it under this name; the store holds train/a/5.png, train/b/5.png" in err
+    _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
+    assert "--names, --examples or --owner, one of them" in err
+
+
+def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
+    def linear(dw, x):
+        return x @ dw["kernel"]
+
+    rng, identifiers = np.random.default_rng(0), tuple((f"{i:064x}", f"{i}") for i in range(30))
+    data = Features(rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30), identifiers)
+    recipe, zero = Recipe(solver="optimum", penalty=0.1, certificate=10.0), {"kernel": np.zeros((6, 3), np.float32)}
+    whole = solve(linear, data, recipe.objective(), start=zero, certificate=1e-4).dw
+    left, said = data.take(np.arange(29)), origin(0, recipe=recipe, total_penalty=3.0)
+    new = solved_again(said, linear, left, whole, "a")
+    assert new.optimum.certificate <= new.optimum.certificate_before / 10 < recipe.certificate / 10
+    objective = dataclasses.replace(recipe, penalty=3.0 / 29).objective()
+    never = solve(linear, left, objective, start=zero, certificate=1e-4).dw
+    moved, gap = (np.linalg.norm(dw["kernel"] - never["kernel"]) for dw in (whole, new.dw))
+    assert gap <= new.optimum.certificate + 1e-4 < moved

@@ -1,0 +1,374 @@
+"""The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import origin, part, predictor
+from safetensors.numpy import load_file
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance, check_same, make_provenance
+from tangent_jax.store.receipts import receipt_text
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import Retrained
+from tangent_jax.store.store import Store
+from tangent_jax.store.sums import compose
+
+
+def filled(root, count=3, **changes):
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", part(s), origin(s, **changes))
+    return store
+
+
+def drop(store, *names):
+    return remove(store, plan_removal(store, names=names))
+
+
+def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
+    filled(tmp_path)
+    again = Store(tmp_path)
+    assert [*again] == ["shard 0", "shard 1", "shard 2"]
+    assert trees.fingerprint(again["shard 1"]) == trees.fingerprint(part(1))
+    assert again.provenance("shard 1") == origin(1)
+    assert again.provenance("shard 1").versions["jax"] == jax.__version__
+    assert again.verify() == []
+
+
+def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
+    store, never = filled(tmp_path / "a"), Store(tmp_path / "b")
+    for s in (2, 0):
+        never.add(f"shard {s}", part(s), origin(s))
+    whole = store.compose()
+    assert trees.fingerprint(whole) == trees.fingerprint(compose({f"shard {s}": part(s) for s in range(3)}))
+    file = store.path("shard 1")
+    receipt = remove(store, plan_removal(store, examples=["photo 4.jpg"]))
+    assert receipt.composed_before == trees.fingerprint(whole)
+    assert receipt.composed_after == trees.fingerprint(never.compose())
+    assert not file.exists()
+    assert len(list((tmp_path / "a/composed").iterdir())) == 1  # the one that held the component is gone
+    assert receipt.path.parent == tmp_path / "a/receipts"
+    assert receipt.path.read_text() == receipt_text(receipt)
+    assert store.verify() == []
+    assert Store(tmp_path / "a").verify_receipt(receipt.path) == []
+
+
+def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
+    store = filled(tmp_path / "store")
+    path = drop(store, "shard 1").path
+    copy = tmp_path / "copy.json"
+    shutil.copy(path, copy)
+    assert store.verify_receipt(copy) == []
+    copy.write_text(path.read_text().replace("The components named", "the components named"))
+    assert "edited or forged" in store.verify_receipt(copy)[0]
+    assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
+    store.add("back", part(1), origin(7))
+    assert store.verify_receipt(path) == ["back: is a removed component"]
+    copy.write_text("{}")
+    with pytest.raises(InputError, match="a receipt of a removal"):
+        store.verify_receipt(copy)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("anchor", {"anchor": "0"}),
+        ("head", {"head": "0"}),
+        ("method", {"method": "nlft"}),
+        ("config.heads", {"config": {**origin(0).config, "heads": 2}}),
+        ("subset of", {"subset": origin(0).subset[1:]}),
+    ],
+)
+def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, field, changes):
+    store = filled(tmp_path, 1)
+    with pytest.raises(InputError, match=f"Store.add: expected {field}"):
+        store.add("other", part(1), origin(1, **changes))
+    assert [*store] == ["shard 0"]
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: s.add("shard 0", part(0), origin(0)), "a new name; got shard 0"),
+        (lambda s: s.add("../x", part(0), origin(0)), "a name of letters"),
+        (lambda s: s["nobody"], "the name of a component; got nobody"),
+        (lambda s: s.compose({"nobody": 1.0}), "the name of a component"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
+    store = filled(tmp_path, 1)
+    with pytest.raises(InputError, match=match):
+        call(store)
+    assert [*Store(tmp_path)] == ["shard 0"]
+
+
+def test_the_last_component_can_go(tmp_path):
+    store = filled(tmp_path, 1)
+    assert drop(store, "shard 0").composed_after is None
+    assert [*Store(tmp_path)] == []
+    with pytest.raises(InputError, match=r"Store.compose: expected at least one component; got none in"):
+        store.compose()
+
+
+def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
+    store = filled(tmp_path / "store", 2)
+    store.compose()
+    drop(store, "shard 0")
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
+    assert len(files) == 6  # component, composition, receipt, journal, HEAD, the store's mark
+    rng = random.Random(0)
+    for path in files:
+        content = path.read_bytes()
+        for at in {0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(4))}:
+            altered = bytearray(content)
+            altered[at] ^= 1 << rng.randrange(8)
+            path.write_bytes(bytes(altered))
+            try:
+                told = Store(tmp_path / "store").verify()
+            except InputError as error:
+                told = [str(error)]
+            assert any(path.name in line for line in told), (path, at)
+        path.write_bytes(content)
+    assert Store(tmp_path / "store").verify() == []
+    (tmp_path / "store/components/stray").write_text("x")
+    assert "stray: not the store's" in Store(tmp_path / "store").verify()[0]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["add", "compose", "remove", "retrain"])
+def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, monkeypatch, operation):
+    """Every fsync, rename, deletion and commit of ours in turn raises what nothing catches, as a kill would."""
+    run = {
+        "add": lambda s: s.add("shard 2", part(2), origin(2)),
+        "compose": lambda s: s.compose(),
+        "remove": lambda s: drop(s, "shard 0"),
+        "retrain": lambda s: remove(s, plan_removal(s, examples=["photo 1.jpg"]), "retrain"),
+    }[operation]
+    survivors = origin(0, examples=(origin(0).examples[0], origin(0).examples[2]))
+    monkeypatch.setattr("tangent_jax.store.removal.retrain", lambda *_: Retrained(part(7), survivors, 0.5))
+    filled(tmp_path / "whole", 2).compose()
+
+    def state(store):
+        fingerprints = tuple(trees.fingerprint(store[name]) for name in store)
+        return tuple([*store]), fingerprints, len(store.state.composed), len(store.state.receipts)
+
+    before = state(Store(tmp_path / "whole"))
+    outcomes = []
+    for moment in range(200):
+        root = tmp_path / "trial"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", root)
+        store, left = Store(root), [moment]
+        with monkeypatch.context() as patch:
+            for module, name in ((os, "fsync"), (os, "replace"), (os, "truncate"), (os, "rmdir"), (os, "unlink")):
+                real = getattr(module, name)
+
+                def step(*args, real=real, left=left, **more):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    return real(*args, **more)
+
+                patch.setattr(module, name, step)
+            try:
+                run(store)
+                finished = True
+            except Killed:
+                finished = False
+        again = Store(root)
+        outcomes.append(state(again))
+        with again.using(change=True):
+            pass  # the next writer sweeps
+        assert again.verify() == []
+        if finished:
+            break
+    assert finished
+    assert outcomes == sorted(outcomes, key=lambda state: state != before)  # before, then after
+    assert set(outcomes) == {before, outcomes[-1]} != {before}
+
+
+CHILD = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.store import Store
+from tangent_jax.core import trees
+folder = Path(sys.argv[1])
+parts = [trees.nest(dict(np.load(folder / f"{s}.npz"))) for s in range(3)]
+origins = [Provenance.from_json((folder / f"{s}.json").read_text()) for s in range(3)]
+for line in sys.stdin:
+    pid = os.fork()  # before JAX has computed anything: it starts no threads to lose
+    if pid == 0:
+        store = Store(folder / "store")
+        while True:
+            for s in range(3):
+                if f"shard {s}" not in store:
+                    store.add(f"shard {s}", parts[s], origins[s])
+            store.compose()
+            remove(store, plan_removal(store, names=["shard 1"]))  # shard 2 saw the same: they may come back
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path):
+    """TANGENT_JAX_KILLS=200 for the long form."""
+    root, rng = tmp_path / "store", random.Random(1)
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", **trees.leaves(part(i)))
+        (tmp_path / f"{i}.json").write_text(origin(i, examples=origin(min(i, 1)).examples).to_json())
+    command, lines, operations = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path)], 0, set()
+    zygote = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-3, text=True, start_new_session=True)
+    try:
+        assert zygote.stdin is not None
+        assert zygote.stdout is not None
+        for _ in range(int(os.environ.get("TANGENT_JAX_KILLS", "3"))):
+            zygote.stdin.write("go\n")
+            zygote.stdin.flush()
+            pid = int(zygote.stdout.readline())
+            time.sleep(rng.uniform(0, 2.0))
+            os.kill(pid, signal.SIGKILL)
+            for _ in range(1000):
+                if not Path(f"/proc/{pid}/cmdline").exists():
+                    break
+                time.sleep(0.005)
+            store = Store(root)
+            count = len(store.journal.entries)
+            assert count >= lines
+            lines = count
+            operations |= {entry["op"] for entry in store.journal.entries}
+            with store.using(change=True):
+                pass
+            assert store.verify() == []
+            for name in store:
+                assert trees.fingerprint(store[name]) == trees.fingerprint(part(int(name[-1])))
+    finally:
+        os.killpg(zygote.pid, signal.SIGKILL)
+        zygote.wait()
+    assert operations >= {"add", "compose"}
+
+
+def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
+    store = filled(tmp_path, 1)
+    flat = load_file(store.path("shard 0"))
+    assert flat.keys() == trees.leaves(part(0)).keys()
+    dw, metadata = read_component(str(store.path("shard 0")))
+    assert Provenance.from_json(metadata["provenance"]) == origin(0)
+    leaf = dw["head"]["kernel"]
+    assert not leaf.flags.writeable  # a memory map
+    assert (leaf == flat["head/kernel"]).all()
+    store.path("shard 0").write_bytes(store.path("shard 0").read_bytes()[:-4])
+    with pytest.raises(InputError, match="read_component: expected a whole safetensors file"):
+        read_component(store.path("shard 0"))
+
+
+def test_composing_holds_one_component_at_a_time(tmp_path):
+    store, reads = filled(tmp_path, 3), []
+
+    class Spy(Store):
+        def __getitem__(self, name):
+            reads.append(name)
+            return super().__getitem__(name)
+
+    Spy(tmp_path).compose()
+    assert reads == ["shard 0", "shard 1", "shard 2"]
+    half = jax.tree.map(lambda leaf: leaf * np.float32(0.5), part(2))
+    assert trees.fingerprint(store.compose({"shard 2": 0.5})) == trees.fingerprint(half)
+    drop(store, "shard 2")
+    assert all("shard 2" not in entry["names"] for entry in store.state.composed.values())
+
+
+def adder(root, s):
+    Store(root).add(f"shard {s}", part(s), origin(s))
+
+
+def test_two_processes_take_turns(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        pool.starmap(adder, [(tmp_path, s) for s in range(6)])
+    store = Store(tmp_path)
+    assert [*store] == [f"shard {s}" for s in range(6)]
+    assert store.verify() == []
+
+
+def test_who_waits_is_told_for_whom(tmp_path, capfd):
+    store = filled(tmp_path, 1)
+    context = multiprocessing.get_context("spawn")
+    with store.using(change=True):
+        process = context.Process(target=adder, args=(tmp_path, 1))
+        process.start()
+        for _ in range(600):
+            time.sleep(0.05)
+            told = capfd.readouterr().err
+            if "waiting for" in told:
+                break
+        assert f"waiting for process {os.getpid()}" in told
+    process.join()
+    assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
+
+
+def test_an_anchor_is_known_by_every_leaf_outside_its_head():
+    predict, _ = predictor(depth=1)
+    here = make_provenance(predict)
+    for path, leaf in trees.leaves(predict.w).items():
+        moved = dataclasses.replace(predict, w=trees.replace(predict.w, trees.nest({path: leaf + 1})))
+        there = make_provenance(moved)
+        in_head = path.startswith("head/")
+        assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
+
+
+def test_provenance_survives_json_and_version_0_2_named_its_folders_kept():
+    assert Provenance.from_json(origin(1).to_json()) == origin(1)
+    fields = json.loads(origin(1).to_json())
+    assert fields.pop("folders") == []
+    old = json.dumps({**fields, "kept": ["/cache"]})
+    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("/cache",))
+    check_same("f", origin(1), origin(2))
+
+
+# What other versions wrote
+
+ACCOUNT_0_2 = {
+    "epsilon": 3.0, "neighbouring": "add-or-remove-one", "clip_norm": 0.5, "noise_multiplier": 9.833, "steps": 50,
+    "delta": 1e-5, "sampling_rate": 1.0, "private": True,
+}  # fmt: skip
+ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
+
+
+def test_an_account_that_version_0_2_wrote_is_read_in_provenance_and_journal(tmp_path):
+    text = json.dumps({**json.loads(origin(0).to_json()), "privacy": ACCOUNT_0_2})
+    assert Provenance.from_json(text) == origin(0, privacy=ACCOUNT)
+    assert Provenance.from_json(origin(0, privacy=ACCOUNT).to_json()) == origin(0, privacy=ACCOUNT)
+    store = filled(tmp_path, 1, privacy=ACCOUNT)
+    line = {"op": "discard", "removed": [], "released": [{"privacy": ACCOUNT_0_2, "examples": ["x"]}]}
+    with store.using(change=True):
+        store.commit(line)
+    assert Store(tmp_path).state.released == [(ACCOUNT, frozenset("x"))]
+    for field in ("steps", "private", "delta"):
+        with pytest.raises(InputError, match=f"the field {'steps_paid' if field == 'steps' else field}"):
+            Spent.from_json({name: value for name, value in ACCOUNT_0_2.items() if name != field})
+    with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
+        Spent.from_json({**dataclasses.asdict(ACCOUNT), "steps_paid": 51})

@@ -1,0 +1,124 @@
+"""Sums of components are ensembles; removal re-sums, bit for bit."""
+
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, images, small, tree_normal
+
+from tangent_jax.core import InputError, trees
+from tangent_jax.linearization import linearize
+from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.vit.modules import TangentViT
+from tangent_jax.store.sums import compose, greedy_soup, weighted_sum
+
+
+@pytest.mark.parametrize("road", ["closed_form", "autodiff"])
+def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
+    model, w = small(2)
+    subset = make_subset(model)
+    components, coefficients = [tree_normal(1000 * s, subset.part(w)) for s in range(1, 4)], [0.5, -2.0, 1.25]
+    roads = {
+        "closed_form": lambda dw: TangentViT(model.config).apply({"params": w, "tangent": dw}, images()),
+        "autodiff": lambda dw: linearize(model.apply, w)(dw, images()),
+    }
+    f = roads[road]
+    ensemble = sum(c * f(dw).tangent for c, dw in zip(coefficients, components, strict=True))
+    assert_rel_close(f(weighted_sum(components, coefficients)).tangent, ensemble)
+
+
+def test_removal_is_bitwise_what_had_never_been_there():
+    model, w = small(2)
+    parts = {f"shard {s}": tree_normal(1000 * s, make_subset(model).part(w)) for s in range(12)}
+    without = {name: dw for name, dw in parts.items() if name != "shard 3"}
+    before = trees.fingerprint(compose(without))
+    shuffled = dict(sorted(parts.items(), reverse=True))
+    del shuffled["shard 3"]
+    assert trees.fingerprint(compose(shuffled)) == before
+    # subtracting instead rounds: the guarantee is not vacuous
+    subtracted = jax.tree.map(lambda m, d: (12 * m - d) / 11, compose(parts), parts["shard 3"])
+    assert trees.fingerprint(subtracted) != before
+
+
+def test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_components_alone():
+    model, w = small(2)
+    parts = [tree_normal(1000 * s, make_subset(model).part(w)) for s in range(5)]
+    hosted = [jax.tree.map(np.asarray, part) for part in parts]
+    before, coefficients = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
+    results = [
+        weighted_sum(parts, coefficients),
+        weighted_sum(hosted, coefficients),
+        weighted_sum(iter(hosted), iter(coefficients)),
+    ]
+    assert len({trees.fingerprint(result) for result in results}) == 1
+    assert trees.fingerprint(hosted[0]) == before
+
+
+def test_a_stream_of_many_components_needs_the_memory_of_a_few():
+    big = 1 << 20
+
+    def stream():
+        for s in range(60):
+            yield {"a": np.full(big, s, np.float32)}
+
+    tracemalloc.start()
+    total = weighted_sum(stream(), [1.0] * 60)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total["a"][0] == sum(range(60))
+    assert peak < 3.1 * 4 * big  # the sum, one component, and the multiple of one leaf, here the only one
+
+
+def test_a_greedy_soup_keeps_what_helps():
+    parts = {"good": {"a": np.array([1.0])}, "better": {"a": np.array([1.2])}, "bad": {"a": np.array([-9.0])}}
+    assert greedy_soup(parts, lambda dw: -abs(float(dw["a"][0]) - 1.15)) == ["better", "good"]
+    with pytest.raises(InputError, match="at least one component"):
+        greedy_soup({}, lambda dw: 0.0)
+
+
+def test_a_weighted_composition_reads_only_what_it_weighs():
+    parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}
+    assert (compose(parts, {"a": 1.0, "b": -3.0})["x"] == -5).all()
+    assert (parts["a"]["x"] == 1).all()  # a first coefficient of 1 does not sum into the caller's component
+
+
+def test_components_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="components of one subset, architecture and dtype; got component 1"):
+        weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
+    with pytest.raises(
+        InputError, match=r"weighted_sum: expected as many components as coefficients .0., at least 1; got 0"
+    ):
+        compose({})
+
+
+def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
+    first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
+    assert weighted_sum([first, second], [1.0, 1.0])["x"].tolist() == [3.0] * 3
+    assert first["x"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("leaf", [np.ones(3, int), np.ones(3, bool)])
+def test_only_floats_are_summed(leaf):
+    with pytest.raises(InputError, match="floats"):
+        weighted_sum([{"x": leaf}], [0.5])
+    for coefficient in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match="finite coefficients"):
+            weighted_sum([{"x": np.ones(3)}], [coefficient])
+
+
+def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32():
+    """A bf16 component first made all bf16, and sums of f16 overflowed (FOUND, 83)."""
+    whole = {"kernel": np.full(3, 60000, np.float16)}
+    total = weighted_sum([whole] * 4, [0.5] * 3 + [-0.5])
+    assert (total["kernel"].dtype, total["kernel"].tolist()) == (np.float16, [60000.0] * 3)
+    fine = {"kernel": np.array([1.0, 2.0**-11, 0], np.float16)}
+    many = weighted_sum([fine] * 64, [1 / 64] * 64)
+    assert (many["kernel"] == fine["kernel"]).all()  # rounded once
+    for other in ({"kernel": np.ones(3, np.float32)}, {"kernel": jnp.ones(3, jnp.bfloat16)}):
+        with pytest.raises(InputError, match="weighted_sum: expected components of one subset, architecture and dtype"):
+            weighted_sum([whole, other], [1.0, 1.0])
+    for empty in ({}, {"body": {}}):
+        with pytest.raises(InputError, match="expected components with leaves; got an empty one"):
+            compose({"a": empty, "b": empty})

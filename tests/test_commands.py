@@ -1,0 +1,70 @@
+"""`tangent-jax`: its list of commands, and how a command starts; what each does is tested in tests/experiments."""
+
+import ast
+import signal
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from run_binary import ROOT
+from test_imports import MODULES, imports
+
+from tangent_jax import __version__
+from tangent_jax.commands import main as module
+from tangent_jax.commands.main import COMMANDS, main
+
+
+def call(*words, code=""):
+    """The process of `tangent-jax WORDS`, after Python code in which `module` is that of main."""
+    start = f"import os, sys; from tangent_jax.commands import main as module; {code or 'pass'}\nmodule.main()"
+    command = [sys.executable, "-W", "ignore", "-c", start, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_installed_script_is_main_and_so_is_the_module():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["project"]["scripts"] == {"tangent-jax": f"{module.__name__}:main"}
+    done = subprocess.run([sys.executable, "-m", "tangent_jax", "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"tangent-jax {__version__}\n"
+
+
+def test_help_has_a_line_for_each_command_and_imports_no_jax():
+    said = "lambda: print(*{'jax', 'numpy', 'absl'} & {*sys.modules})"
+    done = call("--help", code=f"import atexit; atexit.register({said})")
+    assert done.returncode == 0, done.stderr
+    head, _, *lines, heavy = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [*COMMANDS]
+    assert all(line.endswith(".") and 40 < len(line) <= 130 for line in lines)
+    assert head.startswith("tangent-jax COMMAND --flags")
+    assert heavy == ""
+
+
+@pytest.mark.parametrize("words", [["finetun"], ["--seed=1"], []])
+def test_a_wrong_command_is_one_line(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tangent-jax", *words])
+    got = words[0] if words else "none"
+    with pytest.raises(SystemExit, match=f"^tangent-jax: expected a command of finetune, .*; got {got}. Try tangent"):
+        main()
+
+
+def test_a_package_that_is_not_installed_is_one_line():
+    done = call("finetune", code="sys.modules['matplotlib'] = None")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "finetune: expected the package matplotlib; got none. Install tangent-jax[data].\n"
+
+
+def test_a_signal_while_a_command_is_imported_is_one_line():
+    done = call("store", code=f"module.runpy.run_module = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})")
+    assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
+
+
+def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
+    own = {f"tangent_jax.commands.{name}" for name in COMMANDS}
+    assert own <= {*MODULES}
+    for name, path in MODULES.items():
+        assert not {*imports(path)} & own, name
+    programs = {name for name, path in MODULES.items() if "\n    command.run(main" in path.read_text()}
+    assert programs == own
+    for name in own:
+        assert ast.get_docstring(ast.parse(MODULES[name].read_text())), name
