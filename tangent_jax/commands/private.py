@@ -193,12 +193,11 @@ def main() -> None:
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
-        "examples": len(train),
+        "examples": None if train.owners else len(train),  # the one of the two that is public
         "owners": len({*train.owners}) if train.owners else None,
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
-        "run": fitted.run,
         "audit": audit,
     }
     command.finish(result, history=measured)

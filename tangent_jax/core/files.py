@@ -268,5 +268,5 @@ def holder_of(path: Path) -> tuple[bool, str]:
 
 
 def said_in(file: IO) -> str:
-    """What a lock file says of its holder, in one short line of characters that show."""
+    """The text of a lock file, which names its holder, as one short line of characters that show."""
     return visible(" ".join(file.read(300).split()))
