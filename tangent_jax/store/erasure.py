@@ -8,6 +8,7 @@ followed. Other stores beside this one, the data set itself, and what is missing
 alone.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ from tangent_jax.train.checkpoints import saved_run
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 """The names of the steps that an audited run released (privacy/canaries.py)."""
+NOT_OWN = "was not made on this machine, or is damaged"
 TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
 
@@ -80,11 +82,9 @@ def find_traces(
         for place in origin.folders if name in mine else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
-        left += [f"{place}: named by {name}, which was not made on this machine; {NAME_IT}" for place in other]
+        left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
         if name not in mine and {i for i, _ in origin.seen} & identifiers - known:
-            left.append(
-                f"cached rows of images that {name} alone names, which was not made on this machine; {TRUST_IT}"
-            )
+            left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
     traces.extend(partial_exports(store, names))
@@ -93,8 +93,10 @@ def find_traces(
 
 
 def has_its_weights(store: Store, name: str) -> bool:
-    """True where a component has the numbers that its journal, and so its seal, says."""
-    return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+    """True where a component has the numbers that its journal, and so its seal, says; False where it is damaged."""
+    with contextlib.suppress(InputError):
+        return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+    return False
 
 
 def look(search: Callable[..., Iterator[Trace]], folder: Path, left: list[str], *what: object) -> Iterator[Trace]:

@@ -177,7 +177,12 @@ def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
     assert not store.provenance("harmless").is_own
     line = json.loads((store.root / "journal.jsonl").read_bytes())
     chained(store.root, [{**line, "weights": trees.fingerprint(part(0))}])  # as if they were those of the seal
-    store = Store(store.root)
+    for is_damaged in (False, True):
+        store = Store(store.root)
+        if is_damaged:
+            path = store.path("harmless")
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert find_traces(store, ["harmless"], set())[0] == []
     receipt = remove(store, plan_removal(store, names=["harmless"]))
     assert receipt.deleted == ()
     assert snapshot(out) == before
