@@ -59,7 +59,17 @@ def valid(tmp_path_factory):
 
 SLOW = {"fit_audited", "fit_private_many", "run_openly", "canary_scores", "fill", "membership_attack", "make_canaries"}
 """Called with junk for every argument at once, and no more: with valid ones they train."""
-TRAINING = {"fit", "fit_many", "fit_private", "solve", "solve_many", "posterior", "make_kernel", "curvature", "export"}
+TRAINING = {
+    "fit",
+    "fit_many",
+    "fit_private",
+    "solve",
+    "solve_many",
+    "make_posterior",
+    "make_kernel",
+    "make_curvature",
+    "export",
+}
 """Called with junk for each argument that is needed: an optional one would be looked at after they have trained."""
 
 

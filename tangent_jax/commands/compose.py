@@ -47,7 +47,7 @@ flags.DEFINE_list(
     "Methods to compare: taft, soup (non-linear models averaged), fc, [tangent_]lora, _adapter; by statistics: exact "
     "(LDA on the features and tangent features), ridge, lda (on the features), ranpac (random ReLU features).",
 )
-flags.DEFINE_integer("width", 1024, "Numbers of the tangent features' sketch (exact).", 2, 1 << 15)
+flags.DEFINE_integer("width", 4096, "Numbers of the tangent features' sketch (exact).", 2, 1 << 15)
 flags.DEFINE_integer("directions", 4, "Random directions of the features whose gradients they are (exact).", 1, 1024)
 flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
 flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
