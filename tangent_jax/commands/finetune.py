@@ -52,7 +52,8 @@ def main() -> None:
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    text = origin.to_json(trees.fingerprint(fitted.dw))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {

@@ -23,7 +23,7 @@ from tangent_jax.audit.canaries import FEWEST
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
-from tangent_jax.core import identity, require
+from tangent_jax.core import identity, require, trees
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset
 from tangent_jax.privacy.mechanism import NEIGHBOURING
@@ -178,7 +178,7 @@ def main() -> None:
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
     warn(train, spent)
@@ -193,12 +193,11 @@ def main() -> None:
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
-        "examples": len(train),
+        "examples": None if train.owners else len(train),  # the one of the two that is public
         "owners": len({*train.owners}) if train.owners else None,
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
-        "run": fitted.run,
         "audit": audit,
     }
     command.finish(result, history=measured)

@@ -39,7 +39,7 @@ from tangent_jax.exports.card import unnamed
 from tangent_jax.exports.folder import FORMATS, check_format
 from tangent_jax.store.claims import STATES, Claims
 from tangent_jax.store.disk import is_store
-from tangent_jax.store.erasure import find_traces
+from tangent_jax.store.erasure import files_of, find_traces
 from tangent_jax.store.merge import MERGES
 
 define("cache_dir", weights=None, dataset=None)
@@ -111,7 +111,8 @@ def add(store: tj.Store) -> dict[str, Any]:
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    origin = tj.store.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
+    where, weights = f"the provenance in {path}", trees.fingerprint(dw)
+    origin = tj.store.Provenance.from_json(metadata["provenance"], where, weights)
     own = folder / "factors.safetensors"
     store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name]["weights"]}
@@ -173,9 +174,11 @@ def remove(store: tj.Store) -> dict[str, Any]:
     cache = tj.Cache(F.cache_dir)
     if F.dry_run or not plan.components:
         traces, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
-        for line in (*(f"would delete {trace.line}" for trace in traces), *(f"NOT reached: {line}" for line in left)):
+        files = files_of(store, [*plan.components])
+        would = (*files, *(trace.line for trace in traces))
+        for line in (*(f"would delete {line}" for line in would), *(f"NOT reached: {line}" for line in left)):
             print(line, file=sys.stderr)
-        listed = {"deleted": [trace.line for trace in traces], "not_reached": left}
+        listed = {"deleted": [trace.line for trace in traces], "not_reached": left, "files": files}
         return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:

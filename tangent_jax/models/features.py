@@ -112,6 +112,7 @@ class Cache:
     def __post_init__(self) -> None:
         good = self.dtype is None or self.dtype == "int8" or is_floating(self.dtype)
         require(good, "Cache", "a dtype of floats, int8, or None", repr(self.dtype))
+        _ = self.folders  # refuses what is none
 
     @property
     def folders(self) -> list[Path]:

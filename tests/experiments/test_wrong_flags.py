@@ -218,7 +218,7 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
         assert err.count(words) == 1, err
     result = json.loads(line)
     assert (result["private"], result["examples"]) == (False, 9)
-    assert {"copies", "non_finite"}.isdisjoint(result)  # exact counts of private images
+    assert {"copies", "non_finite", "run"}.isdisjoint(result)  # exact counts of private images, a hash of all of them
     store = f"--store={tmp_path / 'store'}"
     run("store", "add", store, f"--source={tmp_path / 'out'}")
     stdout, err = run("store", "compose", store)
