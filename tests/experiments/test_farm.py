@@ -99,7 +99,7 @@ def held(path):
 
 def test_a_search_is_not_left_to_workers(alone, tmp_path):
     flags, _, _ = alone
-    _, err = run("compose", *flags, "--lr=1e-3", "--worker=0/2", f"--out={tmp_path / 'out'}", code=1)
+    _, err = run("compose", *flags, "--lr=1e-3,3e-3", "--worker=0/2", f"--out={tmp_path / 'out'}", code=1)
     assert "compose: expected settings searched before its workers start; got none searched" in err
 
 

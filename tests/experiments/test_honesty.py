@@ -191,8 +191,8 @@ def main():
         module.searched("taft", 3, runs)
 module.Method.fit, module.main = fit, main
 """
-    flags = ["--sharding=dirichlet", "--blocks=0", "--lr=1e-3", f"--out={tmp_path}"]
-    assert len(spied("compose", body, *flags)) == 2
+    flags = ["--sharding=dirichlet", "--blocks=0", "--lr=1e-3,3e-3", f"--out={tmp_path}"]
+    assert len(spied("compose", body, *flags)) == 2 * 2  # rates, divisions
 
 
 @pytest.mark.slow
