@@ -1,9 +1,8 @@
 """Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
 
 Measured here: decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping
-of many tiny rows. FLOPs are the traced programs'. What this machine cannot measure are constants below,
-and assumptions. The last line of stdout:
-{"measured", "cost", "phases"}.
+of many tiny rows. FLOPs are the traced programs'. What this machine cannot measure are constants below, and
+assumptions. The last line of stdout: {"measured", "cost", "phases"}.
 """
 
 import inspect

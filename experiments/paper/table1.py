@@ -1,7 +1,7 @@
 """The paper's Table 1: FC, NLFT-n and TAFT-n on given data sets, settings chosen on a validation split.
 
 For each method, learning rate, reset (PT) and class token (CLS) are searched on images held out of train,
-with --search_epochs; the best is trained on all of train, over --seed, and measured on test. Every run is
+with --search_epochs; the best is trained on all of train, over the seeds of --seed, and measured on test. Every run is
 saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 

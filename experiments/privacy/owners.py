@@ -3,7 +3,7 @@
 The training images are divided among so many owners: each has one, and the rest go to owners in proportions that a
 seeded Dirichlet(--concentration) draws. The division is written to --out as CSV, which `private --unit=owner` reads.
 For every unit and epsilon, learning rate, clip norm and number of steps are chosen on images held out of train, by the
-mean of all --seed; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
+mean over --seed; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
 comes from seeds, so that the table can be made again: nothing here is private, and the search is not accounted.
 Finished runs are saved in runs.jsonl.
 

@@ -4,9 +4,8 @@ With no --noise_seed the noise comes from the operating system's entropy, and th
 every step: the same command again goes on, or reads its result, and spends nothing twice. With --noise_seed the result
 is marked as not private. --canaries=M adds M canaries, each in by a secret coin: what an attacker who sees every step
 of this one run proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset",
-"accuracy",
-"epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "unit",
-"neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": proved by guesses,
+"accuracy", "epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate",
+"unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": by guesses,
 "gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
 "guesses", "right", "kept": both within the claim}}.
 """

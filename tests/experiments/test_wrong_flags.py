@@ -122,6 +122,7 @@ EARLY = [
     ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
     ("store", ["compose", "--name=a"], "store compose: expected --name with remove; got --name"),
     ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
+    ("paper table1", ["--certificate=0.1"], "flags: expected --solver of optimum beside --certificate; got adam"),
     # what can be known before any image is read is said then
     ("finetune", [f"--out={os.devnull}/x"], "expected --out in a folder that can be written to; got /dev/null/x"),
     ("finetune", ["--factors", "--method=nlft"], "flags: expected --factors without --method=nlft; got both"),

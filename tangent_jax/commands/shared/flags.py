@@ -68,8 +68,8 @@ def check_effects() -> None:
         given = name in F and F[name].present
         for other, values in ((o, v) for o, v in needed.items() if given and o in F):
             expected = f"--{other} of {', '.join(map(str, values))} beside --{name}"
-            got = F[other].value
-            require({*values} & {*(got if isinstance(got, list) else [got])}, "flags", expected, got)
+            got = F[other].value if isinstance(F[other].value, list) else [F[other].value]
+            require({*values} & {*got}, "flags", expected, ",".join(map(str, got)))
 
 
 def define(*names: str, **defaults: Any) -> None:
