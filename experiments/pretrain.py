@@ -21,6 +21,7 @@ define(network=(*schemes.MODELS,), scheme=(*schemes.SCHEMES,))
 
 
 def main() -> None:
+    require(F.images >= 64, "flags", "--images of at least 64", F.images)
     good = F.network == "vit" or F.scheme == "classes"
     require(good, "flags", "--network=vit for this --scheme", f"--network={F.network} --scheme={F.scheme}")
     out, key = command.out_folder(), jax.random.key(F.seed)

@@ -33,21 +33,9 @@ from tangent_jax.solver.influence import datamodeling_score, margin_directions
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.objective import Objective
 
-PENALTIES = ["1e-2", "0.1", "1"]
-define(
-    *MODEL,
-    *CACHED,
-    *COMPUTE,
-    *TRAINING,
-    "dataset",
-    "seed",
-    "lr_nlft",
-    "at_once",
-    "resolved",
-    output="tangent",
-    penalty=PENALTIES,
-)
-define(network=("pretrained", *networks.WIDTHS), models=50, blocks=1, lr=3e-3, out="out/attribution")
+define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
+define(network=("pretrained", *networks.WIDTHS))
 
 PROJECTION = 256  # numbers to which TRAK's form projects a gradient
 PASSES = 400  # rounding ends most solves before

@@ -130,6 +130,7 @@ def by_solver() -> None:
     objective, classes = method.recipe.objective(), len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
     require(stated is not None, "influence", "a square loss with --by=solver", F.loss)
+    require(1e-6 <= F.certificate <= 1, "influence", "--certificate in 1e-6..1", F.certificate)
     order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
     rows = np.sort(order[: F.images or len(order)])
     leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)

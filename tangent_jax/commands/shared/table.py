@@ -84,7 +84,7 @@ TABLE: dict[str, partial] = {
     "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
     "method": flag(
         "enum",
-        "Tangent (taft), non-linear (nlft), the head alone (fc), or another of the page.",
+        "Tangent (taft), non-linear (nlft), the head alone (fc); of a comparison more, in its text.",
         ["taft", "nlft", "fc"],
     ),
     "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
@@ -117,7 +117,7 @@ TABLE: dict[str, partial] = {
     "public": flag(
         "string", "Public images, as --dataset; only the inputs of its train split are read. Unset: none.", default=None
     ),
-    "shards": flag("integer", "Shards trained apart: those of components, or of owners.", low=1, default=50),
+    "shards": flag("integer", "Shards trained apart: those of components, or of owners.", low=2, default=50),
     "at_once": flag(
         "integer",
         "Models trained as one program: memory for about five dw each. Rounding depends on it.",
@@ -250,13 +250,13 @@ TABLE: dict[str, partial] = {
     "repeats": flag("integer", "Times that a measurement is repeated: rounds, at most; random orders; runs.", low=1),
     "seconds": flag("float", "Seconds at most, compilation apart; one round is always run.", low=0.1),
     "only": flag("list", "Parts alone, by name: tables, sections, settings; unset: all.", default=[]),
-    "images": flag("integer", "Number of images, at random; unset: all.", low=1, default=None),
+    "images": flag("integer", "Number of images, at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images removed; below 1 a fraction of all.", low=0.0),
     "size": flag(
         "string", "ViT size, Ti, S, B or L (patches of 16 at 224 pixels), or an architecture such as dinov3-S/16."
     ),
     "models": flag("integer", "Models that are trained to compare with.", low=2),
-    "network": flag("string", "A network by name: the page of the binary lists them."),
+    "network": flag("string", "A network by name; pretrained: the tangent of --weights."),
     "scheme": flag(
         "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
     ),
