@@ -259,7 +259,7 @@ MUTATIONS = [
     M(BOUNDS, "tail = binom.sf(right - 1,", "tail = binom.cdf(right - 1,", f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
     M(BOUNDS, "tail + 2 * canaries * delta * most", "tail", f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
     M(BOUNDS, "brentq(lambda centre: nct.sf(t, freedom, centre) - error,", "brentq(lambda centre: nct.sf(t, freedom, centre) - (1 - error),", f"{ONE_RUN}::test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_near_it"),
-    M("tangent_jax/commands/private.py", "F.audit is None or F.seed is None", "True", "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
+    M("tangent_jax/commands/private.py", "F.canaries is None or F.noise_seed is None", "True", "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
     # The divisor
     M(TRAIN, "_private_step(state, total, expected, key", "_private_step(state, total, float((total.norms > 0).sum()), key", f"{NOISE}::test_a_sample_is_divided_by_a_public_constant_never_by_its_size"),
     M(MECHANISM, "return self.sampling_rate * self.public_count(units)", "return self.public_count(units)", f"{NOISE}::test_a_sample_is_divided_by_a_public_constant_never_by_its_size"),

@@ -7,8 +7,6 @@ import dataclasses
 import sys
 from typing import Any
 
-from absl import flags
-
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
@@ -17,11 +15,7 @@ from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
-
-
-flags.DEFINE_bool(
-    "factors", False, "Write factors.safetensors too, with which a store can merge the component by curvature."
-)
+define("factors")
 
 
 def main() -> None:
