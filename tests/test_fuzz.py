@@ -265,9 +265,8 @@ DESCRIBED = {
 
 
 @FUZZ
-@given(fields=mutated(DESCRIBED) | mutated({n: v for n, v in DESCRIBED.items() if n != "family"}) | JSON)
+@given(fields=mutated(DESCRIBED) | JSON)
 def test_descriptions_of_models(folder, fields):
-    """Also those of version 0.2, which named no family."""
     content = save({"head/bias": np.ones(3, np.float32)}, {"tangent_jax": json.dumps(fields)})
     (folder / "d.safetensors").write_bytes(content)
     read(lambda: load(folder / "d.safetensors"))

@@ -7,7 +7,8 @@ import pytest
 from flax import nnx
 from helpers import assert_rel_close, normal, tree_normal
 
-from tangent_jax import Dual, InputError, linearize
+from tangent_jax import InputError, linearize
+from tangent_jax.core import Dual
 
 
 def test_a_plain_function_with_a_tuple_of_parameters(x64):

@@ -34,7 +34,6 @@ from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
-from tangent_jax.models.int8 import packed_shape
 from tangent_jax.models.layout import first_folder
 from tangent_jax.models.protocol import Arrays, Model, is_floating
 from tangent_jax.train.batches import Batches, OnDevice
@@ -98,7 +97,7 @@ class Features:
 class Cache:
     """The folder of cached features, and the way in which they are computed.
 
-    `dtype`: theirs, such as "float16", or "int8" with a scale for each token (int8.py; None: the compute dtype);
+    `dtype`: theirs, such as "float16" (None: the compute dtype);
     `skip_unreadable`: whether unreadable images are skipped; `processes`: how many decode (0: threads of this one).
 
     Large features are spread over several folders, on several disks, where several are given.
@@ -110,8 +109,8 @@ class Cache:
     processes: int = 0
 
     def __post_init__(self) -> None:
-        good = self.dtype is None or self.dtype == "int8" or is_floating(self.dtype)
-        require(good, "Cache", "a dtype of floats, int8, or None", repr(self.dtype))
+        good = self.dtype is None or is_floating(self.dtype)
+        require(good, "Cache", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
         _ = self.folders  # refuses what is none
 
     @property
@@ -149,16 +148,13 @@ def features(
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
         shape, kind = model.input_shape(stage), stored_dtype if stage else input_dtype(model)
-        shape = packed_shape(shape) if kind == np.int8 else shape
         return CachedRows(folder, identifiers, shape, kind, more, jax.process_index())
 
     def source(chunks: list[int]) -> Chunks:
-        settings = {"model": model, "stop": stage, "dtype": dtype, "stored": stored_dtype.name}
+        settings = {"model": model, "stop": stage, "dtype": dtype}
         trunk = partial(trunk_rows, w, **settings, traced=here.partition("-")[0])
         others = any(folder.name != here for root in roots for folder in root.glob("*"))
-        lower = range(stage - 1, -1, -1)
-        lower = lower[-1:] if stored_dtype == np.int8 else lower  # images alone: int8 of int8 is rounded twice
-        for s in (stage, *lower) if others else ():  # the highest stage whose rows are cached
+        for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
@@ -233,8 +229,8 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
         return identity(decoded)[:24]
     x = jax.ShapeDtypeStruct((1, *model.input_shape(0)), input_dtype(model))
     # traced anew: code may be mended
-    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype, stored=stored_dtype.name)
-    shape = jax.eval_shape(partial(trunk, stored=""), w, x).shape[1:]
+    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)
+    shape = jax.eval_shape(trunk, w, x).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
     require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
     traced, read = program_reading(trunk, w, x)

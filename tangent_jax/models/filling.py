@@ -18,7 +18,6 @@ from tangent_jax.core import Tree, placement, progress_bar, require
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
 from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.int8 import packed
 from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepared
 
@@ -26,14 +25,13 @@ Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 """The rows "k ..." of each chunk, and the places in it of images that are unreadable."""
 
 
-@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "stored", "traced"))
-def run_trunk(
-    w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, stored: str = "float32", traced: str = ""
-) -> Array:
-    """Computes the input "b ..." of stage `stop` from that of `start`, as it is cached, packed where it is stored in
-    int8. `traced`: the key of its program, which another compiles anew."""
-    y = model.apply(*prepared(model, w, x, dtype, start), start, stop)
-    return packed(y) if stored == "int8" else y
+@partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
+def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dtype: Any, traced: str = "") -> Array:
+    """Computes the input "b ..." of stage `stop` from that of `start`.
+
+    `traced`: the key of its program; another key compiles again.
+    """
+    return model.apply(*prepared(model, w, x, dtype, start), start, stop)
 
 
 def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -233,8 +233,6 @@ def read_ours(file: Tensors) -> Pretrained:
     """Reads a file that `save` or `export` wrote."""
     where = f"the metadata of {file.path}"
     fields = parse_json("load", file.metadata[METADATA], where)
-    if "family" not in fields:
-        fields = of_version_0_2(fields, file.tensors, where)
     model = described("load", fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     return assemble(model, flat, file.path)
@@ -254,19 +252,3 @@ def described(function: str, fields: dict[str, Any], where: str) -> Model:
         require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
         model = typed(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
     return model
-
-
-def of_version_0_2(fields: dict[str, Any], tensors: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields of a Description for a file that version 0.2 wrote, and for the embedded weights.
-
-    Version 0.2 wrote neither the family nor the names of tensors, and LoRA's fields among the settings; version 0.1
-    wrote "epsilon" for eps.
-    """
-    given = typed(dict[str, Any], fields.get("config"), "load", f"config of {where}")
-    config = {"eps" if name == "epsilon" else name: value for name, value in given.items()}
-    lora = {name: config.pop(f"lora_{name}") for name in ("rank", "blocks") if f"lora_{name}" in config}
-    fitting = (f for f in FAMILIES if config.keys() <= {field.name for field in dataclasses.fields(f.config)})
-    family = next(fitting, None)
-    is_world = family is not None and any(naming.recognises(tensors) for naming in family.namings)
-    new = {"family": None if family is None else family.name, "names": "world" if is_world else "ours"}
-    return {**fields, **new, "config": config, "wrappers": [{"lora": lora}] if lora else []}

@@ -65,7 +65,7 @@ class Predictor:
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
         good = self.dtype is None or is_floating(self.dtype)
-        require(good, "Predictor", "a dtype of floats, or None", repr(self.dtype))
+        require(good, "Predictor", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         trees.check_part("Predictor", self.w, dw)

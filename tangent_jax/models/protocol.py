@@ -19,7 +19,6 @@ from jax import Array
 from tangent_jax.core import Dual, Tree, require, trees
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing
-from tangent_jax.models.int8 import unpacked
 
 
 @public_class
@@ -37,9 +36,9 @@ class Arrays:
 
 
 def is_floating(dtype: Any) -> bool:
-    """True for a dtype of floats, or its name."""
+    """True for a dtype of floats of 16 bits or more, or its name."""
     try:
-        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating) and jnp.dtype(dtype).itemsize >= 2
     except TypeError:
         return False
 
@@ -168,12 +167,12 @@ def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None
 
 
 def as_numbers(model: Model, x: Array, stage: int) -> Array:
-    """The inputs "b ..." of a stage as it computes with them: uint8 images normalised, rows packed in int8 unpacked,
-    others as they are; arrays that the model reads checked."""
+    """The inputs "b ..." of a stage as it computes with them: uint8 images normalised,
+    arrays that the model reads checked, others as they are."""
     inputs = model.preprocessing
     if isinstance(inputs, Arrays):
         if stage == 0:
             return inputs.checked(x)
     elif x.dtype == jnp.uint8:
         return inputs.normalize(x)
-    return unpacked(x) if x.dtype == jnp.int8 else x
+    return x

@@ -179,20 +179,8 @@ class Spent:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
-        """The account whose fields JSON gives, of this version or of 0.2; InputError naming the field that is wrong."""
-        return typed(cls, from_version_0_2(fields), function, where)
-
-
-def from_version_0_2(fields: Any) -> Any:
-    """The fields of an account as this version writes them; 0.2 wrote the mechanism's beside the others.
-
-    Its `steps` are those paid for, and how many were planned is not known.
-    """
-    if not isinstance(fields, dict) or "mechanism" in fields:
-        return fields
-    mechanism = {field.name: fields[field.name] for field in dataclasses.fields(Mechanism) if field.name in fields}
-    paid = {new: fields[old] for new, old in (("steps_paid", "steps"), ("private", "private")) if old in fields}
-    return {"mechanism": mechanism, **paid}
+        """The account whose fields JSON gives; InputError naming the field that is wrong."""
+        return typed(cls, fields, function, where)
 
 
 @public_class

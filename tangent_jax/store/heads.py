@@ -87,7 +87,7 @@ def join(
 
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
-    do = "Train it again: version 0.2 did not say them"
+    do = "Train it again with the names of its classes"
     require(origin.classes, "join", f"the classes of {name}", "none", do)
     loss = None if origin.recipe is None else origin.recipe.objective().loss
     got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"

@@ -22,13 +22,13 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
 from tangent_jax.models.predict import Predictor
-from tangent_jax.privacy.mechanism import Spent, from_version_0_2
+from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import HEADS, Recipe
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "subset")
 """Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
-"""Fields in which components must agree to be summed; those of SAID where both say them, as version 0.2 did not."""
+"""Fields in which components must agree to be summed; those of SAID where both say them."""
 SAID = ("preprocessing", "output", "classes", "targets")
 TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
 """Fields in which components agree that the same training gave."""
@@ -165,7 +165,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
-        """The provenance that `to_json` wrote, also 0.2's; InputError naming the field that is missing or wrong.
+        """The provenance that `to_json` wrote; InputError naming the field that is missing or wrong.
 
         Args: weights: the fingerprint of the dw that the text came with; without the one under the seal `is_own` is
               False.
@@ -174,8 +174,6 @@ class Provenance:
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # its seal says so, and never its text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
-        fields |= {"folders": fields.pop("kept")} if "kept" in fields else {}  # as version 0.2 wrote them
-        fields["privacy"] = from_version_0_2(fields.get("privacy"))
         return typed(cls, fields, "Provenance", where)
 
 

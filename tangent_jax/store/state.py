@@ -16,7 +16,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
 FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
-"""Of a file's entry. "weights" is the fingerprint of its numbers, under the name that version 0.2 gave it."""
+"""Of a file's entry. "weights" is the fingerprint of its numbers."""
 
 
 TEXT = ("op", "time", "name", "merge", "receipt", "receipt_hash", "of", "path", "result", "seal")
@@ -160,7 +160,7 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
     """The state that the journal's lines make; InputError for a line that this version does not know."""
     state = State()
     expected = "lines of this version in the journal"
-    do = "Merge a store of version 0.1 into a new one by tangent_jax 0.3 first"
+    do = "Merge a store of version 0.1 or 0.2 into a new one by tangent_jax 0.3 first"
     for number, line in enumerate(entries, 1):
         try:
             known = is_well_formed(line)

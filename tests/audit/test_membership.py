@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tangent_jax.audit import membership
 from tangent_jax.audit.attacks import calibrated
 from tangent_jax.core import InputError
 from tangent_jax.models.features import Features
-from tangent_jax.privacy import membership
 from tangent_jax.train.metrics import auc
 
 

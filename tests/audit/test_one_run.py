@@ -15,11 +15,11 @@ from helpers import assert_rel_close, private_task
 from scipy import stats
 
 from experiments.shared.breaks import BREAKS, break_mechanism
+from tangent_jax.audit import one_run
 from tangent_jax.audit.bounds import PARTS, epsilon_of_guesses, gaussian_epsilon, one_run_bound
 from tangent_jax.audit.canaries import make_canaries, secret_coins
 from tangent_jax.audit.one_run import check_affine, fit_audited, released_gradient
 from tangent_jax.core import InputError
-from tangent_jax.privacy import one_run
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.train import fit_private

@@ -20,11 +20,12 @@ from PIL import Image
 import tangent_jax as tj
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
+from tangent_jax.exports import folder as exports
+from tangent_jax.exports import serving
 from tangent_jax.exports.folder import export
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.rules import cudnn
-from tangent_jax.store import exports, serving
 
 RUN = runpy.run_path(str(Path(tj.__file__).parent / "assets/run.py"))
 MADE_BEFORE = Path(__file__).parent / "served"

@@ -111,28 +111,10 @@ def test_a_loaded_model_runs_in_the_compiled_program_of_the_one_saved(tmp_path):
     chex.assert_trees_all_equal(after, before)
 
 
-# Version 0.2
+# Version 0.3
 
 
-def write_0_2(path, model, w, names):
-    """A file as version 0.2 wrote it: no family, no wrappers, LoRA among the settings."""
-    flat = {name: np.asarray(leaf) for name, leaf in trees.leaves(w).items()}
-    meta = {"config": model.settings, "preprocessing": dataclasses.asdict(model.preprocessing)}
-    path.write_bytes(encode(model.to_world(flat) if names == "world" else flat, {METADATA: json.dumps(meta)}))
-
-
-@pytest.mark.parametrize("names", ["ours", "world"])
-@pytest.mark.parametrize(
-    ("base", "new"),
-    [("vit", "plain"), ("vit", "token, lora"), ("clip", "adapters"), ("resnet", "lora"), ("resnet", "plain")],
-)
-def test_files_of_version_0_2_are_read(tmp_path, base, new, names):
-    made = pretrained(base, new)
-    write_0_2(tmp_path / "m.safetensors", made.model, made.w, names)
-    assert_same(load(tmp_path / "m.safetensors"), made)
-
-
-def test_settings_are_those_of_version_0_2_so_that_its_components_still_compose():
+def test_settings_are_those_of_version_0_3_so_that_its_components_still_compose():
     preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic", "resize": "short"}
     vit, residual = load("builtin").model, load("builtin-resnet").model
     for model in (vit, residual):

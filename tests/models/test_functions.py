@@ -19,7 +19,7 @@ from tangent_jax.models import filling
 from tangent_jax.models.protocol import prepared
 from tangent_jax.solver.rows import jacobian_rows
 
-VOCABULARY, TOKENS, WIDTH = 300, 4, 3  # bf16 and int8 hold no id of 299
+VOCABULARY, TOKENS, WIDTH = 300, 4, 3  # bf16 holds no id of 299
 
 
 def embed(w, ids):
@@ -121,8 +121,8 @@ def test_token_ids_are_never_cast_to_floats(dtype, compute):
     assert (x.dtype, jax.tree.leaves(w)[0].dtype) == (jnp.int32, jnp.bfloat16)
 
 
-def test_uint8_and_int8_ids_are_neither_images_nor_packed_rows(tmp_path):
-    """What 0.2 took for an image or for a packed row is an id where the model reads arrays."""
+def test_uint8_ids_are_no_images(tmp_path):
+    """uint8 is an image where the model reads images, and an id where it reads arrays."""
     low = token_ids() % 100
     predict = tj.tangent(text(), kind="everything")
     want = predict(predict.zeros(), low)
@@ -135,14 +135,6 @@ def test_uint8_and_int8_ids_are_neither_images_nor_packed_rows(tmp_path):
     for rows in (low.astype(np.float32), low[:, :3], low + 2**40):
         with pytest.raises(InputError, match=r"features: expected rows of int32\(4,\).*row 0"):
             predict.features(tj.examples(rows, np.zeros(24, int)), tj.Cache(tmp_path))
-
-
-def test_an_int8_cache_of_features_is_unpacked(tmp_path):
-    predict = tj.tangent(text())
-    whole, small = (predict.features(labelled(), tj.Cache(tmp_path, dtype)) for dtype in (None, "int8"))
-    assert small.inputs.dtype == np.int8
-    got, want = (predict(predict.zeros(), np.asarray(data.inputs)) for data in (small, whole))
-    assert_rel_close(got, want, 0.02)
 
 
 def mixed(w, x):

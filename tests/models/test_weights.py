@@ -527,6 +527,12 @@ def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, 
     assert "\n" not in str(error.value)
 
 
+def described(config):
+    """The header of a file of `save` whose model has these settings."""
+    fields = {"family": "vit", "config": config, "preprocessing": {}, "wrappers": [], "names": "ours"}
+    return {"__metadata__": {"tangent_jax": json.dumps(fields)}}
+
+
 @pytest.mark.parametrize(
     ("header", "match"),
     [
@@ -536,9 +542,9 @@ def test_a_file_that_no_model_wrote_is_one_clear_line(tmp_path, change, beside, 
         ({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}}, "a list in shape of a"),
         ({"a": 7}, "an object in a of"),
         ({"__metadata__": {"tangent_jax": "{"}}, "JSON in the metadata"),
-        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1}, "preprocessing": {}}'}}, "field depth in config"),
-        ({"__metadata__": {"tangent_jax": '{"config": {"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}, '
-                                          '"preprocessing": {}}'}}, "depth in 1..1024"),
+        ({"__metadata__": {"tangent_jax": "{}"}}, "the field family in the metadata"),
+        (described({"width": 1}), "field depth in config"),
+        (described({"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}), "depth in 1..1024"),
     ],
 )  # fmt: skip
 def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, match):

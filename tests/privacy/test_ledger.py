@@ -136,16 +136,6 @@ def test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run(tmp_path
         train(tmp_path)
 
 
-def test_a_ledger_that_version_0_2_wrote_is_read(tmp_path):
-    """Its `steps` were those paid for, beside the mechanism's other numbers."""
-    spent, path = train(tmp_path).spent, tmp_path / "ledger.json"
-    record = json.loads(path.read_text())
-    account = {**record["spent"]["mechanism"], "steps": 5, "private": True}
-    path.write_text(json.dumps({**record, "spent": account}))
-    reseal(path)
-    assert train(tmp_path).spent == spent
-
-
 @pytest.mark.parametrize("which", ["ledger.json", "checkpoint"])
 def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, which):
     interrupted(tmp_path / "run", monkeypatch, after=2)

@@ -289,7 +289,7 @@ def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, bird
     assert not same_training(before, make_provenance(predict, recipe, data.classes[::-1]).trained(features, 1.0))
     other = dataclasses.replace(predict.model, preprocessing=Preprocessing(crop=0.5))
     assert not same_training(before, make_provenance(dataclasses.replace(predict, model=other)).trained(features, 1.0))
-    said = dataclasses.replace(before, targets="", preprocessing="", classes=())  # as version 0.2 wrote it
+    said = dataclasses.replace(before, targets="", preprocessing="", classes=())  # as where they are not known
     assert same_training(said, before)
     with pytest.raises(InputError, match=r"Store.add: expected preprocessing"):
         check_same("Store.add", before, make_provenance(dataclasses.replace(predict, model=other)))

@@ -1,7 +1,6 @@
 """The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
 
 import dataclasses
-import json
 import multiprocessing
 import os
 import random
@@ -340,35 +339,20 @@ def test_an_anchor_is_known_by_every_leaf_outside_its_head():
         assert (there.anchor != here.anchor, there.head != here.head) == (not in_head, in_head), path
 
 
-def test_provenance_survives_json_and_version_0_2_named_its_folders_kept():
-    assert Provenance.from_json(origin(1).to_json()) == origin(1)
-    fields = json.loads(origin(1).to_json())
-    assert fields.pop("folders") == []
-    old = json.dumps({**fields, "kept": ["/cache"]})
-    assert Provenance.from_json(old) == dataclasses.replace(origin(1), folders=("/cache",))
+def test_provenance_survives_json():
+    for made in (origin(1), origin(0, privacy=ACCOUNT)):
+        assert Provenance.from_json(made.to_json()) == made
     check_same("f", origin(1), origin(2))
 
 
-# What other versions wrote
-
-ACCOUNT_0_2 = {
-    "epsilon": 3.0, "neighbouring": "add-or-remove-one", "clip_norm": 0.5, "noise_multiplier": 9.833, "steps": 50,
-    "delta": 1e-5, "sampling_rate": 1.0, "private": True,
-}  # fmt: skip
 ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
 
 
-def test_an_account_that_version_0_2_wrote_is_read_in_provenance_and_journal(tmp_path):
-    text = json.dumps({**json.loads(origin(0).to_json()), "privacy": ACCOUNT_0_2})
-    assert Provenance.from_json(text) == origin(0, privacy=ACCOUNT)
-    assert Provenance.from_json(origin(0, privacy=ACCOUNT).to_json()) == origin(0, privacy=ACCOUNT)
-    store = filled(tmp_path, 1, privacy=ACCOUNT)
-    line = {"op": "discard", "removed": [], "released": [{"privacy": ACCOUNT_0_2, "examples": ["x"]}]}
-    with store.using(change=True):
-        store.commit(line)
-    assert Store(tmp_path).state.released == [(ACCOUNT, frozenset("x"))]
-    for field in ("steps", "private", "delta"):
-        with pytest.raises(InputError, match=f"the field {'steps_paid' if field == 'steps' else field}"):
-            Spent.from_json({name: value for name, value in ACCOUNT_0_2.items() if name != field})
+def test_an_account_is_whole():
+    fields = dataclasses.asdict(ACCOUNT)
+    assert Spent.from_json(fields) == ACCOUNT
+    for field in fields:
+        with pytest.raises(InputError, match=f"the field {field}"):
+            Spent.from_json({name: value for name, value in fields.items() if name != field})
     with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
-        Spent.from_json({**dataclasses.asdict(ACCOUNT), "steps_paid": 51})
+        Spent.from_json({**fields, "steps_paid": 51})

@@ -181,7 +181,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
-            whole = {"added": {}, "forgotten": [], **line}  # version 0.2 did not write both
+            whole = {"added": {}, "forgotten": [], **line}  # a line has what changed
             yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
 
 

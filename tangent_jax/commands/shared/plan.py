@@ -25,7 +25,6 @@ from tangent_jax.core import Tree, placement, refusal
 from tangent_jax.data.sources import Dataset
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_size, run_trunk
-from tangent_jax.models.int8 import packed_shape
 from tangent_jax.privacy.train import _clip_all, _private_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
@@ -145,7 +144,7 @@ def batches_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> Batches:
     stage = predict.subset.stage
     kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.dtype)) if stage else np.dtype(np.uint8)
     shape = predict.model.input_shape(stage)
-    inputs = np.broadcast_to(np.zeros((), kind), (count, *(packed_shape(shape) if kind == np.int8 else shape)))
+    inputs = np.broadcast_to(np.zeros((), kind), (count, *shape))
     return Batches(inputs, np.zeros(count, np.int32), recipe.key, batch_size=recipe.batch_size)
 
 

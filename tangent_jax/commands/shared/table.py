@@ -75,8 +75,8 @@ TABLE: dict[str, partial] = {
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag(
         "enum",
-        "Dtype of cached features (int8: a scale for each token); unset: --dtype.",
-        ["float32", "float16", "bfloat16", "int8"],
+        "Dtype of cached features; unset: --dtype.",
+        ["float32", "float16", "bfloat16"],
     ),
     "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),

@@ -20,7 +20,7 @@ from tangent_jax.models.vit.tables import TIMM
 DEFAULT = Preprocessing()
 BEFORE = "Begin with the model as it was before"
 LATER = ("class_token", "registers", "gated", "positions", "rope_theta", "position_filter")
-"""Fields that version 0.3 had not: settings have them where they are not as every model's of that version."""
+"""Settings have these fields only where they are not the default: components of version 0.3 had no others."""
 
 
 @public_class
@@ -51,7 +51,7 @@ class VisionTransformer:
             for name, value in dataclasses.asdict(self.config).items()
             if name not in LATER or value != defaults[name]
         }
-        if not self.config.adapter_width:  # as versions without adapters wrote it
+        if not self.config.adapter_width:  # as components of version 0.3 have it
             del fields["adapter_width"], fields["adapter_from"]
         return fields
 
