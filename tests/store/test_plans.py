@@ -29,12 +29,6 @@ PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
 SOLVED = Recipe(solver="optimum", penalty=0.1)
 
 
-@pytest.fixture(autouse=True)
-def no_index(monkeypatch):
-    """The index of this machine's user would be one more trace."""
-    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", "/dev/null/index.sqlite")
-
-
 def filled(root, count=3, **changes):
     store = Store(root)
     for s in range(count):
