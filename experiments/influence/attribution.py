@@ -45,7 +45,6 @@ flags.DEFINE_integer("subsets", 50, "Number of models, each without a random hal
 flags.DEFINE_integer(
     "resolved", 20, "Number of images, each left out of a model that is solved again to check Newton's step.", 0
 )
-flags.DEFINE_integer("projection", 256, "Numbers to which TRAK's form projects a gradient.", 1)
 
 PASSES = 400  # rounding ends most solves before
 CHUNK = 10  # halves that one file holds
@@ -149,14 +148,12 @@ def choose(
 def estimate(setting: Setting, expansion: expansions.Expansion) -> dict[str, np.ndarray]:
     """The effects of each training image's leaving on each test image's margin by each estimate, "m n"."""
     others = jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
-    own = margin_directions(setting.train.targets, setting.directions.shape[1])
     with tj.show_progress("estimates"):
-        reach, size = expansion.reach(others), min(F.projection, setting.n - 1)
+        reach = expansion.reach(others)
         return {
             "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
             "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
             "EK-FAC": expansions.eigen_effects(expansion, others),
-            "projection": expansions.projected_effects(expansion, own, others, size, F.seed),
             "gradient product": gram(others, expansion.rows.along(expansion.gradients)),
         }
 
