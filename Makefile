@@ -69,7 +69,8 @@ release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in 
 
 accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)
-	PYTHONPATH=build/site $(PYTHON) -m experiments.bench accelerator --page=docs/accelerators $(ARGS)
+	PYTHONPATH=build/site $(PYTHON) -m experiments.bench accelerator --out=out/accelerator $(ARGS)
+	mkdir -p docs/accelerators && cp out/accelerator/*.md docs/accelerators
 
 wheels:  ## what such a machine lacks for private runs, which the measurement does without: LACKS="NAME ..." TARGET=its Python
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(TARGET) $(X86) \

@@ -8,7 +8,6 @@ import time
 
 import jax
 import numpy as np
-from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
@@ -17,19 +16,18 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import require
 
-define("seed", epochs=12, batch_size=128, out="out/pretrain")
-flags.DEFINE_integer("images", 50_000, "Letters rendered for training; 2,000 more measure accuracy.", lower_bound=64)
-flags.DEFINE_enum("model", "vit", [*schemes.MODELS], "The embedded Vision Transformer or ResNet.")
-flags.DEFINE_enum("scheme", "classes", schemes.SCHEMES, "By classes, masked patches, or the images of their names.")
+define("seed", epochs=12, batch_size=128, images=50_000, out="out/pretrain")
+define(network=(*schemes.MODELS,), scheme=(*schemes.SCHEMES,))
 
 
 def main() -> None:
-    good = F.model == "vit" or F.scheme == "classes"
-    require(good, "flags", "--model=vit for this --scheme", f"--model={F.model} --scheme={F.scheme}")
+    require(F.images >= 64, "flags", "--images of at least 64", F.images)
+    good = F.network == "vit" or F.scheme == "classes"
+    require(good, "flags", "--network=vit for this --scheme", f"--network={F.network} --scheme={F.scheme}")
     out, key = command.out_folder(), jax.random.key(F.seed)
     images, labels = schemes.letters(F.images, F.seed)
     held_images, held_labels = schemes.letters(2_000, F.seed + 1)
-    scheme = schemes.make_scheme(F.scheme, F.model, key, images)
+    scheme = schemes.make_scheme(F.scheme, F.network, key, images)
     if not scheme.has_classes:
         labels, held_labels = np.zeros_like(labels), np.zeros_like(held_labels)
 
@@ -42,7 +40,7 @@ def main() -> None:
         measure = tj.metrics.Measure(masked, held, {"test_error": schemes.masked_error})
 
     started = time.perf_counter()
-    with tj.show_progress(f"pretrain {F.model} {F.scheme}"):
+    with tj.show_progress(f"pretrain {F.network} {F.scheme}"):
         fitted = tj.fit(
             predict,
             tj.Batches(images, labels, key, batch_size=F.batch_size),
@@ -54,7 +52,7 @@ def main() -> None:
         )
     pretrained = scheme.finish(fitted.dw)
     plain = F.scheme == "classes"
-    path = out / (f"{F.model}_builtin.safetensors" if plain else f"{F.model}_{F.scheme}.safetensors")
+    path = out / (f"{F.network}_builtin.safetensors" if plain else f"{F.network}_{F.scheme}.safetensors")
     tj.save(path, pretrained)
     result = {
         "scheme": F.scheme,

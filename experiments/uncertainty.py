@@ -6,7 +6,6 @@ The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece"
 """
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
@@ -15,14 +14,11 @@ from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree
 from tangent_jax.solver.posterior import fitted_beta, make_posterior, probabilities
 
-define(*SINGLE, *OPTIMUM, **SHARDED_DEFAULTS, out="out/uncertainty")
-flags.DEFINE_string("other", None, "A data set of images of other things, given as --dataset is; unset: none.")
-flags.DEFINE_integer("other_images", 400, "The most test images that are read from it.", 1)
-flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out accuracy chooses one.")
-flags.DEFINE_integer("members", 5, "Models of the ensemble: heads drawn by other seeds.", 2)
-flags.DEFINE_integer("samples", 200, "Draws of the sampled probabilities.", 1)
+define(*SINGLE, *OPTIMUM, "other", **SHARDED_DEFAULTS, penalty=["1e-2", "0.1", "1"], models=5, out="out/uncertainty")
 
 
+OTHER_IMAGES = 400  # of --other, at most
+SAMPLES = 200  # draws of the sampled probabilities
 MEASURES = {
     "nll": "mean -log p of the true class (low is good)",
     "ece": "expected calibration error (low is good)",
@@ -32,7 +28,7 @@ MEASURES = {
 
 
 def main() -> None:
-    penalties = positive("penalties")
+    penalties = positive("penalty")
     images = setup.open_tested(F.other).test if F.other else None
     method = Method("taft")
     with tj.show_progress("kernel"):
@@ -46,7 +42,7 @@ def main() -> None:
     penalty = solution.total_penalty / len(train)
     sets = {"test": method.test}
     if images is not None:
-        chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[: F.other_images])
+        chosen = np.sort(np.random.default_rng([F.seed, 8]).permutation(len(images))[:OTHER_IMAGES])
         sets["other"] = setup.features(method.predict, images.take(chosen), "other inputs")
     p: dict[str, dict[str, np.ndarray]] = {}
     members = [*ensemble(penalty, kernel.centers.shape[1])]
@@ -56,9 +52,9 @@ def main() -> None:
         p.setdefault("softmax", {})[name] = probabilities(logits, None, 1.0)
         p.setdefault("temperature", {})[name] = probabilities(logits, None, beta)
         several = [probabilities(tj.outputs(predict, dw, data.inputs), None, beta) for predict, dw in members]
-        p.setdefault(f"ensemble of {F.members}", {})[name] = np.mean(several, 0)
+        p.setdefault(f"ensemble of {F.models}", {})[name] = np.mean(several, 0)
         p.setdefault("Laplace, probit", {})[name] = probabilities(logits, covariance, beta_laplace)
-        sampled = probabilities(logits, covariance, beta_laplace, F.samples, F.seed)
+        sampled = probabilities(logits, covariance, beta_laplace, SAMPLES, F.seed)
         p.setdefault("Laplace, sampled", {})[name] = sampled
     table = {name: measures(of["test"], test, of.get("other")) for name, of in p.items()}
     columns = list(next(iter(table.values())))
@@ -75,7 +71,7 @@ def main() -> None:
 def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
     """Trains models to their optima, of heads that other seeds drew; returns (predictor, dw) of each."""
     members = []
-    for seed in range(F.members):
+    for seed in range(F.models):
         recipe = setup.recipe(seed=seed, solver="optimum", penalty=penalty)
         predict = setup.predictor(recipe, classes)
         train = setup.features(predict, setup.open_dataset(F.dataset).train, "train inputs")

@@ -61,7 +61,7 @@ def until_done(flags, log, kills, span, rng):
     Every second kill waits until the worker has begun to train: the start alone takes most of a short run.
     """
     killed, held, is_done = 0, 0, False
-    stores = Path(next(flag for flag in flags if flag.startswith("--stores=")).partition("=")[2])
+    stores = Path(next(flag for flag in flags if flag.startswith("--store=")).partition("=")[2])
     while True:
         with log.open("a") as file:
             child = subprocess.Popen(command(*flags), cwd=ROOT, stdout=file, stderr=file)
@@ -87,10 +87,10 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     given, flags = parser.parse_known_args()
     began = time.perf_counter()
-    alone = [*flags, f"--stores={given.folder / 'alone'}", f"--out={given.folder / 'out_alone'}"]
+    alone = [*flags, f"--store={given.folder / 'alone'}", f"--out={given.folder / 'out_alone'}"]
     subprocess.run(command(*alone), cwd=ROOT, check=True, stdout=sys.stderr)
     seconds = [time.perf_counter() - began]
-    farm = [*flags, f"--stores={given.folder / 'farm'}", f"--out={given.folder / 'out_farm'}"]
+    farm = [*flags, f"--store={given.folder / 'farm'}", f"--out={given.folder / 'out_farm'}"]
 
     def work(index):
         own = [*farm, f"--worker={index}/{given.workers}"]

@@ -27,7 +27,7 @@ COMMANDS = (
     "finetune --epochs=2 --out=out/finetune",
     "store add --store=out/store --source=out/finetune",
     "inspect --store=out/store --out=out/pages",
-    "compose --methods=taft --shards=3 --epochs=1 --out=out/compose",
+    "compose --method=taft --shards=3 --epochs=1 --out=out/compose",
     "store list --store=out/store",
 )
 

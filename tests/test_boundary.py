@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import io
 import json
+import os
 import pickle
 
 import jax
@@ -16,6 +17,7 @@ import tangent_jax as tj
 from tangent_jax._public import public_names
 from tangent_jax.core import InputError, Tree
 from tangent_jax.core.boundary import public
+from tangent_jax.core.files import expanded
 
 ROWS = 6
 
@@ -57,7 +59,17 @@ def valid(tmp_path_factory):
 
 SLOW = {"fit_audited", "fit_private_many", "canary_scores", "fill", "membership_attack", "make_canaries"}
 """Called with junk for every argument at once, and no more: with valid ones they train."""
-TRAINING = {"fit", "fit_many", "fit_private", "solve", "solve_many", "posterior", "make_kernel", "curvature", "export"}
+TRAINING = {
+    "fit",
+    "fit_many",
+    "fit_private",
+    "solve",
+    "solve_many",
+    "make_posterior",
+    "make_kernel",
+    "make_curvature",
+    "export",
+}
 """Called with junk for each argument that is needed: an optional one would be looked at after they have trained."""
 
 
@@ -153,6 +165,34 @@ def test_what_ended_in_a_traceback_ends_in_one_line(valid, tmp_path):
             call()
         assert "\n" not in str(error.value)
     np.testing.assert_array_equal(tj.outputs(predict, dw, features), tj.outputs(predict, dw, features.inputs))
+
+
+def test_paths_and_rows_that_are_none_end_in_one_line(tmp_path, monkeypatch):
+    """URLs, folders, devices, long names, NUL, rows of several lengths, a value that cannot be shown."""
+
+    class Unshown:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    monkeypatch.chdir(tmp_path)
+    url, long, folder, dw = "gs://bucket/x", "x" * 5000, tmp_path / "folder", {"a": np.ones(2, np.float32)}
+    folder.mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    store = tj.Store(tmp_path / "store")
+    write, read = tj.store.write_component, tj.store.read_component
+    calls = [lambda bad=bad, call=call: call(bad) for bad in (url, long, "a\0b", Unshown()) for call in (
+        lambda path: write(path, dw, {}), read, tj.store.read_factors, store.verify_receipt, tj.Cache, tj.Store,
+        lambda path: expanded("test", path),
+    )]  # fmt: skip
+    calls += [lambda: write(folder, dw, {}), lambda: read(folder), lambda: read(tmp_path / "pipe")]
+    calls += [lambda: tj.Store("/dev/null"), lambda: tj.Store("/dev/null/store")]
+    calls += [lambda: tj.Batches([[1, 2], [3]], [0, 1]), lambda: tj.Batches(np.ones((2, 1)), [[1, 2], [3]])]
+    calls += [lambda: tj.examples([[1, 2], [3]], [0, 1]), lambda: tj.examples(np.ones((2, 1)), [[1, 2], [3]])]
+    for call in calls:
+        with pytest.raises(InputError) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "store"]
 
 
 def test_an_error_of_our_own_stays_what_it_is():

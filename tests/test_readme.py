@@ -15,11 +15,11 @@ from tangent_jax.commands.shared.flags import F, check_effects
 
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(
-    p.read_text() for where in ("", "guide/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
+    p.read_text() for where in ("", "guide/", "paper/*/") for p in sorted((ROOT / "docs").glob(where + "*.md"))
 )
 
 GROUPS = sorted({name.split()[0] for name in binaries() if " " in name})
-WORDS = rf"(?:python -m experiments\.|tangent-jax (?=(?:{'|'.join(COMMANDS)})\b))"
+WORDS = rf"(?:python -m experiments\.|(?:tangent-jax|python -m tangent_jax) (?=(?:{'|'.join(COMMANDS)})\b))"
 LINES = re.findall(rf"{WORDS}((?:(?:{'|'.join(GROUPS)}) )?[a-z]\w+)((?:\\\n|[^\n`])*)", PAGES)
 
 

@@ -8,7 +8,7 @@
     models      50 shards' models at once, over one
     trunk       images a second by size, dtype and batch, and the fraction of the peak
 
-Weights are random. Each section has its share of --minutes; what runs out of time or memory, or fails, is a line that
+Weights are random. Each section has its share of --seconds; what runs out of time or memory, or fails, is a line that
 says so. Results are written after every section, and the same command goes on from there. Needed besides JAX are Flax,
 optax, Orbax, NumPy, SciPy, absl, safetensors, Pillow, tqdm and threadpoolctl alone: `make accelerator`.
 
@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import operations, timing
@@ -38,20 +37,12 @@ from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, check_stop, require
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import write_whole
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.features import run_trunk
 from tangent_jax.solver import passes
 
-define(batch_size=32, out="out/accelerator")
-flags.DEFINE_bool("small", False, "Measure a small model in place of every size; takes seconds on a CPU.")
-flags.DEFINE_list("sizes", ["L", "B", "S"], "ViT sizes of the trunk, patches of 16 at 224 pixels; the first steps too.")
-flags.DEFINE_list("batch_sizes", ["256", "16", "1"], "Images in one call of the trunk.")
-flags.DEFINE_float(
-    "minutes", 8.0, "Minutes for all sections; a section begins no measurement after its share of them.", 0.1
-)
-flags.DEFINE_list("only", None, "Sections to measure; unset: all.")
-flags.DEFINE_string("page", None, "Folder of the page DEVICE.md; unset: --out.")
+define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
 
 SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
 PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest relative error that is right)
@@ -59,7 +50,7 @@ PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest
     "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
     "bfloat16": (jnp.bfloat16, None, 5e-2),
 }
-EACH = {False: 2.0, True: 0.02}  # seconds that an operation is timed for, at most; --small
+EACH = {False: 2.0, True: 0.02}  # seconds that an operation is timed for, at most; --quick
 
 
 class Section(NamedTuple):
@@ -75,13 +66,13 @@ class Section(NamedTuple):
 
 def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Relative errors, in L2, of what the device computes against what the machine's CPU does in float32."""
-    cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.small else 2)
+    cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.quick else 2)
     key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
     given = predict, dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
         want = jax.device_get(jax.jit(values)(*jax.device_put(given, cpu)))
-    for name in [*PRECISIONS][2 if F.small else 0 :]:
+    for name in [*PRECISIONS][2 if F.quick else 0 :]:
         dtype, precision, tolerance = PRECISIONS[name]
         with jax.default_matmul_precision(precision):
             got = jax.device_get(jax.jit(values)(dataclasses.replace(predict, dtype=dtype), *given[1:]))
@@ -121,36 +112,36 @@ def relative(got: Tree, want: Tree) -> float:
 def peak(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """The device's own peak."""
     for dtype in ("float32", "bfloat16"):
-        measured = operations.peaks(jnp.dtype(dtype), F.small)
+        measured = operations.peaks(jnp.dtype(dtype), F.quick)
         tflops, gigabytes = measured["flops_per_second"] / 1e12, measured["bytes_per_second"] / 1e9
         yield {"name": dtype, "TFLOP/s": f"{tflops:.4g}", "GB/s": f"{gigabytes:.4g}", **measured}
 
 
 def steps(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Training and inference in both dtypes, over the plain model's forward pass."""
-    pretrained, blocks = vit(F.sizes[0]), [1] if F.small else [1, 7]
-    for dtype in ("bfloat16", "float32")[: 1 if F.small else 2]:
-        makes = operations.plain_and_tangent(pretrained, F.batch_size, blocks, jnp.dtype(dtype))
+    pretrained, blocks = vit(F.size[0]), [1] if F.quick else [1, 7]
+    for dtype in ("bfloat16", "float32")[: 1 if F.quick else 2]:
+        makes = operations.plain_and_tangent(pretrained, batch(), blocks, jnp.dtype(dtype))
         wanted = {name: make for name, make in makes.items() if "autodiff" not in name}
         yield from over("plain forward", wanted, deadline, f", {dtype}")
 
 
 def private(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A private step over an ordinary one."""
-    yield from over("ordinary step", operations.private_steps(vit(F.sizes[0], 1), F.batch_size), deadline)
+    yield from over("ordinary step", operations.private_steps(vit(F.size[0], 1), batch()), deadline)
 
 
 def solver(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A pass over one batch, and the factors."""
-    for dtype in ("float32", "bfloat16")[: 1 if F.small else 2]:
-        makes = operations.solver_passes(vit(F.sizes[0], 1), F.batch_size, jnp.dtype(dtype))
+    for dtype in ("float32", "bfloat16")[: 1 if F.quick else 2]:
+        makes = operations.solver_passes(vit(F.size[0], 1), batch(), jnp.dtype(dtype))
         yield from over("gradient", makes, deadline, f", {dtype}")
 
 
 def models(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A step of many models at once, over one model's."""
-    pretrained, names = vit(F.sizes[0], 1), {1: "a step of one model", 50: "a step of 50 models at once"}
-    many = partial(operations.many, pretrained, F.batch_size, jnp.dtype("float32"))
+    pretrained, names = vit(F.size[0], 1), {1: "a step of one model", 50: "a step of 50 models at once"}
+    many = partial(operations.many, pretrained, batch(), jnp.dtype("float32"))
     makes: Any = {name: partial(many, count, count, name) for count, name in names.items()}
     yield from over("a step of one model", makes, deadline)
 
@@ -159,13 +150,13 @@ def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Images a second, and the fraction of the measured peak."""
     measured_peaks = done.get("peak", {"rows": []})["rows"]
     peaks = {row["name"]: row["flops_per_second"] for row in measured_peaks if "flops_per_second" in row}
-    for batch in numbers("batch_sizes", int):
-        for size in F.sizes:
+    for batch in numbers("batch_size", int):
+        for size in F.size:
             pretrained: Any = vit(size)
             for dtype in ("bfloat16", "float32"):
                 name, config = f"{size}, {dtype}, batch {batch}", pretrained.model.config
                 make = partial(operations.trunk, pretrained, batch, jnp.dtype(dtype))
-                for row in timing.measured({name: make}, deadline, EACH[F.small]):
+                for row in timing.measured({name: make}, deadline, EACH[F.quick]):
                     if "seconds" in row:
                         speed = batch / row["seconds"]
                         row["images/s"] = f"{speed:.4g}"
@@ -191,13 +182,13 @@ SECTIONS = {
 
 def vit(size: str, depth: int | None = None) -> tj.Pretrained:
     """A ViT of random weights; depth: of its last blocks alone, where no others are run."""
-    config = SMALL if F.small else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
-    return operations.random_vit(config if depth is None or F.small else config.replace(depth=depth))
+    config = SMALL if F.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+    return operations.random_vit(config if depth is None or F.quick else config.replace(depth=depth))
 
 
 def over(base: str, makes: operations.Operations, deadline: float, suffix: str = "") -> Iterator[Row]:
     """`timing.measured`, with each time over that of the operation `base`."""
-    rows = timing.measured(makes, deadline, EACH[F.small])
+    rows = timing.measured(makes, deadline, EACH[F.quick])
     seconds = next((row["seconds"] for row in rows if row["name"] == base and "seconds" in row), None)
     for row in rows:
         ratio = {"over": f"{row['seconds'] / seconds:.3g}"} if seconds and "seconds" in row else {}
@@ -228,7 +219,7 @@ def machine() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    setting = f"sizes {' '.join(F.sizes)}, batch {F.batch_size}, trunk's {' '.join(F.batch_sizes)}{', small' * F.small}"
+    setting = f"sizes {' '.join(F.size)}, batch {batch()}, trunk's {' '.join(F.batch_size)}{', small' * F.quick}"
     return {"device": jax.devices()[0].device_kind, "devices": str(jax.device_count()), **versions, "setting": setting}
 
 
@@ -264,22 +255,26 @@ def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
         return {}  # measured again
 
 
+def batch() -> int:
+    """The examples of a step, in all sections but the trunk's, which --batch_size gives."""
+    return 2 if F.quick else 32
+
+
 def main() -> None:
-    listed("sizes", ["Ti", "S", "B", "L"])
-    least = min(numbers("batch_sizes", int))
-    require(least >= 1, "flags", "--batch_sizes of 1 or more", least)
+    listed("size", ["Ti", "S", "B", "L"])
+    least = min(numbers("batch_size", int))
+    require(least >= 1, "flags", "--batch_size of 1 or more", least)
     wanted = listed("only", SECTIONS) if F.only else [*SECTIONS]
-    if F.small:
-        F.sizes, F.batch_sizes, F.batch_size = ["small"], ["2"], 2
+    if F.quick:
+        F.size, F.batch_size = ["small"], ["2"]
     out, about = command.out_folder(), machine()
     name = re.sub(r"[^a-z0-9]+", "_", about["device"].lower()).strip("_") + ".md"
-    page = (expanded("flags, --page", F.page) if F.page else out) / name
-    page.parent.mkdir(parents=True, exist_ok=True)
+    page = out / name
     file, began, date = out / "sections.json", time.monotonic(), datetime.now(UTC).date().isoformat()
     done = resumed(file, about)
     wanted = [name for name in wanted if name not in done]
     for i, name in enumerate(wanted):
-        left = began + 60 * F.minutes - time.monotonic()
+        left = began + F.seconds - time.monotonic()
         share = SECTIONS[name].share / sum(SECTIONS[other].share for other in wanted[i:])
         done[name] = run_section(SECTIONS[name], name, time.monotonic() + left * share, done)
         write_whole(file, json.dumps({"machine": about, "sections": done}, indent=1) + "\n")

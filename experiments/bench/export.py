@@ -1,7 +1,7 @@
 """A store's composition as a program: bytes, seconds to export and to load, and milliseconds an image, beside ours.
 
 The last line of stdout: {"classes", "flops_over_plain": FLOPs of one image over those of the plain network, "ours" and
-each of --formats: {"bytes", "export_seconds", "load_seconds", "first_seconds": the first call, which compiles,
+each of --format: {"bytes", "export_seconds", "load_seconds", "first_seconds": the first call, which compiles,
 "error": relative L2 distance of its outputs from ours on images of the data set, "ms": an image by batch size, medians
 over alternating rounds}}; ours is the same program, compiled here without an export.
 """
@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared.timing import Operation, rounds
@@ -28,15 +27,12 @@ from tangent_jax.exports.serving import flat, serve
 from tangent_jax.models.features import features
 
 define(out="out/bench_export", weights=None)
-flags.DEFINE_string("store", "out/store", "Folder of the store.")
-flags.DEFINE_list("formats", ["stablehlo", "onnx"], "Formats of programs.")
-flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Images in one call.")
-flags.DEFINE_integer("repeats", 15, "Alternating rounds.", lower_bound=1)
+define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repeats=15)
 
 
 def main() -> None:
-    formats, sizes = listed("formats", ["stablehlo", "onnx"]), numbers("batch_sizes", int)
-    require(min(sizes) > 0, "bench export", "--batch_sizes above 0", min(sizes))
+    formats, sizes = listed("format", ["stablehlo", "onnx"]), numbers("batch_size", int)
+    require(min(sizes) > 0, "bench export", "--batch_size above 0", min(sizes))
     store = tj.Store(expanded("bench export", F.store))
     require(len(store), "bench export", "at least one component", f"none in {store.root}")
     name = next(iter(store))

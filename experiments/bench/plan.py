@@ -12,7 +12,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plan, setup
@@ -20,8 +19,8 @@ from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING,
 
 NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
 define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")
-flags.DEFINE_integer("classes", 10, "Classes of the random targets.", 2)
-flags.DEFINE_integer("steps", 4, "Batches of random inputs.", 1)
+define(steps=4)
+CLASSES = 10  # of the random targets
 
 
 def resident() -> int:
@@ -43,9 +42,9 @@ def run_once(recipe: tj.Recipe, classes: int, count: int) -> tuple[int, int]:
 
 def main() -> None:
     recipe, count = setup.recipe(), F.steps * F.batch_size
-    planned = plan.plan_of(recipe, F.classes, count)
+    planned = plan.plan_of(recipe, CLASSES, count)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        start, most = pool.submit(run_once, recipe, F.classes, count).result()
+        start, most = pool.submit(run_once, recipe, CLASSES, count).result()
     print(f"planned {planned['training_peak_bytes']:,} bytes, measured {most - start:,}", file=sys.stderr)
     result = {"planned_bytes": planned["training_peak_bytes"], "measured_bytes": most - start}
     result |= {"ratio": (most - start) / planned["training_peak_bytes"], "process_bytes": start, "plan": planned}

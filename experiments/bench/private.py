@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from jax.tree_util import Partial
 
 import tangent_jax as tj
@@ -29,9 +28,7 @@ from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import Tree
 
 define(batch_size=32, out="out/bench_private")
-flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16 at 224 pixels.")
-flags.DEFINE_integer("repeats", 5, "Rounds over all operations, at most.", lower_bound=1)
-flags.DEFINE_float("max_seconds", 150.0, "Time for the rounds; one is always run.")
+define(size=("L", "Ti", "S", "B"), repeats=5, seconds=150.0)
 
 RATIOS = {  # name: a word of the row that is compared with the private step
     "vmapped_over_private": "our vmapped",
@@ -122,7 +119,7 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
 
 def main() -> None:
     out = command.out_folder()
-    rows = timing.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.max_seconds)
+    rows = timing.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.seconds)
     for row in rows:
         row |= {"program": None}
     ordinary, private = rows[:2]

@@ -1,9 +1,8 @@
-"""Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, --job_devices devices.
+"""Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
 
 Measured here: decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping
-of --rows tiny rows. FLOPs are the traced programs'. What this machine cannot measure is a flag, and an assumption:
---device_flops, --fraction, --disk, --cores, --dollars, --image_bytes, --lock_share. The last line of stdout:
-{"measured", "cost", "phases"}.
+of many tiny rows. FLOPs are the traced programs'. What this machine cannot measure are constants below, and
+assumptions. The last line of stdout: {"measured", "cost", "phases"}.
 """
 
 import inspect
@@ -20,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from PIL import Image
 
 import tangent_jax as tj
@@ -39,18 +37,18 @@ from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
 
 define(out="out/bench_scale")
-flags.DEFINE_integer("images", 1_000_000, "Images of the job.", 1)
-flags.DEFINE_integer("job_devices", 8, "Devices of the job's one machine.", 1)
-flags.DEFINE_float("device_flops", 989e12, "FLOP/s of a device as its vendor publishes them (H100 SXM, dense bf16).", 1)
-flags.DEFINE_float("fraction", 0.4, "The fraction of --device_flops that the trunk reaches.", 0.0, 1.0)
-flags.DEFINE_float("disk", 5e9, "Bytes/s that the machine's disks read, and write.", 1)
-flags.DEFINE_integer("cores", 96, "Cores of the machine.", 1)
-flags.DEFINE_float("dollars", 24.0, "Price of an hour of the machine.", 0.0)
-flags.DEFINE_integer("image_bytes", 110_000, "Bytes of an encoded image of the job.", 1)
-flags.DEFINE_float("lock_share", 0.09, "The share of decoding time that holds the interpreter's lock.", 0.0, 1.0)
-flags.DEFINE_integer("rows", 100_000, "Tiny rows, to measure what each row costs.", 1)
-flags.DEFINE_integer("large_rows", 512, "Rows of the model's size, to measure bytes a second.", CHUNK)
-flags.DEFINE_integer("repeats", 3, "Alternating rounds; figures are medians.", 1)
+define("quick", images=1_000_000, repeats=3)
+# the job's one machine
+JOB_DEVICES = 8
+DEVICE_FLOPS, FRACTION = (
+    989e12,
+    0.4,
+)  # of a device as its vendor publishes them (H100 SXM, dense bf16); what the trunk reaches
+DISK = 5e9  # bytes a second that its disks read, and write
+CORES, DOLLARS = 96, 24.0  # the price is of an hour
+IMAGE_BYTES = 110_000  # of an encoded image of the job
+ROWS, LARGE_ROWS = 100_000, 512  # tiny rows, for the cost of each; rows of the model's size, for bytes a second
+LOCK_SHARE = 0.09  # of decoding time that holds the interpreter's lock
 
 EPOCHS, PASSES, PRIVATE_STEPS = 30, 15, 50
 """Of training; of the solver, which are products J and J^T; full-batch private steps, the paper's."""
@@ -140,13 +138,14 @@ def again(rows: CachedRows) -> float:
 
 def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
     """Bytes a second of writing, checking and reading rows of a shape in random order, from one file and from eight."""
+    few = CHUNK if F.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        whole, written = filled(Path(folder) / "one", F.large_rows, shape, np.float32)
+        whole, written = filled(Path(folder) / "one", few, shape, np.float32)
         nbytes, limit = whole.inputs.nbytes, layout.FILE_BYTES
         layout.FILE_BYTES = nbytes // 8
-        spread, _ = filled(Path(folder) / "eight", F.large_rows, shape, np.float32)
+        spread, _ = filled(Path(folder) / "eight", few, shape, np.float32)
         layout.FILE_BYTES = limit
-        order = np.random.default_rng(1).permutation(F.large_rows)
+        order = np.random.default_rng(1).permutation(few)
 
         def rate(rows: CachedRows) -> float:
             batches = order[: len(order) // 32 * 32].reshape(-1, 32)
@@ -163,9 +162,10 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
 
 
 def measure_rows() -> dict[str, float]:
-    """Microseconds and bytes that a row costs besides its numbers, from --rows rows of four numbers."""
+    """Microseconds and bytes that a row costs besides its numbers, from rows of four numbers."""
+    many = 1000 if F.quick else ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        rows, written = filled(Path(folder) / "tiny", F.rows, (4,), np.float32)
+        rows, written = filled(Path(folder) / "tiny", many, (4,), np.float32)
         checked = again(rows)
         rows.missing()
         for path in rows.folder.iterdir():
@@ -173,12 +173,12 @@ def measure_rows() -> dict[str, float]:
         rows.finish()
         complete, listed = again(rows), (rows.folder / "examples.txt").stat().st_size
     tracemalloc.start()
-    examples = tuple((f"{i:064x}", f"train/class {i % 1000}/{i}.jpg") for i in range(F.rows))
+    examples = tuple((f"{i:064x}", f"train/class {i % 1000}/{i}.jpg") for i in range(many))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     each = {"write_us": written, "check_us": checked, "start_complete_us": complete}
-    measured = {name: seconds / F.rows * 1e6 for name, seconds in each.items()}
-    return measured | {"listed_bytes": listed / F.rows, "held_bytes": held / len(examples)}
+    measured = {name: seconds / many * 1e6 for name, seconds in each.items()}
+    return measured | {"listed_bytes": listed / many, "held_bytes": held / len(examples)}
 
 
 def trace_costs() -> dict[str, Any]:
@@ -201,25 +201,25 @@ def trace_costs() -> dict[str, Any]:
 
 def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
     """Bytes and seconds of each phase, by the rate that bounds it."""
-    n, flops = F.images, F.job_devices * F.device_flops * F.fraction
-    images, rows = n * F.image_bytes, n * int(np.prod(cost["shape"])) * 4
+    n, flops = F.images, JOB_DEVICES * DEVICE_FLOPS * FRACTION
+    images, rows = n * IMAGE_BYTES, n * int(np.prod(cost["shape"])) * 4
     decoded = n / measured["images_a_core"]  # seconds of cores
-    streamed = max(rows / F.disk, n * cost["step_flops"] / flops)
+    streamed = max(rows / DISK, n * cost["step_flops"] / flops)
     table = [
-        ("read and hash, one thread", images, max(images / measured["hash_bytes"], images / F.disk)),
-        (f"decode, {F.cores} threads", images, max(decoded / F.cores, decoded * F.lock_share)),
-        (f"decode, {F.cores} processes", images, max(decoded / F.cores, n * measured["parent_us"] / 1e6)),
+        ("read and hash, one thread", images, max(images / measured["hash_bytes"], images / DISK)),
+        (f"decode, {CORES} threads", images, max(decoded / CORES, decoded * LOCK_SHARE)),
+        (f"decode, {CORES} processes", images, max(decoded / CORES, n * measured["parent_us"] / 1e6)),
         ("trunk", 0, n * cost["trunk_flops"] / flops),
-        ("write the rows, one thread", rows, max(rows / measured["write_bytes"], rows / F.disk)),
-        ("the same in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / F.disk)),
-        ("start again: check every byte", rows, max(rows / measured["check_bytes"], rows / F.disk)),
+        ("write the rows, one thread", rows, max(rows / measured["write_bytes"], rows / DISK)),
+        ("the same in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / DISK)),
+        ("start again: check every byte", rows, max(rows / measured["check_bytes"], rows / DISK)),
         ("start again: complete", 0, n * measured["start_complete_us"] / 1e6),
         (f"TAFT-1, {EPOCHS} epochs streamed", EPOCHS * rows, EPOCHS * streamed),
         (f"{PASSES} passes of the solver", PASSES * rows, PASSES * streamed),
         (f"{PRIVATE_STEPS} private steps, full batch", PRIVATE_STEPS * rows, PRIVATE_STEPS * streamed),
     ]
     return [
-        {"phase": name, "bytes": nbytes, "seconds": seconds, "dollars": seconds / 3600 * F.dollars}
+        {"phase": name, "bytes": nbytes, "seconds": seconds, "dollars": seconds / 3600 * DOLLARS}
         for name, nbytes, seconds in table
     ]
 

@@ -11,7 +11,6 @@ import time
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, setup
@@ -21,12 +20,7 @@ from tangent_jax.core import Tree
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
 define("blocks", passes=12, out="out/bench_solve")
-flags.DEFINE_integer(
-    "images",
-    0,
-    "Number of training images, of a seeded shuffle, and measured on; 0: all, and the test images.",
-    0,
-)
+define("images")
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import timing
@@ -20,11 +19,7 @@ from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import F, define, numbers
 
 define("dtype", out="out/bench")
-flags.DEFINE_list("sizes", ["Ti", "S"], "Sizes Ti, S, B, L (patches of 16), or architectures such as dinov3-S/16.")
-flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Examples per call.")
-flags.DEFINE_list("blocks", ["1", "7"], "Numbers of trained blocks.")
-flags.DEFINE_integer("repeats", 7, "Rounds over all operations, at most.", lower_bound=1)
-flags.DEFINE_float("max_seconds", 120.0, "Time for the rounds of one size and batch; one round is always run.")
+define(size=["Ti", "S"], batch_size=["1", "8", "32"], blocks=["1", "7"], repeats=7, seconds=120.0)
 
 MODELS = 10  # trained at once, against one after another
 RATIOS = {  # name: (above, below)
@@ -39,7 +34,7 @@ RATIOS = {  # name: (above, below)
 
 
 def named(size: str) -> str:
-    """The architecture of an entry of --sizes."""
+    """The architecture of an entry of --size."""
     return size if "/" in size else f"{size}/16"
 
 
@@ -86,11 +81,9 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     out, dtype = command.out_folder(), jnp.dtype(F.dtype)
     peak, rows = peaks(dtype), []
-    for size in F.sizes:
-        for batch in numbers("batch_sizes", int):
-            group = timing.rounds(
-                operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.max_seconds
-            )
+    for size in F.size:
+        for batch in numbers("batch_size", int):
+            group = timing.rounds(operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.seconds)
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)

@@ -10,7 +10,6 @@ import time
 
 import jax
 import numpy as np
-from absl import flags
 from tqdm import tqdm
 
 import tangent_jax as tj
@@ -19,9 +18,8 @@ from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import trees
 
 define(out="out/bench_store")
-flags.DEFINE_enum("size", "L", ["Ti", "S", "B", "L"], "ViT size, patches of 16.")
-flags.DEFINE_integer("components", 50, "Components in the store.", lower_bound=2)
-flags.DEFINE_integer("repeats", 3, "Rounds of reading, composing and removing.", lower_bound=1)
+define(size=("L", "Ti", "S", "B"), repeats=3)
+COMPONENTS = 50
 
 
 def main() -> None:
@@ -39,7 +37,7 @@ def measure(store: tj.Store) -> None:
     def add(name: str) -> None:
         store.add(name, jax.tree.map(lambda leaf: leaf * np.float32(rng.standard_normal()), dw), origin)
 
-    for i in tqdm(range(F.components), "adding", unit="component"):
+    for i in tqdm(range(COMPONENTS), "adding", unit="component"):
         add(f"shard {i:04}")
     operations = {
         "numpy": lambda: [np.fromfile(store.path(name), np.uint8).size for name in store],
@@ -54,7 +52,7 @@ def measure(store: tj.Store) -> None:
             times[name].append(time.perf_counter() - began)
         add(f"again {round_:04}")
     medians = {name: float(np.median(taken)) for name, taken in times.items()}
-    result = {"components": F.components, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
+    result = {"components": COMPONENTS, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
     ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}
     command.finish({**result, **ratios})
 

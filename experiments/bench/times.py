@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
@@ -21,10 +20,9 @@ from tangent_jax.core import Tree
 from tangent_jax.train.optimizers import apply
 
 define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
-flags.DEFINE_integer("classes", 67, "Classes of the new head; the paper's data set had 67.", lower_bound=2)
-flags.DEFINE_integer("repeats", 60, "Rounds at most.", lower_bound=1)
-flags.DEFINE_float("seconds", 60.0, "Seconds at most, compilation apart.", 0.1)
+define(repeats=60, seconds=60.0)
 
+CLASSES = 67  # of the new head, as the paper's data set has
 SOURCES = ("from_images", "from_features")
 COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 
@@ -32,7 +30,7 @@ COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 def operations(method: str) -> list[Operation]:
     """Compiles training and inference of one example by a method, from images and from features."""
     recipe = setup.recipe(method=method)
-    predict = setup.predictor(recipe, F.classes)
+    predict = setup.predictor(recipe, CLASSES)
     model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
     objective, label = recipe.objective(), jnp.zeros(1, int)
     images = jax.random.normal(jax.random.key(0), (1, *model.input_shape(0)))

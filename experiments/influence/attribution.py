@@ -1,12 +1,12 @@
 """Attribution by the field's protocol: how well estimates predict models that were trained without half of the images.
 
-The linear datamodeling score (Park et al. 2023), as dattri has it (Deng et al. 2024): --subsets random halves of the
+The linear datamodeling score (Park et al. 2023), as dattri has it (Deng et al. 2024): --models random halves of the
 training images leave, and what an estimate predicts for each test image, summed over what left, is ranked against what
 models of the other halves give (Spearman, mean over test images; the output of the label less the mean of the others).
 The models: the optimum solved again, the same trained by Adam, the non-linear network trained by Adam. The row "exact"
 is the optimum without the half: the ceiling of every estimate of the optimum's. --network: the tangent of the
 pre-trained weights, logistic regression on pixels, or the tangent of an MLP (784, 128, 64) at random weights. The
-penalty is chosen among --penalties by leave-one-out accuracy, before any half leaves.
+penalty is chosen among --penalty by leave-one-out accuracy, before any half leaves.
 
 The last line of stdout: {"penalty", "accuracy", "leave_one_out_accuracy", "scores": {ESTIMATE: {MODEL: score}},
 "loo_max_error": of Newton's step against 20 optima solved again, relative to the largest change, "seconds"}.
@@ -20,7 +20,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import networks
@@ -34,17 +33,9 @@ from tangent_jax.solver.influence import datamodeling_score, margin_directions
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.objective import Objective
 
-define(
-    *MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "lr_nlft", "at_once", output="tangent", blocks=1, lr=3e-3
-)
-define(out="out/attribution")
-NETWORKS = ["pretrained", *networks.WIDTHS]
-flags.DEFINE_enum("network", "pretrained", NETWORKS, "The tangent of --weights, or a network on grey pixels.")
-flags.DEFINE_list("penalties", ["1e-2", "0.1", "1"], "Penalties to try; leave-one-out chooses one.")
-flags.DEFINE_integer("subsets", 50, "Number of models, each without a random half of the training images.", 3)
-flags.DEFINE_integer(
-    "resolved", 20, "Number of images, each left out of a model that is solved again to check Newton's step.", 0
-)
+define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
+define(network=("pretrained", *networks.WIDTHS))
 
 PASSES = 400  # rounding ends most solves before
 CHUNK = 10  # halves that one file holds
@@ -54,7 +45,7 @@ class Setting:
     """Predictors of --network, and their features of the training and test images."""
 
     def __init__(self) -> None:
-        self.penalties = sorted(positive("penalties"), reverse=True)
+        self.penalties = sorted(positive("penalty"), reverse=True)
         dataset, recipe = setup.open_tested(F.dataset), setup.recipe()
         if F.network == "pretrained":
             self.predict = setup.predictor(recipe, dataset.classes)
@@ -107,8 +98,7 @@ def main() -> None:
     effects = estimate(setting, expansion)
     error = checked(setting, solved, expansion)
     halves = [
-        np.sort(np.random.default_rng([F.seed, 7, s]).permutation(setting.n)[: setting.n // 2])
-        for s in range(F.subsets)
+        np.sort(np.random.default_rng([F.seed, 7, s]).permutation(setting.n)[: setting.n // 2]) for s in range(F.models)
     ]
     truths = retrained(setting, solved, halves, penalty)
     predicted = {name: np.stack([leaving(effect, half) for half in halves]) for name, effect in effects.items()}

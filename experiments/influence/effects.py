@@ -1,7 +1,7 @@
-"""The influence of each component (--by=component), or of each training image (--by=example, report.html).
+"""The influence of each component (--by=component), or each training image (--by=kernel or solver, report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
-"residual", "loo_max_error", "flipped_auc"}; by --method=solver {"accuracy", "leave_one_out_accuracy", "penalty",
+"residual", "loo_max_error", "flipped_auc"}; by --by=solver {"accuracy", "leave_one_out_accuracy", "penalty",
 "images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
 solved again cold, likewise relative, "seconds", "passes": the mean, and of --check "kernel_own", "kernel_margin"}. By
 component: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components": counts, "movement":
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import flags
 from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
@@ -31,51 +30,28 @@ from tangent_jax.linear.gram import gram
 from tangent_jax.solver import influence
 from tangent_jax.solver.rows import jacobian_rows
 
-define(*SHARDED, "shards", "orders", **SHARDED_DEFAULTS, out="out/influence")
-flags.DEFINE_enum(
-    "by", "component", ["component", "example"], "Measure the influence of each component, or of each image."
-)
-flags.DEFINE_list(
-    "penalties", ["1e-3", "1e-2", "0.1", "1"], "With --by=example: penalties to try; leave-one-out chooses one."
-)
-flags.DEFINE_float("flip", 0.0, "With --by=example: fraction of labels to flip and then detect.", 0.0, 0.5)
-flags.DEFINE_integer(
-    "resolved", 20, "With --by=example: number of images, each left out of a model that is solved again as a check.", 0
-)
-flags.DEFINE_enum(
-    "method",
-    "kernel",
-    ["kernel", "solver"],
-    "With --by=example: the kernel with --penalties, or warm solves with --penalty.",
-)
-flags.DEFINE_float(
-    "certificate",
-    0.01,
-    "With --method=solver: certificate of each change, as a fraction of the largest change.",
-    1e-6,
-    1.0,
-)
-flags.DEFINE_enum("check", None, ["kernel"], "With --method=solver: compare all changes with the kernel's.")
-flags.DEFINE_integer(
-    "images", None, "With --method=solver: number of random training images to leave out; unset: every one.", 2
-)
-
-
-only_with("method", "flip", "resolved", by="example")
-only_with("penalties", "flip", by="example", method="kernel")
-only_with("images", "check", "certificate", by="example", method="solver")
+define("shards", "flip", "resolved", "check", "images", store="out/stores", repeats=20, certificate=0.01)
+define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")
+define(by=("component", "kernel", "solver"))
+only_with("flip", by="kernel")
+only_with("resolved", by=["kernel", "solver"])
+only_with("images", "check", "certificate", by="solver")
 
 
 def main() -> None:
-    if F.by == "component":
-        by_component()
-    else:
-        by_kernel() if F.method == "kernel" else by_solver()
+    {"component": by_component, "kernel": by_kernel, "solver": by_solver}[F.by]()
+
+
+def own_penalty() -> float:
+    """The one penalty of --penalty; the Recipe's where it is not given."""
+    values = positive("penalty") if F["penalty"].present else [tj.Recipe().penalty]
+    require(len(values) == 1, "flags", "one --penalty beside --by=component or solver", ",".join(F.penalty))
+    return values[0]
 
 
 def by_component() -> None:
     """Measures the accuracy without each component, and the distance by which the last to come moves the mean."""
-    method = Method("taft")
+    method = Method("taft", penalty=own_penalty())
     store = method.store(method.divide(F.shards), f"{F.shards}")
     outputs, labels = method.outputs(store), method.test.targets
     total = outputs.sum(0)
@@ -86,7 +62,7 @@ def by_component() -> None:
     moved, relative = movements(components @ components.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}
-    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": f"components added (spread of {F.orders} orders)"}
+    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": f"components added (spread of {F.repeats} orders)"}
     left |= {"ylabel": "L2 by which the\nlast moves the mean"}
     left |= {"log": "xy", "ticks": [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]}
     change = {"without one": sorted(value - whole for value in without.values())}
@@ -103,8 +79,8 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     mean_k - mean_{k-1} = (dw_k - mean_{k-1}) / k, whose norm the inner products `gram` give.
     """
-    moved, relative = np.empty((2, F.orders, len(gram) - 1))
-    for order in range(F.orders):
+    moved, relative = np.empty((2, F.repeats, len(gram) - 1))
+    for order in range(F.repeats):
         ranked = np.random.default_rng([F.seed, order]).permutation(len(gram))
         g = gram[np.ix_(ranked, ranked)]
         for k in range(2, len(g) + 1):
@@ -116,7 +92,7 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def by_kernel() -> None:
     """Measures the exact influence of every training image, by the tangent kernel."""
-    penalties, method = positive("penalties"), Method("taft")
+    penalties, method = positive("penalty"), Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective())
@@ -150,10 +126,11 @@ def of_kernel(
 def by_solver() -> None:
     """Measures the influence of every training image, or of --images, by solving again without it, from the optimum."""
     reuse_freed()
-    began, method = time.perf_counter(), Method("taft")
+    began, method = time.perf_counter(), Method("taft", penalty=own_penalty())
     objective, classes = method.recipe.objective(), len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
-    require(stated is not None, "influence", "a square loss with --method=solver", F.loss)
+    require(stated is not None, "influence", "a square loss with --by=solver", F.loss)
+    require(1e-6 <= F.certificate <= 1, "influence", "--certificate in 1e-6..1", F.certificate)
     order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
     rows = np.sort(order[: F.images or len(order)])
     leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)

@@ -13,8 +13,6 @@ largest |dw| over the seeds}}}}.
 
 from typing import Any
 
-from absl import flags
-
 import tangent_jax as tj
 from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
@@ -22,9 +20,8 @@ from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TR
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, *SEARCH, "datasets", "blocks", out="out/ablations")
-flags.DEFINE_list("which", ["loss", "pt", "cls", "radius"], "Settings to vary, of loss, pt, cls, radius.")
-flags.DEFINE_list("radii", ["1", "10", "100"], "Radii R of projected descent, L2 over all trained numbers.")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "blocks", **SEARCH, dataset=["digits"], out="out/ablations")
+define(only=["loss", "pt", "cls", "radius"], radius=["1", "10", "100"])
 
 TITLES = {
     "loss": "Loss of a tangent model",
@@ -45,10 +42,10 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
         losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl", "kappa": 5.0}}
         variants["radius"] = {
             f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
-            for radius in numbers("radii", float)
+            for radius in numbers("radius", float)
             for name, loss in losses.items()
         }
-    rates = numbers("lrs", float)
+    rates = numbers("lr", float)
     return {
         name: [setup.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
         for name, changes in variants[which].items()
@@ -57,8 +54,8 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
 
 def main() -> None:
     able = setup.has_class_token()
-    require(able or "cls" not in F.which, "flags", "--which without cls for a network without a class token", F.weights)
-    wanted = {which: columns(which) for which in listed("which", TITLES)}
+    require(able or "cls" not in F.only, "flags", "--only without cls for a network without a class token", F.weights)
+    wanted = {which: columns(which) for which in listed("only", TITLES)}
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     result: dict[str, Any] = {}

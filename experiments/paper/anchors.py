@@ -7,23 +7,18 @@ The last line of stdout: {DATASET: {ANCHOR: {"alone" or "10 shards": {"mean", "s
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require, trees
 
-define("image_size", "blocks", "datasets", *CACHED, *TRAINING, "dtype", "linearization")
-define(*SEARCH, out="out/anchors")
-flags.DEFINE_list("anchors", ["builtin", "builtin-resnet"], "Pre-trained models, as finetune's --weights, with commas.")
-flags.DEFINE_list("shards", ["10"], "Numbers of shards trained apart and added; 1: one model, which is always there.")
-flags.DEFINE_string("architecture", None, "Architecture that all of the anchors must have; unset: any.")
+define("image_size", "architecture", "blocks", *CACHED, *TRAINING, "dtype", "linearization", dataset=["digits"])
+define(weights=["builtin", "builtin-resnet"], shards=["10"], **SEARCH, out="out/anchors")
 
 
 def main() -> None:
-    files, counts = listed("anchors"), [1, *(count for count in numbers("shards", int) if count != 1)]
+    files, counts = listed("weights"), [1, *(count for count in numbers("shards", int) if count != 1)]
     names = [Path(file).stem for file in files]
     anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
     for file in files:
@@ -37,7 +32,7 @@ def main() -> None:
     for spec, dataset in sets.items():
         for name, weights in anchors.items():
             # of a random head f_w(x) would count once, however many are added: so a sum's outputs are the tangent alone
-            rates = numbers("lrs", float)
+            rates = numbers("lr", float)
             alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
             added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
             row: dict[str, Any] = {}

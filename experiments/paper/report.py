@@ -3,6 +3,8 @@
 Runs the other binaries, each in a folder of its own under --out; a finished result is read, not computed again, and an
 interrupted report goes on where it stopped. --quick: digits, the embedded models and small budgets, under ten minutes.
 
+Of two --weights the second, a ResNet's, is compared in Table 7; without it embedded models on digits are.
+
 In --out: report.md with its pictures, report.html that needs no other file, and a folder for each command.
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
 """
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from absl import flags
 
 import tangent_jax as tj
 from experiments.report.claims import CLAIMS
@@ -30,33 +31,24 @@ from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
 from tangent_jax.core.files import expanded, fingerprint, write_whole
 
-define(*MODEL, "cache_dir", "datasets", out="out/paper")
-flags.DEFINE_bool("quick", False, "Few epochs and few settings in every command.")
-flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards composed; the last is what shards are removed from.")
-flags.DEFINE_list("blocks", ["1"], "Numbers of trained last blocks for Table 1; many blocks cost much time.")
-flags.DEFINE_integer("seeds", 3, "Seeds of final runs.", lower_bound=1)
-flags.DEFINE_string("resnet", None, "A ResNet's weights, for Table 7 on --datasets; unset: embedded models on digits.")
-flags.DEFINE_list("schemes", [], "MAE, supervised and contrastive weights for Table 9; none: three trained here.")
-flags.DEFINE_list(
-    "finished", [], "JOB=FOLDER of results to read that were computed elsewhere, such as table3=out/table3."
-)
-flags.DEFINE_list("only", [], "Names of tables and figures, such as 'Table 1'; none: all.")
+define(*MODEL[1:], "cache_dir", "quick", "schemes", "finished", "only", dataset=["digits"], out="out/paper")
+define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])
 
 FULL = {
     "epochs": (),
-    "table1": ("--lrs=1e-3,1e-4",),
-    "search": ("--lrs=3e-3,1e-3", "--search_epochs=15"),
-    "compose": ("--search_lrs=1e-2,3e-3",),
-    "noise": ("--lrs=0.02,0.06",),
+    "table1": ("--lr=1e-3,1e-4",),
+    "search": ("--lr=3e-3,1e-3", "--search_epochs=15"),
+    "compose": ("--lr=1e-2,3e-3", "--rank=4,16"),
+    "noise": ("--lr=0.02,0.06",),
     "letters": ("--images=20000", "--epochs=12", "--batch_size=64"),
     "times": ("--seconds=60",),
 }
 QUICK = {
     "epochs": ("--epochs=6",),
-    "table1": ("--lrs=3e-3,1e-3", "--search_epochs=3"),
-    "search": ("--lrs=3e-3",),
-    "compose": ("--search_lrs=1e-2,3e-3", "--search_ranks=8"),
-    "noise": ("--epsilons=1,8", "--subsets=full,fc", "--lrs=0.06", "--clip_norms=1", "--steps=10"),
+    "table1": ("--lr=3e-3,1e-3", "--search_epochs=3"),
+    "search": ("--lr=3e-3",),
+    "compose": ("--lr=1e-2,3e-3", "--rank=8"),
+    "noise": ("--epsilon=1,8", "--subset=blocks,head", "--lr=0.06", "--clip_norm=1", "--steps=10"),
     "letters": ("--images=2000", "--epochs=6", "--batch_size=32"),
     "times": ("--seconds=10",),
 }
@@ -90,8 +82,8 @@ def jobs(names: dict[str, str]) -> list[Job]:
     """All commands, in the order of their runs; names: of the data sets, by their specifications."""
     budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
     model = given("weights", "architecture", "image_size")
-    data, sets = (*model, *given("cache_dir")), f"--datasets={','.join(names)}"
-    seeds, epochs = (f"--seeds={F.seeds}",), budget["epochs"]
+    data, sets = (*model, *given("cache_dir")), f"--dataset={','.join(names)}"
+    seeds, epochs = (f"--seed={','.join(F.seed)}",), budget["epochs"]
     settings = (*seeds, *epochs, *budget["search"])
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
     commands = [
@@ -100,8 +92,8 @@ def jobs(names: dict[str, str]) -> list[Job]:
     ]
     for spec, name in names.items():
         of_set = (*data, f"--dataset={spec}", *epochs)
-        searched = (f"--stores={F.out}/stores-searched", counts, f"--methods={METHODS}", *budget["compose"])
-        stored = (f"--stores={F.out}/stores", f"--shards={most}")
+        searched = (f"--store={F.out}/stores-searched", counts, f"--method={METHODS}", *budget["compose"])
+        stored = (f"--store={F.out}/stores", f"--shards={most}")
         commands.append(Job(f"compose-{name}", "compose", (*of_set, *searched), (spec,)))
         for what, binary in (("forget", "removal forget"), ("influence", "influence effects")):
             commands.append(Job(f"{what}-{name}", binary, (*of_set, *stored), (spec,)))
@@ -112,25 +104,26 @@ def jobs(names: dict[str, str]) -> list[Job]:
 
 def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
     """The commands of Tables 7 and 9: on the data sets with weights from flags, else on digits with embedded ones."""
-    pair = [F.weights, F.resnet] if F.resnet else ["builtin", "builtin-resnet"]
+    pair = [*F.weights] if len(F.weights) == 2 else ["builtin", "builtin-resnet"]
     schemes, commands = [*F.schemes], []
     if not schemes:
         files = {"mae": "vit_mae", "classes": "vit_builtin", "contrastive": "vit_contrastive"}
         commands = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
         schemes = [f"{F.out}/pretrain-{scheme}/{file}.safetensors" for scheme, file in files.items()]
     for name, anchors, is_given, more in (
-        ("architectures", pair, F.resnet, ()),
+        ("architectures", pair, len(F.weights) == 2, ()),
         ("schemes", schemes, F.schemes, ("--shards=1",)),
     ):
         on = specs if is_given else ("digits",)
-        where = (f"--datasets={','.join(on)}", f"--anchors={','.join(anchors)}")
+        where = (f"--dataset={','.join(on)}", f"--weights={','.join(anchors)}")
         commands.append(Job(name, "paper anchors", (*flags, *where, *more), on))
     return commands
 
 
 def given(*names: str) -> tuple[str, ...]:
-    """The flags among `names` that were given, and --weights, as arguments of a command."""
-    return tuple(F[name].serialize() for name in names if F[name].present or name == "weights")
+    """The flags among `names` that were given, as arguments of a command; of --weights the first."""
+    flags = (F[name].serialize() for name in names if F[name].present and name != "weights")
+    return (*([f"--weights={F.weights[0]}"] if "weights" in names else ()), *flags)
 
 
 @functools.cache
@@ -212,10 +205,11 @@ def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]
 def main() -> None:
     if F.quick:
         F.shards = F.shards if F["shards"].present else ["10", "25"]
-        F.seeds = F.seeds if F["seeds"].present else 2
+        F.seed = F.seed if F["seed"].present else ["0", "1"]
     listed("only", [claim.name for claim in CLAIMS]) if F.only else None
     require(len(F.schemes) in (0, 3), "flags", "--schemes=MAE,SUPERVISED,CONTRASTIVE or none", ",".join(F.schemes))
     numbers("shards", int)
+    require(len(listed("weights")) <= 2, "flags", "--weights=MODEL or --weights=MODEL,RESNET", ",".join(F.weights))
     finished()
     sets = setup.open_datasets()
     specs, names = [*sets], {spec: dataset.name for spec, dataset in sets.items()}

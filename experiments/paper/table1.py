@@ -1,14 +1,12 @@
 """The paper's Table 1: FC, NLFT-n and TAFT-n on given data sets, settings chosen on a validation split.
 
 For each method, learning rate, reset (PT) and class token (CLS) are searched on images held out of train,
-with --search_epochs; the best is trained on all of train, over --seeds, and measured on test. Every run is
+with --search_epochs; the best is trained on all of train, over the seeds of --seed, and measured on test. Every run is
 saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
 import itertools
 import sys
-
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared import search
@@ -18,16 +16,9 @@ from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require
 from tangent_jax.store.recipe import SOLVERS
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "datasets", out="out/table1")
-define(*SEARCH, "certificate", "passes")
-flags.DEFINE_list("blocks", ["1", "7"], "Numbers of last blocks; those beyond the model's depth are left out.")
-flags.DEFINE_list("methods", ["fc", "nlft", "taft"], "Methods to compare, of fc, nlft, taft.")
-flags.DEFINE_list(
-    "solvers", ["adam"], "Solvers of the tangent models: adam, optimum (column OPTIMUM-n, penalties searched)."
-)
-flags.DEFINE_list("penalties", ["1e-3", "1e-2", "0.1"], "Penalties searched for the optimum.")
-flags.DEFINE_bool("search_anchor", True, "Search PT and CLS too, not only the learning rate.")
-
+define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")
+define(solver=["adam"])
 
 NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
@@ -37,7 +28,7 @@ def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe
     tokens = (False, True) if setup.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
-    name, values = ("learning_rate", "lrs") if solver == "adam" else ("penalty", "penalties")
+    name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
         setup.recipe(**fixed, reset=reset, new_class_token=token, **{name: value})
@@ -50,8 +41,8 @@ def main() -> None:
     depth = setup.pretrained(F.weights).model.stages - 2
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
-    solvers = listed("solvers", SOLVERS)
-    methods = listed("methods", ("fc", "nlft", "taft"))
+    solvers = listed("solver", SOLVERS)
+    methods = listed("method", ("fc", "nlft", "taft"))
     columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
     counts = numbers("blocks", int)
     deeper = [blocks for blocks in counts if blocks > depth]
@@ -69,7 +60,7 @@ def main() -> None:
             name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
         }
         table[dataset.name] = {name: row[name] for name in columns}
-    search.show(table, "table1", f"Fine-tuning, {F.seeds} seeds")
+    search.show(table, "table1", f"Fine-tuning, {len(F.seed)} seeds")
     command.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
 
 

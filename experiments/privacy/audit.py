@@ -5,55 +5,45 @@ attacker knows all images and every step. The proved epsilon must lie under the 
 for a Gaussian mechanism. --broken trains by another mechanism than the claimed one. Exit code 1 where the proof exceeds
 the claim.
 
-With --canaries=M each of --trials trainings is on all images and audited alone, as `private --audit=M` does:
+With --canaries=M each of --repeats trainings is on all images and audited alone, as `private --canaries=M` does:
 epsilon_lower and gaussian_epsilon_lower are lists, and "caught" counts the runs in which each exceeds the claim. A
 sound run is caught with a chance of 1 - confidence at most. The runs lie in --out; the same command goes on.
 
 The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, "gaussian_epsilon_lower": proved were
-the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "trials",
+the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "repeats",
 "false_positives", "false_negatives", "kept": whether the claim stands}.
 """
 
 import sys
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared.breaks import BREAKS, break_mechanism
-from tangent_jax.audit.canaries import FEWEST
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
-define("dataset", "delta", "seed", method=["taft", "nlft"], out="out/audit")
-flags.DEFINE_enum("subset", "full", list(PRIVATE_KINDS), "Leaves that are trained, as private's --subset.")
-flags.DEFINE_float("epsilon", 3.0, "The privacy budget that the mechanism claims for all steps together.")
-flags.DEFINE_integer("steps", 5, "Full-batch steps of each training.", lower_bound=1)
-flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which an image's gradient is clipped.")
-flags.DEFINE_integer("trials", 1000, "Trainings with the canary, and as many without it; with --canaries: runs.", 1)
-flags.DEFINE_integer("canaries", None, "Audit every run alone, by so many canaries; unset: by many runs.", FEWEST)
-flags.DEFINE_integer("others", 7, "Number of images beside the canary.", lower_bound=1)
-flags.DEFINE_float("confidence", 0.95, "Confidence of the bounds.", lower_bound=0.5, upper_bound=0.999999)
-flags.DEFINE_enum("broken", "nothing", BREAKS, "The part of the mechanism that is broken.")
+define("dataset", "delta", "seed", "epsilon", "steps", "clip_norm", "canaries", "confidence", method=("taft", "nlft"))
+define(subset=PRIVATE_KINDS, repeats=1000, images=8, broken=(*BREAKS,), out="out/audit")
 
 RARE = 0.9999  # the confidence at which too little noise fails the audit
 
 
 def main() -> None:
     claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe, dataset = setup.recipe(kind=PRIVATE_KINDS[F.subset]), setup.open_dataset(F.dataset)
+    recipe, dataset = setup.recipe(), setup.open_dataset(F.dataset)
     classes = len(dataset.classes)
     predict = setup.predictor(recipe, classes)
     train = setup.features(predict, dataset.train, "train inputs")
     if F.canaries is not None:
         return audit_runs(claimed, predict, train, recipe.objective())
-    require(F.trials >= 4, "audit", "4 --trials or more, without --canaries", F.trials)
-    most = len(train) - 1
-    require(F.others <= most, "audit", f"--others of at most {most}, the training images but one", F.others)
-    rows = np.linspace(0, len(train) - 1, F.others + 1).astype(int)
+    require(F.repeats >= 4, "audit", "4 --repeats or more, without --canaries", F.repeats)
+    most = len(train)
+    require(2 <= F.images <= most, "audit", f"--images in 2..{most}, of which the last is the canary", F.images)
+    rows = np.linspace(0, len(train) - 1, F.images).astype(int)
     labels = train.targets[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
@@ -62,7 +52,7 @@ def main() -> None:
             predict.zeros(),
             tj.Batches(train.inputs[rows], labels),
             break_mechanism(claimed, F.broken, len(rows)),
-            F.trials,
+            F.repeats,
             objective=recipe.objective(),
             claimed=claimed,
         )
@@ -70,7 +60,7 @@ def main() -> None:
     proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.audit.noise_scale(absent, F.confidence)
     draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
     result = {
-        **{name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "broken")},
+        **{name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "broken")},
         "epsilon_lower": bound.epsilon,
         "gaussian_epsilon_lower": bound.gaussian_epsilon,
         "false_positives": bound.false_positives,
@@ -88,12 +78,12 @@ def main() -> None:
 def audit_runs(
     claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
 ) -> None:
-    """Audits --trials runs, each by its own canaries alone."""
+    """Audits --repeats runs, each by its own canaries alone."""
     canaries, runs = tj.audit.make_canaries(train, predict.model.classes, F.canaries), []
     trained, out = break_mechanism(claimed, F.broken, len(train)), command.out_folder()
-    for i in range(F.trials):
+    for i in range(F.repeats):
         folder = out / "runs" / f"{F.broken}-{i}"
-        with tj.show_progress(f"run {i + 1} of {F.trials}, broken: {F.broken}"):
+        with tj.show_progress(f"run {i + 1} of {F.repeats}, broken: {F.broken}"):
             audit = tj.audit.fit_audited(
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
             ).audit
@@ -103,7 +93,7 @@ def audit_runs(
     names = ("epsilon_lower", "gaussian_epsilon_lower")
     proved = {name: [run[name] for run in runs] for name in names}
     caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}
-    given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "trials", "canaries", "broken")}
+    given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "canaries", "broken")}
     command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
     if any(caught.values()):
         print(f"audit: expected proofs of epsilon <= {F.epsilon:g}; got more in {caught} runs", file=sys.stderr)

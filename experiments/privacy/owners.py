@@ -3,7 +3,7 @@
 The training images are divided among so many owners: each has one, and the rest go to owners in proportions that a
 seeded Dirichlet(--concentration) draws. The division is written to --out as CSV, which `private --unit=owner` reads.
 For every unit and epsilon, learning rate, clip norm and number of steps are chosen on images held out of train, by the
-mean of all --seeds; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
+mean over --seed; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
 comes from seeds, so that the table can be made again: nothing here is private, and the search is not accounted.
 Finished runs are saved in runs.jsonl.
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
@@ -28,13 +27,11 @@ from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset
 
-define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", "seeds", **PRIVATE)
-define(blocks=0, concentration=1.0, out="out/owners", lrs=["0.006", "0.02", "0.06", "0.2"])
-flags.DEFINE_enum("subset", "fc", list(PRIVATE_KINDS), "Trained leaves, as private's.")
-flags.DEFINE_list("contributors", ["30", "300"], "Numbers of owners among whom the training images are divided.")
-flags.DEFINE_list("epsilons", ["1", "3", "8"], "Privacy budgets.")
-flags.DEFINE_list("clip_norms", ["1", "30", "300"], "Clip norms searched.")
-flags.DEFINE_list("steps", ["5", "20", "50"], "Numbers of full-batch steps searched.")
+define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", **PRIVATE, blocks=0, concentration=1.0, out="out/owners")
+define(
+    subset=("head", *PRIVATE_KINDS[:-1]), shards=["30", "300"], epsilon=["1", "3", "8"], clip_norm=["1", "30", "300"]
+)
+define(steps=["5", "20", "50"], lr=["0.006", "0.02", "0.06", "0.2"], seed=["0", "1", "2"])
 
 AT_ONCE = 36  # models trained as one program
 
@@ -56,7 +53,7 @@ class Run(NamedTuple):
 
 def divide(count: int, owners: int) -> np.ndarray:
     """The owner of each of `count` images, "n": one image for each owner, the rest in Dirichlet proportions."""
-    require(2 <= owners <= count, "owners", f"--contributors in 2..{count}, the images of train", owners)
+    require(2 <= owners <= count, "owners", f"--shards in 2..{count}, the images of train", owners)
     rng = np.random.default_rng(owners)
     rest = rng.choice(owners, count - owners, p=rng.dirichlet(np.full(owners, F.concentration)))
     return rng.permutation(np.concatenate([np.arange(owners), rest]))
@@ -67,7 +64,7 @@ class Table:
 
     def __init__(self, dataset: Dataset, runs: Runs) -> None:
         self.dataset, self.runs = dataset, runs
-        self.recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset])
+        self.recipe = setup.recipe()
         self.key = identity(setup.run_key(F.dataset, F.weights), self.recipe, F.delta, F.concentration)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
@@ -107,15 +104,15 @@ class Table:
 
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
-        epsilons, lrs, clips = (numbers(name, float) for name in ("epsilons", "lrs", "clip_norms"))
+        epsilons, lrs, clips = (numbers(name, float) for name in ("epsilon", "lr", "clip_norm"))
         grid = [Run(owners, *at, 0) for at in itertools.product(numbers("steps", int), epsilons, clips, lrs)]
-        held = self.measure([run._replace(seed=s) for run in grid for s in range(F.seeds)], on_test=False)
-        scores = {run: float(np.mean([held[run._replace(seed=s)] for s in range(F.seeds)])) for run in grid}
+        held = self.measure([run._replace(seed=s) for run in grid for s in numbers("seed", int)], on_test=False)
+        scores = {run: float(np.mean([held[run._replace(seed=s)] for s in numbers("seed", int)])) for run in grid}
         best = [max((run for run in grid if run.epsilon == e), key=scores.__getitem__) for e in epsilons]
-        final = self.measure([run._replace(seed=s) for run in best for s in range(F.seeds)], on_test=True)
+        final = self.measure([run._replace(seed=s) for run in best for s in numbers("seed", int)], on_test=True)
         cells = {}
         for run in best:
-            accuracies = [final[run._replace(seed=s)] for s in range(F.seeds)]
+            accuracies = [final[run._replace(seed=s)] for s in numbers("seed", int)]
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate")}
             mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
             print(f"{owners or 'no'} owners, epsilon {run.epsilon:g}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
@@ -133,14 +130,14 @@ def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) 
         for unit, row in cells.items()
     }
     epsilons = [float(epsilon) for epsilon in cells["example"]]
-    axes = {"xlabel": f"epsilon (mean and spread of {F.seeds} seeds)", "ylabel": "test accuracy", "log": "x"}
+    axes = {"xlabel": f"epsilon (mean and spread of {len(F.seed)} seeds)", "ylabel": "test accuracy", "log": "x"}
     panel = {"x": epsilons, "lines": {name: (*line,) for name, line in lines.items()}, "ticks": epsilons, **axes}
     plots.curves(path, [panel], titles.protected(dataset, cells))
 
 
 def main() -> None:
-    counts, epsilons = numbers("contributors", int), numbers("epsilons", float)
-    settings = [*map(len, (numbers("lrs", float), numbers("clip_norms", float), numbers("steps", int)))]
+    counts, epsilons = numbers("shards", int), numbers("epsilon", float)
+    settings = [*map(len, (numbers("lr", float), numbers("clip_norm", float), numbers("steps", int)))]
     dataset = setup.open_tested(F.dataset)
     n = len(dataset.train)
     require(F.delta < 1 / n, "owners", f"--delta below 1 / images = {1 / n:.2g}", F.delta)

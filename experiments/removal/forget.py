@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, titles
@@ -21,10 +20,8 @@ from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, defi
 from tangent_jax.commands.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
-define(*SHARDED, "shards", "orders", "shadows", **SHARDED_DEFAULTS, out="out/forget")
-flags.DEFINE_float(
-    "fraction", 0.5, "Fraction of the images removed, over all shards, for retraining and membership.", 0.01, 0.99
-)
+define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
+FRACTION = 0.5  # of the images, over all shards, that are removed for retraining and membership
 
 
 def main() -> None:
@@ -46,7 +43,7 @@ def main() -> None:
 def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dict[str, float]]) -> None:
     """Plots the accuracy as shards leave, and how well attacks tell removed images."""
     removed, names = curve["removed"], ("taft", "sisa_mean", "sisa_vote")
-    axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.orders} orders)", "ylabel": "test accuracy"}
+    axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.repeats} orders)", "ylabel": "test accuracy"}
     lines = {name: (curve[name], spread[name]) for name in names}
     half = removed.index(count // 2)
     title = titles.forgotten(dataset, removed[half], count, {name: curve[name] for name in names}, half)
@@ -62,7 +59,7 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
     removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
     runs: dict[str, list] = {"taft": [], "sisa_mean": [], "sisa_vote": []}
-    for order in range(F.orders):
+    for order in range(F.repeats):
         ranked = np.random.default_rng([F.seed, order]).permutation(count)
         for name, values, tie in (("taft", tangent, 0.0), ("sisa_mean", sisa, 0.0), ("sisa_vote", votes, 1e-6)):
             # the composed model's outputs are the mean of its components' outputs: it is linear in dw
@@ -95,7 +92,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     Returns the costs and accuracies, the models by name, and the rows that were removed.
     """
     n, rng = len(method.train), np.random.default_rng([F.seed, 2])
-    gone = np.sort(rng.permutation(n)[: round(F.fraction * n)])
+    gone = np.sort(rng.permutation(n)[: round(FRACTION * n)])
     left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
     left = {name: rows for name, rows in left.items() if len(rows)}
     retrained = method.fit(left, "shards, on their remaining images")
@@ -112,7 +109,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     ]
     sizes = [float(np.sqrt(trees.squared_norm(fitted.dw))) for fitted in retrained]
     retraining = {
-        "fraction_removed": F.fraction,
+        "fraction_removed": FRACTION,
         "shard_seconds": seconds,
         "paragon_seconds": steady(paragon),
         "speedup": steady(paragon) / seconds,

@@ -15,7 +15,6 @@ import dataclasses
 import time
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from experiments.shared.parts import saved
@@ -29,19 +28,19 @@ from tangent_jax.core import identity, progress_bar, require
 define(
     *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"
 )
-define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent")
-flags.DEFINE_integer("attacked", 24, "Models that are attacked, of --shadows in all.", 5)
-flags.DEFINE_integer(
-    "requested", 100, "Number of images in each request: random ones, the most vulnerable, wrongly labelled ones.", 10
-)
-flags.DEFINE_string("leaving", None, "The class that is removed whole; unset: the largest.")
-flags.DEFINE_list("certificates", ["1", "0.3", "0.1", "0.03"], "Certificates of exact removals to attack.")
-flags.DEFINE_integer("known", 8, "Number of models attacked with knowledge of all other images, for --certificates.", 2)
+define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent", removed=100)
+define("attacked", "known", "leaving", "certificates")
 
 MAIN = "U-LiRA online"
 MOST = 0.1  # false positives that are drawn
 KNOWN = ("random", "canaries")
 """The requests that --certificates are tried on."""
+
+
+def requested() -> int:
+    """The number of images in each request: random ones, the most vulnerable, wrongly labelled ones."""
+    require(F.removed >= 10, "flags", "--removed of at least 10 images", F.removed)
+    return round(F.removed)
 
 
 def main() -> None:
@@ -53,12 +52,13 @@ def main() -> None:
     good, count = F.leaving in (None, *dataset.classes), sum(map(len, dataset.splits.values()))
     require(good, "flags", f"--leaving of {', '.join(dataset.classes)}", F.leaving)
     require(F.shards <= count, "flags", f"--shards of at most {count} images", F.shards)
-    pool = read_pool(recipe, F.requested)
-    asked, folder = requests(pool, dataset.classes, F.requested), command.out_folder() / "parts"
+    asked_for = requested()
+    pool = read_pool(recipe, asked_for)
+    asked, folder = requests(pool, dataset.classes, asked_for), command.out_folder() / "parts"
     with tj.show_progress("the optimum of half weights"):
         base = pool.first(np.full(len(pool), 0.5))
     key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), pool.data.targets, F.at_once)
-    most = saved(folder, identity(key, F.requested), "the most vulnerable", vulnerable, pool, base, F.requested)
+    most = saved(folder, identity(key, asked_for), "the most vulnerable", vulnerable, pool, base, asked_for)
     asked, member = {"random": asked["random"], **most, **asked}, coins(F.shadows, len(pool))
     key = identity(key, F.shards, member, asked)
     removals = Removals(pool, base, member, asked, F.attacked, F.shards, folder, key)
@@ -84,7 +84,7 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
     """({way: {request: {attack: points}}}, {request: {way: curve of MAIN}}), of the ways that leave a model."""
     n = member.shape[1]
     rest = np.setdiff1d(np.arange(n), np.concatenate([*asked.values()]))
-    stay = np.random.default_rng([F.seed, 15]).choice(rest, min(len(rest), 4 * F.requested), replace=False)
+    stay = np.random.default_rng([F.seed, 15]).choice(rest, min(len(rest), 4 * requested()), replace=False)
     judged = {name: (name, rows) for name, rows in asked.items()} | {"stay": ("vulnerable", stay)}
     attacks: dict[str, dict] = {way: {} for way in WAYS}
     curves: dict[str, dict] = {name: {} for name in judged}

@@ -106,7 +106,7 @@ def private(results: Results, tests: Tests) -> Finding:
         for epsilon, row in by_epsilon.items() if name != "with_search" else ():
             subsets = [*row]
             rows.append([name, epsilon, *(f"{percent(row[s]['taft'])} / {percent(row[s]['nlft'])}" for s in subsets)])
-            for s in (s for s in subsets if s != "fc"):
+            for s in (s for s in subsets if s != "head"):
                 pair = row[s]["taft"], row[s]["nlft"]
                 checks.append(better(f"{name}, epsilon {epsilon}, {s}, TAFT against NLFT", *pair, tests[name]))
     return Finding(["data set", "epsilon", *(f"{s}, TAFT / NLFT" for s in subsets)], rows, checks)
@@ -280,7 +280,7 @@ CLAIMS = (
     Claim("Figure 4", "change by one more component", "It falls with the number of components.",
           ("influence",), movement, ("influence.png",)),
     Claim("Table 10", "textures (DTD)", "On DTD, too, TAFT composes better than soup.", ("compose-dtd",), dtd,
-          needs="dtd:PATH among --datasets"),
+          needs="dtd:PATH among --dataset"),
     Claim("Table 11", "adapters and LoRA", "Composed, TAFT is above adapters, LoRA and soup.",
           ("compose",), composition(("adapter", "lora", "soup"))),
     Claim("Table 12", "projected descent", "RSL is better at R = 1, cross entropy at the larger radius.",

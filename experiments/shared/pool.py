@@ -86,7 +86,7 @@ def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
     first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
     n, rng = len(first), np.random.default_rng([F.seed, 11])
     most = n // 10
-    require(canaries <= most, "flags", f"--requested of at most {most}, a tenth of {n} images", canaries)
+    require(canaries <= most, "flags", f"--removed of at most {most}, a tenth of {n} images", canaries)
     data, rows = joined.take(first), np.sort(rng.choice(n, canaries, replace=False))
     labels = data.targets.copy()
     labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)

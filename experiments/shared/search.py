@@ -12,7 +12,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, trees
 from tangent_jax.data.sources import Dataset
@@ -32,7 +32,7 @@ def measure(
     held = {"on_test": False, "shards": shards}
     validated = [run(dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
     best = recipes[int(np.argmax(validated))]
-    seeds = [dataclasses.replace(best, seed=seed) for seed in range(F.seeds)]
+    seeds = [dataclasses.replace(best, seed=seed) for seed in numbers("seed", int)]
     final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
@@ -76,5 +76,5 @@ def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title:
 def draw(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Plots the cells of a table, a group for each data set."""
     groups = {s: {column: (cell["mean"], cell["spread"]) for column, cell in row.items()} for s, row in table.items()}
-    label = f"test accuracy, mean and spread of {F.seeds} seeds"
+    label = f"test accuracy, mean and spread of {len(F.seed)} seeds"
     plots.dots(command.out_folder() / f"{name}.png", groups, titles.highest(title, table), label)

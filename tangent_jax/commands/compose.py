@@ -3,9 +3,11 @@
 Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
 (ridge, ranpac, lda); their settings are chosen on held-out images.
 
-With --search_lrs every method's learning rate (and rank) is chosen on held-out images by the accuracy of its
-composition at the largest number of shards. The paper's tables of composition. Many machines train the components
-by --farm or --worker (docs/batch_jobs.md).
+--method names what is compared: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora,
+tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
+(random ReLU features). With several --lr or --rank every method's are chosen on held-out images by the accuracy of its
+composition at the largest number of shards; of one --lr, the soup's is --lr_nlft. The paper's tables of composition.
+Many machines train the components by --farm or --worker (docs/batch_jobs.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -18,7 +20,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, farm, plots, setup, titles
@@ -40,27 +41,10 @@ from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.store.merge import MERGES, Merger
 
-flags.DEFINE_list("shards", ["10", "25", "50"], "Numbers of shards.")
-flags.DEFINE_list(
-    "methods",
-    ["taft", "soup", "fc"],
-    "Methods to compare: taft, soup (non-linear models averaged), fc, [tangent_]lora, _adapter; by statistics: exact "
-    "(LDA on the features and tangent features), ridge, lda (on the features), ranpac (random ReLU features).",
-)
-flags.DEFINE_integer("width", 1024, "Numbers of the tangent features' sketch (exact).", 2, 1 << 15)
-flags.DEFINE_integer("directions", 4, "Random directions of the features whose gradients they are (exact).", 1, 1024)
-flags.DEFINE_list("search_lrs", [], "Learning rates searched on held-out images; none: --lr and --lr_nlft.")
-flags.DEFINE_list("search_ranks", ["4", "16"], "Ranks of LoRA and widths of adapters searched with them.")
-flags.DEFINE_list(
-    "merge", ["mean"], "Ways to merge taft's components: mean, inputs (RegMean), fisher (diagonal), curvature."
-)
-flags.DEFINE_list(
-    "merge_penalties",
-    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"],
-    "Penalties of merges to try; held-out images choose one.",
-)
-flags.DEFINE_float("left", 1.0, "The fraction of the components that are left, by a seeded shuffle.", 0.01, 1.0)
-define(*SHARDED, *OPTIMUM, *FARM, "rank", "head", **SHARDED_DEFAULTS, out="out/compose")
+PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
+define(*SHARDED, *OPTIMUM, *FARM, "head", "left", "width", **{**SHARDED_DEFAULTS, "lr": ["3e-3"]}, out="out/compose")
+define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
+define(store="out/stores")
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -82,7 +66,7 @@ def main() -> None:
     if F.sharding == "owner":
         counts = [len(owners_of_train())]
     runs = Runs(command.out_folder() / "runs.jsonl")
-    settings = {name: searched(name, max(counts), runs) for name in F.methods if name in TRAINED}
+    settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
     first = next(iter(methods.values()), None) or make("taft")
     shards = {count: first.divide(count) for count in counts}
@@ -90,7 +74,7 @@ def main() -> None:
         return farm.train_own(work(methods, shards))
     if F.farm:
         farm.launch("compose", work(methods, shards))
-    sums = {name: Additive(name, methods.get("taft") or make("taft")) for name in F.methods if name in ADDITIVE}
+    sums = {name: Additive(name, methods.get("taft") or make("taft")) for name in F.method if name in ADDITIVE}
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
@@ -131,14 +115,18 @@ def main() -> None:
 
 def check_flags() -> None:
     """Raises InputError for flags that no composition can have: before any long work."""
-    methods, _ = listed("methods", [*TRAINED, *ADDITIVE]), positive("merge_penalties")
+    methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
     is_mean = listed("merge", MERGES) == ["mean"]
-    require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --methods", ",".join(F.merge))
-    require(not (is_mean and F["merge_penalties"].present), "flags", "--merge beside --merge_penalties", "mean")
-    require(F.search_lrs or not F["search_ranks"].present, "flags", "--search_lrs beside --search_ranks", "none")
+    require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
+    require(not (is_mean and F["merge_penalty"].present), "flags", "--merge beside --merge_penalty", "mean")
+    positive("lr")
+    ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
+    expected = f"--method of {', '.join(ranked)} beside --rank"
+    require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))
+    numbers("rank", int)
     linear = all(TRAINED.get(name, ("",))[0] != "nlft" for name in methods)
     got = ",".join(methods)
-    require(F.solver == "adam" or linear, "flags", "--methods of tangents and heads beside --solver=optimum", got)
+    require(F.solver == "adam" or linear, "flags", "--method of tangents and heads beside --solver=optimum", got)
 
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
@@ -159,7 +147,7 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
         for name, method in methods.items():
             merges = merges_of(name)
             stores.append(farm.Work(method, divided, title_of(count, name), bool(merges)))
-            if merges and len(F.merge_penalties) > 1 and validation(method) is None:
+            if merges and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
     return stores + [farm.Work(method, method.whole(), "full") for method in methods.values()]
@@ -183,28 +171,27 @@ def make(name: str, **changes: Any) -> Method:
 
 def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     """{"chosen": the fields of a method's recipe that held-out images choose, "searched": of how many}."""
-    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in numbers_or_none("search_lrs", float)]
+    rates = numbers("lr", float)
+    own = [F.lr_nlft] if len(rates) == 1 and TRAINED[name][0] == "nlft" else rates
+    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in own]
     if TRAINED[name][1] != "blocks":
-        grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("search_ranks", int)]
+        grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("rank", int)]
+    if len(grid) == 1:
+        return {"chosen": grid[0], "searched": 0}
     accuracies = {}
     for i, changes in enumerate(grid):
         method = make(name, **changes).hold_out()
         rows = method.divide(count)
         key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
         if key not in runs.done:
-            do = "Run it once without --worker, or give --lr"
+            do = "Run it once without --worker, or give one --lr and --rank"
             require(not farm.is_worker(), "compose", "settings searched before its workers start", "none searched", do)
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
             runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
         accuracies[i] = runs.done[key]
-    best = max(accuracies, key=lambda i: accuracies[i], default=None)
+    best = max(accuracies, key=lambda i: accuracies[i])
     print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
-    return {"chosen": {} if best is None else grid[best], "searched": len(grid)}
-
-
-def numbers_or_none(flag: str, kind: type) -> list:
-    """The numbers of a comma-separated flag, which may be empty."""
-    return numbers(flag, kind) if F[flag].value else []
+    return {"chosen": grid[best], "searched": len(grid)}
 
 
 def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -215,12 +202,12 @@ def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
 
 
 def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
-    """The ridge of a merge, of --merge_penalties, by the likelihood (at its best temperature) of held-out labels.
+    """The ridge of a merge, of --merge_penalty, by the likelihood (at its best temperature) of held-out labels.
 
     On validation images where there are some besides test; else components are trained on four fifths of the training
     images, and the rest choose.
     """
-    penalties, on = numbers("merge_penalties", float), validation(method)
+    penalties, on = numbers("merge_penalty", float), validation(method)
     if len(penalties) == 1:
         return penalties[0]
     if on is None:

@@ -7,8 +7,6 @@ import dataclasses
 import sys
 from typing import Any
 
-from absl import flags
-
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
@@ -17,11 +15,7 @@ from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
-
-
-flags.DEFINE_bool(
-    "factors", False, "Write factors.safetensors too, with which a store can merge the component by curvature."
-)
+define("factors")
 
 
 def main() -> None:
@@ -52,7 +46,8 @@ def main() -> None:
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
+    text = origin.to_json(trees.fingerprint(fitted.dw))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {

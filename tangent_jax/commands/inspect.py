@@ -1,7 +1,7 @@
-"""Writes a store as pages for a browser, and with --request or --owner the page of a removal request.
+"""Writes a store as pages for a browser, and with --examples or --owner the page of a removal request.
 
 index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals, whether
-their receipts verify, and the events in order; with --datasets the accuracy with and without each component. Each
+their receipts verify, and the events in order; with --dataset the accuracy with and without each component. Each
 removal has a page with its receipt in words, to be filed. request.html answers a removal request: who holds the images,
 what each way of removal costs, and the command. Pages need no network and run nothing. The store stays as it is.
 
@@ -13,8 +13,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.report import requests
@@ -28,15 +26,8 @@ from tangent_jax.core.files import expanded, write_whole
 from tangent_jax.data.owners import Owner
 from tangent_jax.store.disk import is_store
 
-define(*CACHED, weights=None, datasets=[], out="out/inspect")
-flags.DEFINE_string("store", "out/store", "Folder of the store.")
-flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: weights and data sets.")
-flags.DEFINE_string(
-    "request", None, "Images to be removed: a file of identifiers or names, one a line; an image; a folder of images."
-)
-flags.DEFINE_string("owner", None, "Instead of --request: all images of this contributor.")
-flags.DEFINE_string("owners", None, "Of --owner: CSV of file,owner, where the components do not say whose an image is.")
-flags.DEFINE_bool("rehearse", False, "Of a request: measure each way by training, apart from the store.")
+define(*CACHED, weights=None, dataset=[], out="out/inspect")
+define("store", "trust", "examples", "owner", "owners", "rehearse")
 
 
 def main() -> None:
@@ -69,22 +60,22 @@ def main() -> None:
 
 def asked() -> requests.Request | None:
     """The request that the flags name, None for none."""
-    require(F.request is None or F.owner is None, "inspect", "--request or --owner", "both")
+    require(F.examples is None or F.owner is None, "inspect", "--examples or --owner", "both")
     require(F.owners is None or F.owner, "inspect", "--owner with --owners", "none")
-    require(F.request or F.owner or not F.rehearse, "inspect", "--request or --owner with --rehearse", "neither")
+    require(F.examples or F.owner or not F.rehearse, "inspect", "--examples or --owner with --rehearse", "neither")
     if F.owner is not None:
         return requests.Request(owner=Owner(F.owner))
-    return None if F.request is None else requests.read_request(expanded("inspect", F.request))
+    return None if F.examples is None else requests.read_request(expanded("inspect", F.examples))
 
 
 def measured(seen: Inspection) -> Accuracies | None:
     """The accuracies on the test data of the flags, None where there is none, or a component is not whole."""
-    if not F.datasets or not seen.components:
+    if not F.dataset or not seen.components:
         return None
     if len(seen.whole) < len(seen.components):
         print("a component is damaged: no accuracy is measured", file=sys.stderr)
         return None
-    return Accuracies(seen.store, tasks_of(seen.store, F.datasets, F.weights))
+    return Accuracies(seen.store, tasks_of(seen.store, F.dataset, F.weights))
 
 
 def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[str, Any] | None:
@@ -103,7 +94,7 @@ def answered(
     seen: Inspection, request: requests.Request, plan: tj.store.RemovalPlan, accuracies: Accuracies | None, out: Path
 ) -> dict[str, Any]:
     """The values of a request's page; of a request by images, their identifiers are written for the command."""
-    file = out / "request.txt" if request.files else F.request
+    file = out / "request.txt" if request.files else F.examples
     if request.files:
         write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
     cache = F["cache_dir"]

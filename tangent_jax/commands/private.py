@@ -1,11 +1,11 @@
 """Trains the tangent weights of a pre-trained ViT under differential privacy, and prints the budget that it spent.
 
-With no --seed the noise comes from the operating system's entropy, and the ledger in --out is written before every
-step: the same command again goes on, or reads its result, and spends nothing twice. With --seed the result is marked as
-not private. --audit=M adds M canaries, each in by a secret coin: what an attacker who sees every step of this one run
-proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset", "accuracy",
-"epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate", "unit",
-"neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": proved by guesses,
+With no --noise_seed the noise comes from the operating system's entropy, and the ledger in --out is written before
+every step: the same command again goes on, or reads its result, and spends nothing twice. With --noise_seed the result
+is marked as not private. --canaries=M adds M canaries, each in by a secret coin: what an attacker who sees every step
+of this one run proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset",
+"accuracy", "epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate",
+"unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": by guesses,
 "gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
 "guesses", "right", "kept": both within the claim}}.
 """
@@ -16,43 +16,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 import tangent_jax as tj
-from tangent_jax.audit.canaries import FEWEST
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, SEEDS, F, define
-from tangent_jax.core import identity, require
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define
+from tangent_jax.core import identity, require, trees
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset
-from tangent_jax.privacy.mechanism import NEIGHBOURING
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
-define("batch_size", "head", "owners", method=["taft", "nlft"], blocks=1, epochs=50, lr=0.03, out="out/private")
-flags.DEFINE_enum(
-    "subset", "full", list(PRIVATE_KINDS), "Trained leaves: whole blocks, their biases, layer norms; the head."
+define("batch_size", "head", "owners", method=("taft", "nlft"), blocks=1, epochs=50, lr=0.03, out="out/private")
+define(
+    "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
-flags.DEFINE_float("epsilon", 3.0, "Privacy budget, for adding or removing one unit.")
-flags.DEFINE_enum(
-    "unit", "example", list(NEIGHBOURING), "Protected is each image, or each owner of --owners with all their images."
-)
-flags.DEFINE_float("clip_norm", 1.0, "L2 norm to which a unit's gradient is clipped; --lr is in units of 1 / it.")
-flags.DEFINE_enum(
-    "sampling", "full", ["full", "poisson"], "All units at every step, or Poisson samples of expected --batch_size."
-)
-flags.DEFINE_enum(
-    "noise",
-    "gaussian",
-    ["gaussian", "discrete"],
-    "Of floats, or discrete on a grid: nothing shows in its rounding, and its keys have 256 bits.",
-)
-flags.DEFINE_string("part", None, "I/K: only images whose content (or owner) hashes to part I of K (I from 0).")
-flags.DEFINE_integer("audit", None, "Canaries that audit this run; unset: none. They cost a little accuracy.", FEWEST)
-flags.DEFINE_integer("seed", None, "Repeats noise and samples: NOT private. Unset: entropy.", 0, SEEDS)
-flags.DEFINE_integer("head_seed", 0, "Seed of the new head and of reset blocks; public.", 0, SEEDS)
 
-CONFIDENCE = 0.95  # of the bounds of --audit
+CONFIDENCE = 0.95  # of the bounds of --canaries
 
 
 def mechanism_of(units: int) -> tj.privacy.Mechanism:
@@ -96,12 +74,12 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
 def train_audited(
     predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any
 ) -> tuple[tj.Fitted, dict | None]:
-    """Returns the privately trained step, and where --audit names canaries, the bounds on epsilon that they prove."""
+    """Returns the privately trained step, and where --canaries are asked for, the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
-    if F.audit is None:
-        return tj.fit_private(predict, train, objective, seed=F.seed, **settings), None
+    if F.canaries is None:
+        return tj.fit_private(predict, train, objective, seed=F.noise_seed, **settings), None
     audited = tj.audit.fit_audited(
-        predict, train, tj.audit.make_canaries(train, classes, F.audit), objective, **settings
+        predict, train, tj.audit.make_canaries(train, classes, F.canaries), objective, **settings
     )
     assert audited.audit is not None
     audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
@@ -116,9 +94,9 @@ def checked_owners(dataset: Dataset) -> dict[str, Owner]:
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
     require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
-    require((F.audit or 0) <= n, "private", f"--audit of at most {n} canaries, one for each image", F.audit)
+    require((F.canaries or 0) <= n, "private", f"--canaries of at most {n} canaries, one for each image", F.canaries)
     if owners:
-        require(F.audit is None, "private", "--unit=example beside --audit", "owner", "Canaries are images")
+        require(F.canaries is None, "private", "--unit=example beside --canaries", "owner", "Canaries are images")
         require(not F.plan, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
     return owners
 
@@ -147,14 +125,16 @@ def copies_in(train: tj.Features) -> int:
 
 def main() -> None:
     do = "The noise of a seed is not what is claimed"
-    require(F.audit is None or F.seed is None, "private", "no --seed beside --audit", F.seed, do)
+    require(
+        F.canaries is None or F.noise_seed is None, "private", "no --noise_seed beside --canaries", F.noise_seed, do
+    )
     part = own_part() if F.part else None
     require(not (F.plan and F.part), "private", "--plan without --part", "both")
     dataset = setup.open_tested(F.dataset)
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
-    recipe = setup.recipe(kind=PRIVATE_KINDS[F.subset], seed=F.head_seed)
+    recipe = setup.recipe()
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
@@ -178,7 +158,7 @@ def main() -> None:
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
     origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
     warn(train, spent)
@@ -193,12 +173,11 @@ def main() -> None:
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
-        "examples": len(train),
+        "examples": None if train.owners else len(train),  # the one of the two that is public
         "owners": len({*train.owners}) if train.owners else None,
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),
-        "run": fitted.run,
         "audit": audit,
     }
     command.finish(result, history=measured)

@@ -3,12 +3,12 @@
 tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 
 add      a component from a folder that finetune wrote (--source, --name)
-merge    adds the components of the store --other, one atomic step each; again, it adds what is missing
+merge    adds the components of the store --source, one atomic step each; again, it adds what is missing
 list     the components: whose data, how much, when
 status   of each shard whether it is done, running (by which process), lost (its process was killed) or waiting; --store
          may be a folder of stores
 compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
-remove   components by --names, or all that saw the --examples of a file or an image of --owner; --retrain puts each
+remove   components by --name, or all that saw the --examples of a file or an image of --owner; --retrain puts each
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
          left of its data
 verify   every file against its hash; with --receipt, whether a removal stands
@@ -26,8 +26,6 @@ import json
 import sys
 from typing import Any
 
-from absl import flags
-
 import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
@@ -36,33 +34,15 @@ from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expanded
 from tangent_jax.exports.card import unnamed
-from tangent_jax.exports.folder import FORMATS, check_format
+from tangent_jax.exports.folder import check_format
 from tangent_jax.store.claims import STATES, Claims
 from tangent_jax.store.disk import is_store
-from tangent_jax.store.erasure import find_traces
-from tangent_jax.store.merge import MERGES
+from tangent_jax.store.erasure import files_of, find_traces
 
-define("cache_dir", weights=None, dataset=None)
-flags.DEFINE_string("store", "out/store", "Folder of the store.")
-flags.DEFINE_bool("trust", False, "Follow what components say that other machines made: folders, weights, data sets.")
-flags.DEFINE_string("source", "out/finetune", "add: folder with dw.safetensors.")
-flags.DEFINE_string("other", None, "merge: the store whose components are added.")
-flags.DEFINE_string("name", None, "add: the component's name; unset: the folder's.")
-flags.DEFINE_list("names", [], "remove: components, separated by commas.")
-flags.DEFINE_string("examples", None, "remove: a file of content identifiers or image names, one a line.")
-flags.DEFINE_string("owner", None, "remove: all images of this contributor.")
-flags.DEFINE_string("owners", None, "remove: CSV of file,owner, where the components do not say whose an image is.")
-flags.DEFINE_bool("retrain", False, "remove: train each component again on what is left of its data.")
-flags.DEFINE_bool("exact", False, "remove: move each solved component to its optimum without them, certified.")
-flags.DEFINE_enum("merge", "mean", MERGES, "compose, export: how the components weigh.")
-flags.DEFINE_float("merge_penalty", 1e-3, "compose, export: of --merge, the ridge of each example.", lower_bound=1e-12)
-flags.DEFINE_string("head", None, "export: of components with own heads, the one whose head leaves, or union.")
-flags.DEFINE_list("same_classes", [], "export --head=union: class names that mean the same in several data sets.")
-flags.DEFINE_bool("dry_run", False, "remove: say what would be done, and what it costs; do nothing.")
-flags.DEFINE_string("receipt", None, "verify: a receipt, to be checked too.")
-flags.DEFINE_string("to", None, "export: a folder that does not exist yet.")
-flags.DEFINE_enum("format", "safetensors", FORMATS, "export: how the model leaves.")
-flags.DEFINE_bool("json", False, "JSON instead of a table.")
+define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
+define(
+    "merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json", weights=None, dataset=None, head=None
+)
 
 
 def main(command: str) -> None:
@@ -74,9 +54,9 @@ def main(command: str) -> None:
     known = command in ("add", "merge") or is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
-        require(F.other, "store merge", "--other=DIR", "none")
-        other = expanded("store merge", F.other)
-        require(is_store(other), "store merge", "a store in --other", f"{other}, which is none")
+        require(F.source, "store merge", "--source=DIR", "none")
+        other = expanded("store merge", F.source)
+        require(is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
     else:
@@ -89,8 +69,8 @@ def main(command: str) -> None:
 
 
 def merge(store: tj.Store) -> dict[str, Any]:
-    """Adds the components of --other that the store does not hold."""
-    return {"added": store.add_all(tj.Store(expanded("store merge", F.other))), "components": len(store)}
+    """Adds the components of --source that the store does not hold."""
+    return {"added": store.add_all(tj.Store(expanded("store merge", F.source))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
@@ -106,12 +86,14 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
 
 
 def add(store: tj.Store) -> dict[str, Any]:
-    folder = expanded("store add", F.source)
-    path, name = folder / "dw.safetensors", F.name or folder.resolve().name
+    folder = expanded("store add", F.source or "out/finetune")
+    require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
+    path, name = folder / "dw.safetensors", *(F.name or [folder.resolve().name])
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    origin = tj.store.Provenance.from_json(metadata["provenance"], f"the provenance in {path}")
+    where, weights = f"the provenance in {path}", trees.fingerprint(dw)
+    origin = tj.store.Provenance.from_json(metadata["provenance"], where, weights)
     own = folder / "factors.safetensors"
     store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name]["weights"]}
@@ -173,9 +155,11 @@ def remove(store: tj.Store) -> dict[str, Any]:
     cache = tj.Cache(F.cache_dir)
     if F.dry_run or not plan.components:
         traces, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
-        for line in (*(f"would delete {trace.line}" for trace in traces), *(f"NOT reached: {line}" for line in left)):
+        files = files_of(store, [*plan.components])
+        would = (*files, *(trace.line for trace in traces))
+        for line in (*(f"would delete {line}" for line in would), *(f"NOT reached: {line}" for line in left)):
             print(line, file=sys.stderr)
-        listed = {"deleted": [trace.line for trace in traces], "not_reached": left}
+        listed = {"deleted": [trace.line for trace in traces], "not_reached": left, "files": files}
         return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
@@ -261,12 +245,12 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
 
 READ = {
     "add": {"source", "name"},
-    "merge": {"other"},
+    "merge": {"source"},
     "list": set(),
     "status": set(),
     "compose": {"merge", "merge_penalty"},
     "remove": {
-        *["names", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
+        *["name", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
     },
     "verify": {"receipt"},
     "export": {

@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
@@ -31,23 +30,11 @@ from tangent_jax.store.factors import body_factors
 from tangent_jax.store.merge import MERGES, Merger
 from tangent_jax.store.provenance import same_training
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "stores", blocks=1)
-define("datasets", out="out/tasks")
-flags.DEFINE_list(
-    "merge", ["mean", "inputs", "curvature"], "Ways to merge the bodies: mean, inputs (RegMean), fisher, curvature."
-)
-flags.DEFINE_list(
-    "merge_penalties",
-    ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
-    "Penalties of merges to try; held-out images choose one.",
-)
-flags.DEFINE_list(
-    "coefficients",
-    ["0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1"],
-    "Coefficients of the sum of bodies to try; held-out images choose one.",
-)
-flags.DEFINE_list("heads", [], "Files of frozen heads, one for each data set; none: each has a new head of its own.")
-flags.DEFINE_string("negate", None, "The name of a task that is subtracted from the sum of the others.")
+define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
+define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
+define(merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"])
+COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""Coefficients of the sum of bodies; held-out images choose one."""
 KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
 
 
@@ -75,9 +62,9 @@ class Tasks:
         self.method, self.on_test = method, on_test
         self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
         do = "Rename one"
-        require(len(self.tasks) == len(F.datasets), "tasks", "data sets of different names", F.datasets, do)
+        require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expanded("flags, --stores", F.stores) / title)
+        self.store = tj.Store(expanded("flags, --store", F.store) / title)
         with_factors = method == "taft" and {*F.merge} != {"mean"}
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
@@ -107,10 +94,10 @@ class Tasks:
 
 
 def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
-    """The tasks of --datasets, each with its head of --heads."""
-    specs, do = listed("datasets"), "Name one for each data set, or none"
-    require(len(F.heads) in (0, len(specs)), "tasks", f"{len(specs)} files in --heads", len(F.heads), do)
-    heads = [{"head": path} for path in F.heads] or [{}] * len(specs)
+    """The tasks of --dataset, each with its head of --head."""
+    specs, do = listed("dataset"), "Name one for each data set, or none"
+    require(len(F.head) in (0, len(specs)), "tasks", f"{len(specs)} files in --head", len(F.head), do)
+    heads = [{"head": path} for path in F.head] or [{}] * len(specs)
     return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
 
 
@@ -144,7 +131,7 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
 
 def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
     """For each way its settings, and a function that makes the body of each."""
-    sums = {c: partial(scaled_sum, tasks.bodies, c) for c in numbers("coefficients", float)}
+    sums = {c: partial(scaled_sum, tasks.bodies, c) for c in COEFFICIENTS}
     share = 1 / len(tasks.tasks)
     if tasks.method == "nlft":
         return {"soup": {share: partial(tj.compose, tasks.bodies)}, "soup_scaled": sums}
@@ -152,7 +139,7 @@ def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
     for how in (how for how in F.merge if how != "mean"):
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
             merger = Merger(tasks.bodies, tasks.factors, how)
-        ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalties", float)}
+        ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}
     return ways
 
 
@@ -201,7 +188,7 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
         return accuracies[name], group.normalised(others)
 
     least = KEPT * measure(held, 0.0)[1]
-    possible = [less for less in sorted(numbers("coefficients", float)) if measure(held, less)[1] >= least]
+    possible = [less for less in COEFFICIENTS if measure(held, less)[1] >= least]
     less = max(possible, default=0.0)
     accuracy, others = measure(tasks, less)
     return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
@@ -216,11 +203,10 @@ def draw(ratios: Mapping[str, list[float]]) -> None:
 
 def main() -> None:
     listed("merge", MERGES)
-    require(len(listed("datasets")) >= 2, "tasks", "two data sets or more in --datasets", len(F.datasets))
+    require(len(listed("dataset")) >= 2, "tasks", "two data sets or more in --dataset", len(F.dataset))
     names = [dataset.name for dataset in setup.open_datasets().values()]
     require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
-    for flag in ("merge_penalties", "coefficients"):
-        positive(flag)
+    positive("merge_penalty")
     tangents, ways, chosen = measured("taft")
     soups, of_soups, chosen_soups = measured("nlft")
     table = {"single": tangents.single, **ways, "soup_single": soups.single, **of_soups, "joint": joint(tangents)}
@@ -238,7 +224,7 @@ def main() -> None:
     }
     if F.negate:
         result["negation"] = negated(Tasks("taft", on_test=False), tangents, chosen["scaled"])
-    command.finish(result, chosen={**chosen, **chosen_soups}, datasets=F.datasets)
+    command.finish(result, chosen={**chosen, **chosen_soups}, datasets=F.dataset)
 
 
 if __name__ == "__main__":

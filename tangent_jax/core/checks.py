@@ -5,6 +5,8 @@ import operator
 import unicodedata
 from typing import Any
 
+import numpy as np
+
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of characters that do not show as themselves."""
 
@@ -33,6 +35,14 @@ def visible(text: str) -> str:
         return text
     shows = (c if unicodedata.category(c) not in HIDDEN else repr(c)[1:-1] for c in text)
     return "".join(shows)
+
+
+def as_array(function: str, name: str, value: Any) -> np.ndarray:
+    """The value as an array; InputError for rows of several lengths, and what else is no array."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise refusal(function, f"{name} as one array", f"rows that make none ({error})") from error
 
 
 def whole_number(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:

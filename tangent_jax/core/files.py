@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import refusal, require, visible
 
 COPY = "Make a plain copy of the folder, without links"
 
@@ -27,16 +27,19 @@ COPY = "Make a plain copy of the folder, without links"
 def expanded(function: str, path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
-    Raises: InputError for a value that is no path, a user without a home, or a URL, such as gs://bucket/folder.
+    Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
+            URL, such as gs://bucket/folder.
     """
     try:
         text = os.fspath(path)
         require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
         do = "Copy it to or from a local folder; URLs are not supported yet"
         require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
+        short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in text.split("/"))
+        require(short, function, "a path of names of at most 255 bytes", f"{text[:60]}...")
         return Path(text).expanduser()
-    except (TypeError, RuntimeError) as error:
-        raise refusal(function, "a path", f"{path!r} ({error})") from error
+    except (TypeError, RuntimeError, UnicodeError) as error:
+        raise refusal(function, "a path", f"a value of type {type(path).__name__} ({error})") from error
 
 
 def inside(root: Path, *names: str) -> Path:
@@ -78,7 +81,7 @@ def open_plain(path: Path, mode: str) -> IO:
         os.close(descriptor)
     got = "one of several names of a file (hard links)" if stat.S_ISREG(state.st_mode) else "none"
     require(good, "open_plain", f"a plain file {path}", got, COPY)
-    return os.fdopen(descriptor, mode)
+    return os.fdopen(descriptor, mode, **({} if "b" in mode else {"encoding": "utf-8", "errors": "replace"}))
 
 
 def make_private(folder: Path) -> Path:
@@ -101,10 +104,10 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
         with os.fdopen(os.open(partial, flags, 0o600 if private else 0o666), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         synchronize(partial)
+        os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)  # a full disk: nothing half written is left
+        partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: nothing half written is left
         raise OSError(error.errno, error.strerror, str(path)) from error
-    os.replace(partial, path)
     synchronize(path.parent)
 
 
@@ -227,7 +230,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 file.seek(0)
-                holder = file.read() or "a reader"
+                holder = said_in(file) or "a reader"
                 if not wait:
                     got = f"{holder}, which holds it"
                     raise refusal("locked", f"no other process in {path.parent}", got) from error
@@ -260,5 +263,10 @@ def holder_of(path: Path) -> tuple[bool, str]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True, file.read()
-        return False, file.read()
+            return True, said_in(file)
+        return False, said_in(file)
+
+
+def said_in(file: IO) -> str:
+    """The text of a lock file, which names its holder, as one short line of characters that show."""
+    return visible(" ".join(file.read(300).split()))

@@ -51,6 +51,7 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
 
     Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
     """
+    require(path.is_file() or not path.exists(), function, "a safetensors file", f"{path}, a folder, pipe or device")
     with path.open("rb") as file:
         size = path.stat().st_size
         length = int.from_bytes(file.read(8), "little")

@@ -14,6 +14,7 @@ image that is decoded against its identifier. The index decides nothing: without
 
 import contextlib
 import hashlib
+import json
 import os
 import sqlite3
 import time
@@ -111,11 +112,33 @@ def keep(texts: dict[bytes, str]) -> None:
 
 def forget(identifiers: Set[str], names: Set[str]) -> None:
     """Takes out of the index what it keeps of removed images: their identifiers, and lists of tars that name them."""
-    keys = {name.rpartition("/")[2] for name in names} | names
+    gone = kept_of(identifiers, names)
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
-        rows = index.execute("select key, text from texts")
-        gone = [key for key, text in rows if text in identifiers or (text[:1] == "[" and any(k in text for k in keys))]
         index.executemany("delete from texts where key = ?", [(key,) for key in gone])
+
+
+def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
+    """The keys of what `forget` takes out of the index; where there is no index, none is made."""
+    samples = {end for name in names for end in ends(name)}
+    with contextlib.suppress(sqlite3.Error, OSError, InputError):
+        if expanded("open_dataset", INDEX).exists():
+            with contextlib.closing(open_index()) as index:
+                rows = index.execute("select key, text from texts").fetchall()
+            return [key for key, text in rows if text in identifiers or not samples.isdisjoint(samples_of(text))]
+    return []
+
+
+def ends(name: str) -> list[str]:
+    """The name, and what follows each of its folders: a tar's sample is one of these."""
+    parts = name.split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))]
+
+
+def samples_of(text: str) -> set[str]:
+    """The names of the samples of a tar, where a text is their list."""
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        return {sample[0] for sample in json.loads(text)} if text[:1] == "[" else set()
+    return set()
 
 
 def open_index() -> sqlite3.Connection:

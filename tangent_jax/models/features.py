@@ -111,6 +111,7 @@ class Cache:
     def __post_init__(self) -> None:
         good = self.dtype is None or is_floating(self.dtype)
         require(good, "Cache", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
+        _ = self.folders  # refuses what is none
 
     @property
     def folders(self) -> list[Path]:

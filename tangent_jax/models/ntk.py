@@ -140,8 +140,9 @@ def feature_map(
     known = [part for part in PARTS if part in parts]
     require(len(known) == len(parts) > 0, "feature_map", f"different parts of {', '.join(PARTS)}", ", ".join(parts))
     whole_number("feature_map", "blocks", blocks, 0, pretrained.model.stages - 2)
-    whole_number("feature_map", "directions", directions, 1)
-    whole_number("feature_map", "width", width, 2)
+    whole_number("feature_map", "directions", directions, 1, 1024)
+    whole_number("feature_map", "width", width, 2, 1 << 16)
+    whole_number("feature_map", "seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
     require(len(shape) == 2, "feature_map", "a model whose head is a kernel (d, c)", f"shape {shape}")
     d = shape[0]

@@ -21,6 +21,9 @@ EPSILONS = (1e-3, 100.0)
 SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated
 COARSER = 8  # the grid of the search, in intervals of the grid of the answer
 CLOSE = 1e-3  # of a budget: as much may be left over
+NOISES = (1e-9, 1e15)
+"""Of noise multipliers: beyond them nothing converges."""
+HOPELESS = 1000.0  # of the variance of the losses of all steps, which is about twice their epsilon
 STAGE = 100_000  # steps composed at once
 DISTANCE = 2.0**-52  # in total variation, of the discrete noise of a step on 2^28 numbers from its law
 RESERVED = 2.0**-10  # of delta, for that distance
@@ -38,7 +41,9 @@ def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_ra
     from dp_accounting import get_epsilon_gaussian
 
     check("epsilon_of", delta, steps, sampling_rate)
-    require(0 < noise_multiplier <= 1e15, "epsilon_of", "noise_multiplier > 0, at most 1e15", noise_multiplier)
+    low, high = NOISES
+    good = low <= noise_multiplier <= high
+    require(good, "epsilon_of", f"noise_multiplier in {low:g}..{high:g}", noise_multiplier)
     if sampling_rate == 1:
         return get_epsilon_gaussian(noise_multiplier / steps**0.5, delta)
     return sampled_epsilon((float(noise_multiplier), sampling_rate, steps), delta)
@@ -53,13 +58,18 @@ def sampled_epsilon(part: Steps, delta: float, coarser: int = 1) -> float:
 def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> float:
     """The epsilon at `delta` of several runs on the same examples, one after another; 0 for no steps.
 
-    Args: coarser: how many times wider the grid of losses is: quicker, and looser.
+    Args:       coarser: how many times wider the grid of losses is: quicker, and looser.
+    Edge cases: far above any budget, at an epsilon of about 500 or more, Poisson samples are taken for the whole data,
+                which bounds them: so no file's account takes long to read.
     """
+    from dp_accounting import get_epsilon_gaussian
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     taken = [part for part in parts if part[2]]
     if not taken:
         return 0.0
+    if sum(steps * rate**2 * math.expm1(min(sigma**-2, 700.0)) for sigma, rate, steps in taken) > HOPELESS:
+        return get_epsilon_gaussian(sum(steps / sigma**2 for sigma, _, steps in taken) ** -0.5, delta)
     interval = coarser * grid(taken)
     runs = []
     for sigma, rate, steps in taken:

@@ -20,6 +20,7 @@ from tangent_jax.core import finite_number, require, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.records import typed
 from tangent_jax.privacy.accounting import (
+    NOISES,
     beside_distance,
     check,
     composed_epsilon,
@@ -68,6 +69,8 @@ class Mechanism:
             return  # traced, or a placeholder of JAX's
         check_clip_norm("Mechanism", self.clip_norm)
         finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
+        least = f"noise_multiplier of {NOISES[0]:g} or more"
+        require(self.noise_multiplier >= NOISES[0], "Mechanism", least, self.noise_multiplier)
         check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate)
         whole_number("Mechanism", "steps", self.steps, 0)
         require(self.noise in ("gaussian", "discrete"), "Mechanism", "noise gaussian or discrete", self.noise)

@@ -220,7 +220,13 @@ def check_leaves(function: str, predict: Predict, dw: Tree) -> None:
 
 def checked_weights(function: str, example_weights: Any, count: int, dtype: Any) -> np.ndarray:
     """The weight of each example, "n", in f64; dtype: of the outputs, in which it will count; None: 1."""
-    v = np.ones(count) if example_weights is None else np.asarray(example_weights, np.float64)
+    try:
+        given = np.ones(count) if example_weights is None else np.asarray(example_weights)
+    except ValueError:  # lists of several lengths
+        given = np.array(None)
+    numbers, got = given.dtype.kind in "biuf", f"a value of type {type(example_weights).__name__}"
+    require(numbers, function, f"example_weights of {count} examples", got)
+    v = given.astype(np.float64)
     lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
     good = v.shape == (count,) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
     require(good, function, f"example_weights of {count} examples, >= 0, one above", lowest)

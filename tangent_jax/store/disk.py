@@ -64,6 +64,8 @@ class Disk:
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
         self.root, self.trust = expanded("Store", root).absolute(), trust
+        nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
+        require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal("Store", self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
@@ -92,6 +94,14 @@ class Disk:
         """The file that a journal entry names, in the folder of its kind."""
         return inside(self.root, kind, f"{entry['id']}.safetensors")
 
+    def journaled(self) -> dict[Path, str]:
+        """The SHA-256 that each file of the store must have, by its path."""
+        state = self.state
+        factors = [entry["factors"] for entry in state.components.values() if entry.get("factors")]
+        kinds = {"components": state.components.values(), "composed": state.composed.values(), "factors": factors}
+        paths = {self.root / kind / f"{e['id']}.safetensors": e["file"] for kind, own in kinds.items() for e in own}
+        return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
+
     def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
         """The tangent weights in a file, once the file's checksum is the journal's.
 
@@ -105,8 +115,9 @@ class Disk:
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Writes a file that no journal line names yet, and returns what its line must say."""
-        dw, text = jax.tree.map(np.asarray, dw), "" if provenance is None else provenance.to_json()
+        dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
+        text = "" if provenance is None else provenance.to_json(tree_fingerprint)
         content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}

@@ -8,6 +8,7 @@ followed. Other stores beside this one, the data set itself, and what is missing
 alone.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, machine, trees
+from tangent_jax.core.checks import visible
 from tangent_jax.core.files import inside
-from tangent_jax.data.identifiers import forget
+from tangent_jax.data.identifiers import INDEX, forget, kept_of
 from tangent_jax.models.cache import erase, rows_of
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
@@ -29,7 +31,9 @@ from tangent_jax.train.checkpoints import saved_run
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 """The names of the steps that an audited run released (privacy/canaries.py)."""
-NAME_IT = "pass its folder, or open the store with trust if you know who made the component"
+NOT_OWN = "was not made on this machine, or is damaged"
+TRUST_IT = "open the store with trust if you know who made the component"
+NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
 class Trace(NamedTuple):
@@ -51,8 +55,6 @@ def erase_traces(
             done.deleted.append(trace.line)
         except (OSError, InputError) as error:
             done.not_reached.append(f"{trace.line} ({getattr(error, 'strerror', None) or error})")
-    images = {image for name in names for i, image in store.provenance(name).seen if i in identifiers}
-    forget(identifiers, images)
     return Traces([*dict.fromkeys(done.deleted)], [*dict.fromkeys(done.not_reached)])
 
 
@@ -67,19 +69,34 @@ def find_traces(
     traces: list[Trace] = []
     left: list[str] = []
     origins = {name: store.provenance(name) for name in names}
-    own = {p: None for origin in origins.values() if origin.is_own for p in origin.folders}
+    mine = {name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))}
+    own = {p: None for name in mine for p in origins[name].folders}
+    seen = {pair for name in mine for pair in origins[name].seen if pair[0] in identifiers}
+    known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
     for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
-        traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, identifiers, place))
+        traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
+    if kept_of(known, images):
+        traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
-        for place in origin.folders if origin.is_own else ():
+        for place in origin.folders if name in mine else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
-        left += [f"{place}: named by {name}, which was not made on this machine; {NAME_IT}" for place in other]
+        left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
+        if name not in mine and {i for i, _ in origin.seen} & identifiers - known:
+            left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
     traces.extend(partial_exports(store, names))
-    return traces, left + others(store, identifiers)
+    shown = [trace._replace(line=visible(trace.line)) for trace in traces]
+    return shown, [visible(line) for line in left + others(store, identifiers)]
+
+
+def has_its_weights(store: Store, name: str) -> bool:
+    """True where a component has the numbers that its journal, and so its seal, says; False where it is damaged."""
+    with contextlib.suppress(InputError):
+        return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+    return False
 
 
 def look(search: Callable[..., Iterator[Trace]], folder: Path, left: list[str], *what: object) -> Iterator[Trace]:
@@ -123,9 +140,22 @@ def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
     """The folders of exports of these components that a kill left: they hold weights, and no export."""
     for export in store.state.exports:
         folder = export.partial
-        ours = {*export.names} & {*names} and machine.is_own(export.text, export.seal)
+        ours = {*export.names} & {*names} and machine.is_own(export.text(store.identity), export.seal)
         if ours and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
             yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
+
+
+def files_of(store: Store, names: Sequence[str]) -> list[str]:
+    """A line for each file of the store's own that a removal of these components deletes."""
+    gone, state = {*names}, store.state
+    entries = {name: state.components[name] for name in names}
+    lines = {store.file("components", entry): f"the component {name}" for name, entry in entries.items()}
+    factors = {name: entry["factors"] for name, entry in entries.items() if entry.get("factors")}
+    lines |= {store.file("factors", entry): f"the factors of {name}" for name, entry in factors.items()}
+    composed = [entry for entry in state.composed.values() if gone & {*entry["names"]}]
+    lines |= {store.file("composed", entry): "a composition of what goes" for entry in composed}
+    lines |= dict.fromkeys(store.leftovers(), "left by a killed writer")
+    return [visible(f"{path}: {what}") for path, what in lines.items()]
 
 
 def others(store: Store, identifiers: set[str]) -> list[str]:

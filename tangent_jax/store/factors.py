@@ -6,6 +6,7 @@ sum/PATH                  the last row of A', of a kernel with a bias
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,15 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
 
 
 @public
-def write_factors(path: Path, factors: Curvature) -> None:
+def write_factors(path: str | os.PathLike, factors: Curvature) -> None:
     """The factors of a step in a file beside it."""
     write_component(path, *as_tree(factors))
 
 
 @public
-def read_factors(path: Path) -> Curvature:
+def read_factors(path: str | os.PathLike) -> Curvature:
     """The factors that `write_factors` wrote; InputError where they were altered, or the file is another."""
-    return from_tree(*read_component(path), path)
+    return from_tree(*read_component(path), Path(path))
 
 
 def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import machine, require
+from tangent_jax.core import Tree, machine, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -19,6 +19,7 @@ from tangent_jax.core.records import parse_json, typed
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
+from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
@@ -154,18 +155,25 @@ class Provenance:
         """All that its file says, as JSON has it."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "is_own"}
 
-    def to_json(self) -> str:
-        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs."""
+    def to_json(self, weights: str = "") -> str:
+        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs.
+
+        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`): the seal counts beside it alone.
+        """
         fields = self.fields
-        return json.dumps(fields | ({"seal": machine.seal(json.dumps(fields))} if self.is_own else {}))
+        return json.dumps(fields | ({"seal": machine.seal(json.dumps([fields, weights]))} if self.is_own else {}))
 
     @classmethod
-    def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """The provenance that `to_json` wrote; InputError naming the field that is missing or wrong."""
+    def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
+        """The provenance that `to_json` wrote; InputError naming the field that is missing or wrong.
+
+        Args: weights: the fingerprint of the dw that the text came with; without the one under the seal `is_own` is
+              False.
+        """
         fields = parse_json("Provenance", text, where)
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # its seal says so, and never its text
-        fields["is_own"] = machine.is_own(json.dumps(fields), seal)
+        fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
         return typed(cls, fields, "Provenance", where)
 
 
@@ -245,3 +253,30 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
     if field == "classes":
         first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
     require(first == second, function, f"{field} {first}", second, do)
+
+
+def check_component(dw: Tree, provenance: Provenance) -> None:
+    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
+    leaves = trees.leaves(dw)
+    do = "Add what finetune or private wrote"
+    require(leaves, "Store.add", "a component with leaves", "none", do)
+    differing = sorted({*leaves} ^ {*provenance.subset})
+    require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    for path, leaf in leaves.items():
+        require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
+
+
+def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
+    """Raises InputError naming a leaf that another component has not, or in another shape or dtype.
+
+    Of components with heads of their own the bodies are compared.
+    """
+    if provenance.head != first.head:
+        dw, other = body(dw), body(other)
+    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
+    differing = sorted({*trees.leaves(dw)} ^ {*shapes})
+    require(not differing, "Store.add", "the leaves of the others", f"a difference in {differing[:1]}")
+    for path, leaf in trees.leaves(dw).items():
+        shape, dtype = shapes[path]
+        require(leaf.shape == shape, "Store.add", f"{path} of shape {shape}", leaf.shape)
+        require(leaf.dtype == dtype, "Store.add", f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")

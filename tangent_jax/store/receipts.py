@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
 from tangent_jax.core.boundary import public_class
-from tangent_jax.core.files import fingerprint
+from tangent_jax.core.files import fingerprint, open_plain
 from tangent_jax.core.records import parse_json, typed
 
 STATEMENT = (
@@ -91,7 +91,8 @@ def receipt_text(receipt: Receipt) -> str:
 def read_receipt(path: Path) -> tuple[Receipt, str]:
     """(the receipt of a file, the fingerprint of its text)."""
     try:
-        content = path.read_bytes()
+        with open_plain(path, "rb") as file:
+            content = file.read()
         receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:

@@ -24,10 +24,10 @@ from tangent_jax.models.features import Cache
 from tangent_jax.models.heads import body
 from tangent_jax.store import sums
 from tangent_jax.store.erasure import erase_traces
-from tangent_jax.store.provenance import Provenance, check_one_body, have_own_heads
+from tangent_jax.store.provenance import Provenance, check_component, check_one_body, have_own_heads
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
-from tangent_jax.store.store import Store, check_component
+from tangent_jax.store.store import Store
 
 WAYS = ("drop", "retrain", "exact")
 

@@ -1,6 +1,7 @@
 """The state that the lines of a store's journal make, in order: the only place that knows what each line means."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.checks import visible
+from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import typed
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.privacy.mechanism import Spent
@@ -23,6 +25,7 @@ TYPES |= dict.fromkeys(("names", "removed", "showed", "released", "forgotten", "
 TYPES |= dict.fromkeys(("added", "composed", "factors"), dict)
 TYPES |= dict.fromkeys(("weighted", "privacy"), (dict, type(None)))
 """Of the fields of a line."""
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Hashes = tuple[str, ...]
 
 
@@ -41,10 +44,9 @@ class Exported(NamedTuple):
     result: str = ""
     seal: str = ""
 
-    @property
-    def text(self) -> str:
-        """The text under the seal."""
-        return f"export {self.path} {self.result}"
+    def text(self, store: str) -> str:
+        """The text under the seal; `store`: the identity of the store that exported."""
+        return json.dumps(["export", store, self.names, self.path, self.result])
 
     @property
     def partial(self) -> Path:
@@ -70,8 +72,8 @@ class State:
 
     `forgotten`: hashed identifiers of removed examples; `released`: of components that were composed or exported and
     then removed, what they spent (None: no account) and the hashed units they saw; `public`: hashed identifiers of the
-    public images of these; `merged`: of each other store, by its
-    identity, how many of its `released` accounts are among ours.
+    public images of these; `accounts`: both as journaled, by the hash of what they say and of the files of the
+    components that left: of a store and its copy, a common account counts once, and one of either alone counts too.
     """
 
     components: dict[str, dict] = dataclasses.field(default_factory=dict)
@@ -81,8 +83,7 @@ class State:
     released: list[tuple[Spent | None, frozenset[str]]] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
     exports: list[Exported] = dataclasses.field(default_factory=list)
-    merged: dict[str, int] = dataclasses.field(default_factory=dict)
-    accounts: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # `released` and `public` as journaled
+    accounts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
     def has_forgotten(self, identifier: str) -> bool:
@@ -116,6 +117,7 @@ class State:
     def leave(self, line: dict[str, Any]) -> None:
         """Components go, others may take their names, and the survivors' sum is there."""
         gone = {*line["removed"]}
+        files = sorted(entry["id"] for name, entry in self.components.items() if name in gone)
         self.components = {n: e for n, e in self.components.items() if n not in gone} | line.get("added", {})
         self.composed = {i: e for i, e in self.composed.items() if not gone & {*e["names"]}}
         if line.get("composed"):
@@ -124,19 +126,19 @@ class State:
         if "receipt" in line:
             self.receipts[line["receipt"]] = line["receipt_hash"]
         self.forgotten |= {*line.get("forgotten", ())}
-        self.release(line.get("released", ()))
+        self.release(line.get("released", ()), files)
 
     def merge(self, line: dict[str, Any]) -> None:
         """Takes in what left another store: it stays spent and named where its components are now."""
-        self.merged[line["of"]] = self.merged.get(line["of"], 0) + len(line["released"])
         self.release(line["released"])
         self.exports += [exported(*said) for said in line["exports"]]
         self.shown |= {self.components[name]["id"] for name in line["showed"] if name in self.components}
 
-    def release(self, accounts: Iterable[dict[str, Any]]) -> None:
-        """Takes in the accounts of components that were shown and then left."""
-        for part in accounts:
-            self.accounts.append(part)
+    def release(self, accounts: Iterable[dict[str, Any]], files: Iterable[str] = ()) -> None:
+        """Takes in the accounts of components, of these files, that were shown and then left."""
+        for number, part in enumerate(accounts):
+            part = {"of": [number, *files], **part}
+            self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             hashes, public = (
                 typed(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
@@ -191,5 +193,6 @@ def is_well_formed(line: dict[str, Any]) -> bool:
     identities = [*(entry.get("id") for entry in entries), *receipts]
     texts = [entry[field] for entry in entries for field in FIELDS[1:-1]] + [*receipts.values()]
     texts += [text for field, text in line.items() if field != "path" and isinstance(text, str)]
+    texts += [] if re.fullmatch(TIME, line["time"]) else [None]
     are_ours = all(isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) for text in identities)
     return are_ours and all(map(is_name, names)) and all(isinstance(text, str) and text.isprintable() for text in texts)

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tangent_jax.core import Tree, machine, require, trees
 from tangent_jax.core.boundary import public_class
-from tangent_jax.core.files import expanded, file_fingerprint, fingerprint, inside
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import expanded, file_fingerprint, fingerprint
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
@@ -27,10 +26,20 @@ from tangent_jax.store.disk import CLAIMS, MARKS, Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.merge import merge
-from tangent_jax.store.provenance import Provenance, check_one_body, check_same, have_own_heads
+from tangent_jax.store.provenance import (
+    Provenance,
+    check_component,
+    check_one_body,
+    check_same,
+    check_shapes,
+    have_own_heads,
+)
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
 from tangent_jax.store.sums import Mapped
+
+ACCOUNTED = ("privacy", "examples", "owners", "public")
+"""The fields of a provenance that decide what its component spent, and on whom."""
 
 
 @public_class
@@ -62,7 +71,7 @@ class Store(Disk, Mapping[str, Tree]):
         text = read_metadata(path).get("provenance", "")
         whole = fingerprint(text.encode()) == entry["origin"]
         require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
-        origin = Provenance.from_json(text, f"the provenance of {name}")
+        origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
         return dataclasses.replace(origin, is_own=origin.is_own or self.trust)
 
     def path(self, name: str) -> Path:
@@ -101,8 +110,7 @@ class Store(Disk, Mapping[str, Tree]):
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
-                same_head = provenance.head == self.provenance(first).head
-                check_shapes(*((dw, other) if same_head else (body(dw), body(other))))
+                check_shapes(dw, provenance, other, self.provenance(first))
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
@@ -118,8 +126,9 @@ class Store(Disk, Mapping[str, Tree]):
         Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest. What
                     the other store has spent and shown is spent and shown here: components that were composed or
                     exported there count as such, with its exports, and accounts of those that have left it.
-        Raises: InputError, before it adds any, where a name has other numbers here or the other store has removed
-                something, which this one would not know; and what `add` refuses.
+        Raises: InputError, before it adds any, where a name has other numbers here, or the same with another account
+                or other examples, or the other store has removed something, which this one would not know; and what
+                `add` refuses.
         """
         self.reload()
         other.reload()
@@ -127,6 +136,10 @@ class Store(Disk, Mapping[str, Tree]):
         require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
         require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
+        unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
+        expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
+        require(not unlike, "Store.add_all", expected, got, "Discard one of them")
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill leaves too much spent, never too little
         for name in missing:
@@ -139,7 +152,7 @@ class Store(Disk, Mapping[str, Tree]):
         """Journals what another store has released, exported and shown, but for what was journaled before."""
         state = other.state
         shown = [name for name, entry in state.components.items() if entry["id"] in state.shown]
-        accounts = state.accounts[self.state.merged.get(other.identity, 0) :]
+        accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
         exports = [export for export in state.exports if export not in self.state.exports]
         line = {"op": "merge", "of": other.identity, "released": accounts, "exports": exports, "showed": sorted(shown)}
         hidden_here = {self.state.components[name]["id"] for name in shown if name in self} - self.state.shown
@@ -236,7 +249,9 @@ class Store(Disk, Mapping[str, Tree]):
         """
         with self.using(change=True):
             left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
-            self.commit({"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text)})
+            self.commit(
+                {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
+            )
 
     def discard(self, names: Sequence[str]) -> None:
         """Takes components out because others will take their place: their examples may come back, no receipt."""
@@ -260,22 +275,19 @@ class Store(Disk, Mapping[str, Tree]):
     def verify(self) -> list[str]:
         """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
         with self.using():
-            state = self.state
-            expected = {self.file("components", e): e["file"] for e in state.components.values()}
-            expected |= {self.file("composed", e): e["file"] for e in state.composed.values()}
-            factors = [e["factors"] for e in state.components.values() if e.get("factors")]
-            expected |= {self.file("factors", e): e["file"] for e in factors}
-            expected |= {inside(self.root, "receipts", f"{n}.json"): whole for n, whole in state.receipts.items()}
-            wrong = [f"{path}: missing" for path in expected if not path.exists()]
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p.exists() and file_fingerprint(p) != whole]
+            expected = self.journaled()
+            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
+            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
             marks = {self.root / name for name in (*MARKS, "lock")}
-            files = {path for path in self.root.rglob("*") if path.is_file() and path.parent != self.root / CLAIMS}
-            extra = files - {*expected} - marks
+            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
+            wrong += [f"{path}: a link, device or pipe" for path in odd]
+            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
             wrong += [f"{path}: {left}" for path in extra]
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
             wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
-        return [line.replace(f"{self.root}/", "") for line in sorted(wrong)]
+        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """One line for each claim of a receipt that is not so; none where the removal stands.
@@ -283,7 +295,8 @@ class Store(Disk, Mapping[str, Tree]):
         Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        receipt, text_fingerprint = read_receipt(Path(path))
+        path = expanded("verify_receipt", path)
+        receipt, text_fingerprint = read_receipt(path)
         with self.using():
             wrong = []
             if text_fingerprint not in self.state.receipts.values():
@@ -297,23 +310,3 @@ class Store(Disk, Mapping[str, Tree]):
             if unchanged and trees.fingerprint(sums.compose(self.summands)) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong
-
-
-def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
-    leaves = trees.leaves(dw)
-    do = "Add what finetune or private wrote"
-    require(leaves, "Store.add", "a component with leaves", "none", do)
-    differing = sorted({*leaves} ^ {*provenance.subset})
-    require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
-    for path, leaf in leaves.items():
-        require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
-
-
-def check_shapes(dw: Tree, other: Tree) -> None:
-    """Raises InputError naming the first leaf whose shape or dtype is not that of another component's."""
-    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
-    for path, leaf in trees.leaves(dw).items():
-        shape, dtype = shapes[path]
-        require(leaf.shape == shape, "Store.add", f"{path} of shape {shape}", leaf.shape)
-        require(leaf.dtype == dtype, "Store.add", f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")

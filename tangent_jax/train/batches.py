@@ -15,6 +15,7 @@ from jax import Array
 
 from tangent_jax.core import placement, require, whole_number
 from tangent_jax.core.boundary import public_class
+from tangent_jax.core.checks import as_array
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.owners import Owner
 from tangent_jax.train.targets import as_targets
@@ -82,7 +83,7 @@ class Batches:
         good = len(inputs) == len(targets) and len(targets) >= 1
         require(good, "Batches", f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
         self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
-        self.rows = np.arange(len(targets)) if rows is None else np.asarray(rows)
+        self.rows = np.arange(len(targets)) if rows is None else as_array("Batches", "rows", rows)
         require(len(self.rows) >= 1, "Batches", "at least one row", "none")
         within = (
             self.rows.dtype.kind in "iu"
@@ -191,7 +192,7 @@ class OnDevice:
 
 def as_inputs(function: str, inputs: Any) -> Any:
     """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
-    inputs = inputs if hasattr(inputs, "nbytes") else np.asarray(inputs)
+    inputs = inputs if hasattr(inputs, "nbytes") else as_array(function, "inputs", inputs)
     good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
     require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
     return inputs
@@ -199,7 +200,7 @@ def as_inputs(function: str, inputs: Any) -> Any:
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     """The owner of each of `count` examples, in one spelling; InputError where one has none."""
-    names = np.asarray(owners)
+    names = as_array("Batches", "owners", owners)
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
     good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())

@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from tangent_jax.core import Tree, require, trees
+from tangent_jax.core.checks import as_array
 
 Predict = Callable[[Tree, Any], jax.Array]
 
@@ -17,7 +18,7 @@ def as_targets(function: str, targets: Any) -> np.ndarray:
 
     Raises: InputError for a value that is no array of numbers with an entry for each example.
     """
-    array = np.asarray(targets)
+    array = as_array(function, "targets", targets)
     is_number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
     require(is_number, function, "targets that are whole numbers or floats", f"dtype {array.dtype}")
     require(array.ndim >= 1, function, "one target for each example, of shape (n, ...)", f"shape {array.shape}")
@@ -34,7 +35,7 @@ def as_labels(function: str, targets: Any, classes: int | None = None) -> np.nda
 
     Raises: InputError for targets that are no whole numbers, not one for each example, or of no class.
     """
-    array = np.asarray(targets)
+    array = as_array(function, "targets", targets)
     kind, shape = array.dtype, array.shape
     require(np.issubdtype(kind, np.integer), function, "targets that are class indices, whole numbers", f"dtype {kind}")
     require(len(shape) == 1, function, "one class index for each example, of shape (n,)", f"shape {shape}")

@@ -24,7 +24,7 @@ TITLES = ["Agreement", "Peak", "Steps", "Private", "Solver", "Models", "Trunk"]
 
 def measure(folder, *flags):
     """(last line, sections) of the small form where optional packages are absent."""
-    command = [sys.executable, "-c", ABSENT, "--small", f"--out={folder}", f"--page={folder}/page", *flags]
+    command = [sys.executable, "-c", ABSENT, "--quick", f"--out={folder}", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     result = json.loads(done.stdout.strip().rpartition("\n")[2])
     assert (result["right"], result["failed"]) == (True, 0)
@@ -55,7 +55,7 @@ def test_the_small_form_writes_its_page_where_optional_packages_are_absent_and_g
     _, more = measure(tmp_path, f"--only={','.join(sections)}")
     assert [*more] == sections
     assert {name: more[name] for name in stored} == stored  # not measured again
-    page = (tmp_path / "page/cpu.md").read_text()
+    page = (tmp_path / "cpu.md").read_text()
     titles = [line for line in page.splitlines() if line.startswith("## ")]
     assert titles == [f"## {title}" for title in TITLES if title.lower() in sections]
     for row in rows:
@@ -85,8 +85,8 @@ def test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured():
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--sizes=XL", "flags: expected --sizes of Ti, S, B, L; got XL"),
-        ("--batch_sizes=0", "flags: expected --batch_sizes of 1 or more; got 0"),
+        ("--size=XL", "flags: expected --size of Ti, S, B, L; got XL"),
+        ("--batch_size=0", "flags: expected --batch_size of 1 or more; got 0"),
         ("--only=tunk", "flags: expected --only of agreement, peak, steps, private, solver, models, trunk; got tunk"),
     ],
 )

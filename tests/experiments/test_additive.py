@@ -11,7 +11,7 @@ METHODS = ("exact", "ridge", "ranpac", "lda")
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["uniform", "class"])
 def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
-    flags = [f"--methods={','.join(METHODS)}", "--shards=1,5", f"--sharding={sharding}", "--width=64", "--held_out"]
+    flags = [f"--method={','.join(METHODS)}", "--shards=1,5", f"--sharding={sharding}", "--width=64", "--held_out"]
     result = json.loads(run("compose", *flags, f"--out={tmp_path}", f"--cache_dir={tmp_path / 'cache'}")[0])
     assert [*result["shards"]] == ["1", "5"]
     for name in METHODS:

@@ -84,8 +84,8 @@ def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny)
     photographs(tmp_path / "photos")
     flags = [
         tiny,
-        f"--datasets=folder:{tmp_path}/photos",
-        *("--blocks=1", "--seeds=2", "--epochs=3", "--search_epochs=2", "--nosearch_anchor"),
+        f"--dataset=folder:{tmp_path}/photos",
+        *("--blocks=1", "--seed=0,1", "--epochs=3", "--search_epochs=2", "--nosearch_anchor"),
         f"--cache_dir={tmp_path}/cache",
         f"--out={tmp_path}/out",
     ]
@@ -106,9 +106,9 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     photographs(tmp_path / "cars", classes=("van", "bus", "cab"))
     flags = [
         tiny,
-        f"--datasets=folder:{tmp_path}/pets,folder:{tmp_path}/cars",
-        *("--epochs=6", "--batch_size=4", "--coefficients=0.5,1", "--merge=mean,curvature", "--merge_penalties=1e-3"),
-        *(f"--cache_dir={tmp_path}/cache", f"--stores={tmp_path}/stores", "--negate=cars"),
+        f"--dataset=folder:{tmp_path}/pets,folder:{tmp_path}/cars",
+        *("--epochs=6", "--batch_size=4", "--merge=mean,curvature", "--merge_penalty=1e-3"),
+        *(f"--cache_dir={tmp_path}/cache", f"--store={tmp_path}/stores", "--negate=cars"),
     ]
     line, _ = run("tasks", *flags, f"--out={tmp_path}/out")
     result = json.loads(line)
@@ -119,7 +119,7 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     mean = [result["tasks"][name]["curvature"] / result["tasks"][name]["single"] for name in ("pets", "cars")]
     assert result["normalised"]["curvature"] == pytest.approx(np.mean(mean))
     assert result["negation"]["task"] == "cars"
-    assert result["negation"]["coefficient"] in (0.0, 0.5, 1.0)
+    assert result["negation"]["coefficient"] in (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
     store = Store(tmp_path / "stores/tasks-taft-seed0")
     assert {name: store.provenance(name).classes for name in store} == {
         "pets": ("cat", "dog"),
@@ -127,15 +127,15 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     }
     assert (tmp_path / "out/tasks.md").read_text().startswith("| task | single | mean | scaled | curvature |")
     assert Image.open(tmp_path / "out/tasks.png").size[0] > 600
-    _, error = run("tasks", *flags[:1], "--datasets=digits", f"--out={tmp_path}/one", code=1)
-    assert error.strip().endswith("tasks: expected two data sets or more in --datasets; got 1.")
+    _, error = run("tasks", *flags[:1], "--dataset=digits", f"--out={tmp_path}/one", code=1)
+    assert error.strip().endswith("tasks: expected two data sets or more in --dataset; got 1.")
 
 
 @pytest.mark.slow
 def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp_path, tiny):
     photos, names = photographs(tmp_path / "photos", classes=("ape", "bee", "cat")), ("ape", "bee", "cat")
-    flags = ["--sharding=class", "--shards=3", "--head=named", "--methods=taft", "--merge=mean,inputs", "--epochs=8"]
-    flags += ["--merge_penalties=1e-3", "--batch_size=3", f"--stores={tmp_path}/stores", f"--out={tmp_path}/out"]
+    flags = ["--sharding=class", "--shards=3", "--head=named", "--method=taft", "--merge=mean,inputs", "--epochs=8"]
+    flags += ["--merge_penalty=1e-3", "--batch_size=3", f"--store={tmp_path}/stores", f"--out={tmp_path}/out"]
     line, _ = run("compose", tiny, f"--dataset=folder:{photos}", f"--cache_dir={tmp_path}/cache", *flags)
     row = json.loads(line)["shards"]["3"]
     assert row["taft_inputs"] > 0.6 > row["taft_single"]
@@ -164,7 +164,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
 
 @pytest.mark.long
 def test_bench_writes_every_row_and_its_ratios(tmp_path):
-    line, _ = run("bench step", "--sizes=Ti", "--batch_sizes=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
+    line, _ = run("bench step", "--size=Ti", "--batch_size=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert {row["operation"] for row in rows} >= {"plain forward", "TAFT-1 forward", "TAFT-1 step", "NLFT-1 step"}
     by_name = {row["operation"]: row for row in rows}
@@ -178,7 +178,7 @@ def test_bench_writes_every_row_and_its_ratios(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "builtin"), [("vit", "builtin"), ("resnet", "builtin-resnet")])
 def test_pretrain_writes_a_model_that_loads(tmp_path, model, builtin):
-    run("pretrain", f"--model={model}", "--images=64", "--epochs=1", f"--out={tmp_path}")
+    run("pretrain", f"--network={model}", "--images=64", "--epochs=1", f"--out={tmp_path}")
     assert load(tmp_path / f"{model}_builtin.safetensors").model == load(builtin).model
 
 
@@ -262,7 +262,7 @@ def test_tangent_beats_the_head_on_real_birds(vit_tiny, shared, tmp_path):
 def sharded(tmp_path_factory, tiny):
     """Flags that make the sharded binaries small, with one folder of stores for all of them."""
     root = tmp_path_factory.mktemp("sharded")
-    return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--stores={root}/stores", tiny]
+    return root, ["--epochs=2", f"--cache_dir={root}/cache", f"--store={root}/stores", tiny]
 
 
 def added(root):
@@ -274,7 +274,7 @@ def added(root):
 @pytest.mark.long
 def test_compose_forget_and_influence_share_what_they_train(sharded):
     root, flags = sharded
-    line, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
+    line, _ = run("compose", *flags, "--shards=3", "--method=taft,soup", f"--out={root}/compose")
     trained = added(root)
     assert len(trained) == 4  # shards and full data of two methods
     result = json.loads(line)
@@ -284,10 +284,10 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
         assert min(row.values()) > 0.05
     assert result["full"].keys() == {"taft", "soup"}
     assert Image.open(root / "compose/compose.png").size[0] > 500
-    again, _ = run("compose", *flags, "--shards=3", "--methods=taft,soup", f"--out={root}/compose")
+    again, _ = run("compose", *flags, "--shards=3", "--method=taft,soup", f"--out={root}/compose")
     assert json.loads(again) == result
     assert added(root) == trained  # all of them came from the stores
-    line, _ = run("removal forget", *flags, "--shards=3", "--orders=3", "--shadows=2", f"--out={root}/forget")
+    line, _ = run("removal forget", *flags, "--shards=3", "--repeats=3", "--shadows=2", f"--out={root}/forget")
     result = json.loads(line)
     assert {name: added(root)[name] for name in trained} == trained
     assert result["curve"]["removed"] == [0, 1, 2]
@@ -295,7 +295,7 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
     assert result["removal"] == {"removed": 1, "bitwise": True, "receipt_verified": True}
     assert result["membership"].keys() == {"confidence", "likelihood ratio"}
     assert result["retraining"]["speedup"] > 1
-    line, _ = run("influence effects", *flags, "--shards=3", "--orders=3", f"--out={root}/influence")
+    line, _ = run("influence effects", *flags, "--shards=3", "--repeats=3", f"--out={root}/influence")
     result = json.loads(line)
     assert len(result["without"]) == 3
     assert result["movement"][0] > result["movement"][-1] > 0
@@ -306,8 +306,8 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
 @pytest.mark.slow
 def test_the_store_from_the_command_line(sharded, tmp_path):
     root, flags = sharded
-    flags = [flags[0], flags[1], flags[3], f"--stores={tmp_path}"]
-    run("compose", *flags, "--shards=3", "--methods=taft", "--sharding=hash", f"--out={tmp_path}/out")
+    flags = [flags[0], flags[1], flags[3], f"--store={tmp_path}"]
+    run("compose", *flags, "--shards=3", "--method=taft", "--sharding=hash", f"--out={tmp_path}/out")
     where = f"--store={tmp_path}/digits-taft-hash-3-seed0"
     listed = json.loads(run("store", "list", where)[0])["components"]
     assert [row["name"] for row in listed] == [f"shard {s}" for s in range(3)]
@@ -337,11 +337,11 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     ]
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
-    sizes = ["--formats=stablehlo", "--batch_sizes=1,2", "--repeats=1"]
+    sizes = ["--format=stablehlo", "--batch_size=1,2", "--repeats=1"]
     result = json.loads(run("bench export", where, *sizes, f"--out={tmp_path}/bench")[0])
     assert result["stablehlo"]["error"] < 1e-5
     assert {*result["ours"]["ms"]} == {*result["stablehlo"]["ms"]} == {"1", "2"}
-    line = json.loads(run("store", "remove", where, "--names=shard 0,shard 1")[0])
+    line = json.loads(run("store", "remove", where, "--name=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())
     assert receipt["exported_before"] == [f"{tmp_path}/export", f"{tmp_path}/served"]
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
@@ -367,10 +367,10 @@ def test_wrong_uses_of_the_store_are_one_clear_line(tmp_path, arguments, message
 
 @pytest.mark.long
 def test_a_large_jobs_phases_follow_from_what_is_measured(tmp_path):
-    flags = ["--rows=200", "--large_rows=64", "--repeats=1", "--cores=4", "--dollars=10", f"--out={tmp_path}"]
+    flags = ["--quick", "--repeats=1", f"--out={tmp_path}"]
     result = json.loads(run("bench scale", *flags)[0])
     measured, table = result["measured"], {row["phase"]: row for row in result["phases"]}
     assert min(measured.values()) > 0
-    assert abs(table["decode, 4 processes"]["seconds"] * measured["images_a_core"] * 4 / 1e6 - 1) < 1e-6
-    assert table["trunk"]["dollars"] == pytest.approx(table["trunk"]["seconds"] / 360)
+    assert abs(table["decode, 96 processes"]["seconds"] * measured["images_a_core"] * 96 / 1e6 - 1) < 1e-6
+    assert table["trunk"]["dollars"] == pytest.approx(table["trunk"]["seconds"] / 150)
     assert "TAFT-1, 30 epochs streamed" in (tmp_path / "scale.md").read_text()

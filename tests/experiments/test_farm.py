@@ -21,7 +21,7 @@ from tangent_jax.commands.shared.worker import Worker
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.store import Store
 
-FLAGS = ["--methods=fc", "--shards=3", "--at_once=1"]
+FLAGS = ["--method=fc", "--shards=3", "--at_once=1"]
 STORE = "digits-fc-uniform-3-seed0"
 
 
@@ -30,7 +30,7 @@ def alone(tmp_path_factory):
     """(flags of all runs, the last line and the folder of the stores of one process)."""
     folder = tmp_path_factory.mktemp("alone")
     flags = [*FLAGS, f"--cache_dir={folder / 'cache'}"]
-    line, _ = run("compose", *flags, "--epochs=1", f"--stores={folder / 'stores'}", f"--out={folder / 'out'}")
+    line, _ = run("compose", *flags, "--epochs=1", f"--store={folder / 'stores'}", f"--out={folder / 'out'}")
     return flags, line, folder / "stores"
 
 
@@ -45,7 +45,7 @@ def states(store):
 
 def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits_of_one_process(alone, tmp_path):
     flags, line, stores = alone
-    flags = [*flags, f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+    flags = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     assert json.loads(run("compose", *flags, "--epochs=1", "--worker=1/2")[0]) == {
         "worker": 1, "workers": 2, "groups": 2
     }  # fmt: skip
@@ -72,7 +72,7 @@ def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits
 
 def test_a_farm_on_this_machine_gives_the_result_of_one_process(alone, tmp_path):
     flags, line, stores = alone
-    flags = [*flags, "--epochs=1", f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+    flags = [*flags, "--epochs=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     said, err = run("compose", *flags, "--farm=local", "--workers=1")
     assert said == line
     assert f"1 workers; logs: {tmp_path / 'out/farm'}" in err
@@ -85,7 +85,7 @@ def test_of_two_launchers_at_once_the_second_is_refused(alone, tmp_path):
     flags, _, _ = alone
     claims = Claims(Store(tmp_path / "stores" / STORE))
     with held(claims.lock("launcher")):
-        flags = [*flags, "--farm=local", "--workers=1", f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+        flags = [*flags, "--farm=local", "--workers=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
         _, err = run("compose", *flags, code=1)
     assert f"locked: expected no other process in {claims.folder}; got process {os.getpid()} on" in err
     assert not [*Store(tmp_path / "stores" / STORE)]
@@ -99,7 +99,7 @@ def held(path):
 
 def test_a_search_is_not_left_to_workers(alone, tmp_path):
     flags, _, _ = alone
-    _, err = run("compose", *flags, "--search_lrs=1e-3", "--worker=0/2", f"--out={tmp_path / 'out'}", code=1)
+    _, err = run("compose", *flags, "--lr=1e-3,3e-3", "--worker=0/2", f"--out={tmp_path / 'out'}", code=1)
     assert "compose: expected settings searched before its workers start; got none searched" in err
 
 
@@ -153,10 +153,10 @@ def test_a_worker_hands_on_its_exit_code_and_the_launcher_says_why_and_where(tmp
 def test_a_full_disk_in_a_worker_is_one_line_of_the_launcher(alone, tmp_path):
     flags, _, _ = alone
     limit = (30_000, 30_000)  # bytes of a file: less than a component of a whole block
-    flags = [*flags, "--methods=taft", "--epochs=1"]
-    run("compose", *flags, f"--stores={tmp_path / 'other'}", f"--out={tmp_path / 'out'}")  # fills the cache
+    flags = [*flags, "--method=taft", "--epochs=1"]
+    run("compose", *flags, f"--store={tmp_path / 'other'}", f"--out={tmp_path / 'out'}")  # fills the cache
     flags += ["--farm=local", "--workers=2"]
-    flags += [f"--stores={tmp_path / 's'}", f"--out={tmp_path / 'out'}"]
+    flags += [f"--store={tmp_path / 's'}", f"--out={tmp_path / 'out'}"]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     child = started(*flags, env=environment, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     _, err = child.communicate(timeout=300)
@@ -199,7 +199,7 @@ def test_a_farm_through_slurm_s_commands(alone, tmp_path, monkeypatch):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    flags = [*flags, "--farm=slurm", "--workers=2", f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+    flags = [*flags, "--farm=slurm", "--workers=2", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     child = started(*flags, "--epochs=1", "--farm_options=partition=gpu,time=30,gpus_per_node=1")
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
@@ -216,7 +216,7 @@ def test_a_farm_through_slurm_s_commands(alone, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_four_workers_each_killed_five_times_end_with_the_bits_of_one_process(tmp_path):
     """Of digits; `python tests/farm_kills.py --help` for other data."""
-    flags = ["--methods=taft", "--shards=8", "--at_once=2", "--epochs=2", f"--cache_dir={tmp_path / 'cache'}"]
+    flags = ["--method=taft", "--shards=8", "--at_once=2", "--epochs=2", f"--cache_dir={tmp_path / 'cache'}"]
     command = [sys.executable, "-W", "ignore", str(ROOT / "tests/farm_kills.py"), str(tmp_path), *flags]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr[-2000:]

@@ -36,7 +36,7 @@ def partial_files(root):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("binary", "subset"), [("private", "fc"), ("finetune", "head")])
+@pytest.mark.parametrize(("binary", "subset"), [("private", "head"), ("finetune", "head")])
 def test_checkpoints(tmp_path, binary, subset):
     cache = f"--cache_dir={tmp_path / 'cache'}"
     run("finetune", cache, "--subset=head", "--epochs=1", f"--out={tmp_path / 'first'}")  # fills the cache

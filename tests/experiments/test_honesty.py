@@ -132,11 +132,11 @@ def spied(binary, body, *flags):
 @pytest.mark.slow
 def test_settings_are_chosen_on_held_out_images(tmp_path):
     """Test images are seen only once the choice is made, and only for what was chosen."""
-    asked = spied("paper table1", TABLE1, f"--out={tmp_path}/1", "--blocks=1", "--seeds=2", "--nosearch_anchor")
+    asked = spied("paper table1", TABLE1, f"--out={tmp_path}/1", "--blocks=1", "--seed=0,1", "--nosearch_anchor")
     for name in ("FC", "TAFT-1", "NLFT-1"):
         runs = [(rate, on_test) for n, rate, on_test in asked if n == name]
         assert runs == [(1e-3, False), (1e-4, False), (1e-4, True), (1e-4, True)]
-    flags = ["--epsilons=8", "--lrs=0.006,0.02", "--clip_norms=1", "--subsets=fc", "--seeds=2", "--steps=5,50"]
+    flags = ["--epsilon=8", "--lr=0.006,0.02", "--clip_norm=1", "--subset=head", "--seed=0,1", "--steps=5,50"]
     asked = spied("paper table3", TABLE3, f"--out={tmp_path}/3", *flags)
     first = next(i for i, (_, on_test) in enumerate(asked) if on_test)
     assert {tuple(chosen) for chosen, on_test in asked if on_test} == {(0.02, 5)}
@@ -147,7 +147,7 @@ def test_settings_are_chosen_on_held_out_images(tmp_path):
 def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images(tmp_path):
     digits, cache = open_dataset("digits"), Cache(tmp_path / "cache")
     public = f"folder:{photographs(tmp_path / 'public')}"
-    images, private = open_dataset(public).train, ["--subset=fc", "--seed=0", f"--public={public}"]
+    images, private = open_dataset(public).train, ["--subset=head", "--noise_seed=0", f"--public={public}"]
     for binary, flags in (("finetune", ["--subset=head"]), ("private", private)):
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
@@ -172,7 +172,7 @@ def fit(self, predict, train, **settings):
 module.tj.Recipe.fit = fit
 """
     data = f"--dataset=folder:{photographs(tmp_path / 'set', count=5)}"
-    flags = [data, f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out", "--blocks=0", "--penalties=1"]
+    flags = [data, f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out", "--blocks=0", "--penalty=1"]
     (whole,), (held,) = (spied("uncertainty", body, *flags, *more) for more in ([], ["--held_out"]))
     assert held == whole * 4 // 5
 
@@ -191,8 +191,8 @@ def main():
         module.searched("taft", 3, runs)
 module.Method.fit, module.main = fit, main
 """
-    flags = ["--sharding=dirichlet", "--blocks=0", "--search_lrs=1e-3", f"--out={tmp_path}"]
-    assert len(spied("compose", body, *flags)) == 2
+    flags = ["--sharding=dirichlet", "--blocks=0", "--lr=1e-3,3e-3", f"--out={tmp_path}"]
+    assert len(spied("compose", body, *flags)) == 2 * 2  # rates, divisions
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def main():
     asked.append(curve)
 module.main = main
 """
-    (curve,) = spied("removal forget", body, "--orders=40")
+    (curve,) = spied("removal forget", body, "--repeats=40")
     assert curve["removed"][-1] == 9
     for name in ("taft", "sisa_mean"):
         assert curve[name][0] == 1.0  # all ten: the strong one decides

@@ -94,7 +94,7 @@ def drawn(tmp_path_factory, photos):
     store.compose()
     remove(store, plan_removal(store, examples=[examples[0][0]]))
     (root / "ids.txt").write_text(f"{examples[4][1]}\n{OTHER}\n{examples[0][0]}\nnobody.jpg\n")
-    line, _ = run("inspect", f"--store={store.root}", f"--request={root}/ids.txt", f"--out={root}/out")
+    line, _ = run("inspect", f"--store={store.root}", f"--examples={root}/ids.txt", f"--out={root}/out")
     return store, root / "out", json.loads(line), examples
 
 
@@ -209,9 +209,9 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     for name in ("cat/1.png", "dog/2.png"):
         shutil.copy(photos / "train" / name, sent / name.replace("/", "-"))
     (sent / "cat-0.png").write_bytes((photos / "test/cat/0.png").read_bytes())  # another of that name
-    flags = [f"--store={store.root}", f"--datasets={recipe.dataset}", f"--cache_dir={root}/cache"]
+    flags = [f"--store={store.root}", f"--dataset={recipe.dataset}", f"--cache_dir={root}/cache"]
     out, before = tmp_path / "out", (store.root / "journal.jsonl").read_bytes()
-    line, _ = run("inspect", *flags, f"--request={sent}", "--rehearse", f"--out={out}")
+    line, _ = run("inspect", *flags, f"--examples={sent}", "--rehearse", f"--out={out}")
     assert json.loads(line)["verified"]
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
@@ -232,7 +232,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
     assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
-    line, _ = run("inspect", *flags, f"--request={sent}", f"--out={out}")
+    line, _ = run("inspect", *flags, f"--examples={sent}", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text
     assert "cat-0.png asked for before" in again
@@ -273,7 +273,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(drawn, tmp_path):
 
 def test_a_store_that_is_empty_has_a_page(tmp_path):
     Store(tmp_path / "store")
-    line, _ = run("inspect", f"--store={tmp_path}/store", f"--out={tmp_path}/out", "--datasets=digits")
+    line, _ = run("inspect", f"--store={tmp_path}/store", f"--out={tmp_path}/out", "--dataset=digits")
     assert json.loads(line)["components"] == 0
     assert "No component is in the store." in read(tmp_path / "out/index.html").text
 
@@ -282,13 +282,13 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
     ("flags", "message"),
     [
         (["--store=/nowhere"], "inspect: expected a store; got /nowhere, which is none."),
-        (["--request=/nowhere"], "inspect: expected a file or a folder in --request; got /nowhere"),
-        (["--request={tmp}"], "inspect: expected images in {tmp}; got none"),
-        (["--request={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
-        (["--request={tmp}/ids", "--owner=ann"], "inspect: expected --request or --owner; got both"),
-        (["--rehearse"], "inspect: expected --request or --owner with --rehearse; got neither"),
+        (["--examples=/nowhere"], "inspect: expected a file or a folder in --examples; got /nowhere"),
+        (["--examples={tmp}"], "inspect: expected images in {tmp}; got none"),
+        (["--examples={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
+        (["--examples={tmp}/ids", "--owner=ann"], "inspect: expected --examples or --owner; got both"),
+        (["--rehearse"], "inspect: expected --examples or --owner with --rehearse; got neither"),
         (["--owner=nobody"], "plan_removal: expected an owner of"),
-        (["--datasets=folder:{photos}"], "inspect: expected the classes of a component in folder:"),
+        (["--dataset=folder:{photos}"], "inspect: expected the classes of a component in folder:"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):

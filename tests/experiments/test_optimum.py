@@ -98,7 +98,7 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
 
 
 def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, tmp_path):
-    settings = ("--by=example", "--blocks=0", "--flip=0.1", "--resolved=3", "--penalties=0.1,1")
+    settings = ("--by=kernel", "--blocks=0", "--flip=0.1", "--resolved=3", "--penalty=0.1,1")
     result = result_of("influence effects", *places, *settings, f"--out={tmp_path}")
     assert result["accuracy"] > 0.9
     assert result["penalty"] in (0.1, 1)
@@ -113,7 +113,7 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
 
 @pytest.mark.long
 def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):
-    settings = ("--subsets=4", "--resolved=3", "--penalties=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
+    settings = ("--models=4", "--resolved=3", "--penalty=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
     result = result_of("influence attribution", *places, *settings)
     assert result["loo_max_error"] < 1e-4
     assert {*result["scores"]} == {"exact", "Newton", "first order", "EK-FAC", "gradient product"}
@@ -134,7 +134,7 @@ def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
 
 @pytest.mark.long
 def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on(places, tmp_path):
-    settings = ("--by=example", "--method=solver", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
+    settings = ("--by=kernel", "--by=solver", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
     result = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--resolved=2", "--check=kernel")
     assert (result["images"], result["penalty"]) == (48, 0.1)
     assert result["certificate"] <= 1e-3
@@ -172,8 +172,8 @@ def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
 
 @pytest.mark.long
 def test_merges_stand_beside_the_mean(places, tmp_path):
-    settings = ("--shards=3", "--methods=taft", "--merge=mean,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
-    folders = (f"--stores={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}", "--merge_penalties=1e-3,0.1")
+    settings = ("--shards=3", "--method=taft", "--merge=mean,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
+    folders = (f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}", "--merge_penalty=1e-3,0.1")
     row = result_of("compose", *places, *settings, *folders)["shards"]["3"]
     assert {"taft", "taft_inputs", "taft_fisher", "taft_curvature", "taft_single"} == {*row}
     half = result_of("compose", *places, *settings, *folders, "--left=0.4")["shards"]["3"]
@@ -182,7 +182,7 @@ def test_merges_stand_beside_the_mean(places, tmp_path):
 
 def test_probabilities_are_measured_on_both_sets(places, photos, tmp_path):
     other = photographs(tmp_path / "other", count=3, classes=("a", "b"))
-    settings = ("--blocks=0", "--penalties=0.1", "--members=2", "--samples=20", f"--other=folder:{other}")
+    settings = ("--blocks=0", "--penalty=0.1", "--models=2", f"--other=folder:{other}")
     result = result_of("uncertainty", *places, *settings, f"--out={tmp_path / 'out'}")
     names = {"softmax", "temperature", "ensemble of 2", "Laplace, probit", "Laplace, sampled"}
     assert {*result["methods"]} == names
@@ -195,9 +195,9 @@ def test_probabilities_are_measured_on_both_sets(places, photos, tmp_path):
 
 @pytest.mark.long
 def test_the_table_splits_the_gap(places, tmp_path):
-    data = places[0].replace("--dataset", "--datasets")
-    settings = ("--blocks=1", "--lrs=1e-3", "--nosearch_anchor", "--seeds=1", "--epochs=1", "--solvers=adam,optimum")
-    result = result_of("paper table1", data, places[1], *settings, "--penalties=0.1", "--passes=5", f"--out={tmp_path}")
+    data = places[0].replace("--dataset", "--dataset")
+    settings = ("--blocks=1", "--lr=1e-3", "--nosearch_anchor", "--seed=0", "--epochs=1", "--solver=adam,optimum")
+    result = result_of("paper table1", data, places[1], *settings, "--penalty=0.1", "--passes=5", f"--out={tmp_path}")
     cells = result["set"]
     gap = result["gaps"]["set"]["1"]
     assert gap["optimisation"] == cells["TAFT-1"]["mean"] - cells["OPTIMUM-1"]["mean"]
@@ -206,13 +206,13 @@ def test_the_table_splits_the_gap(places, tmp_path):
 
 WRONG = [
     (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
-    (("compose", "--methods=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
-    (("influence effects", "--by=example", "--penalties=x"), "--penalties as numbers"),
+    (("compose", "--method=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
+    (("influence effects", "--by=kernel", "--penalty=x"), "--penalty as numbers"),
     (
-        ("influence effects", "--by=example", "--method=solver", "--loss=ce"),
-        "square loss with --method=solver; got ce",
+        ("influence effects", "--by=kernel", "--by=solver", "--loss=ce"),
+        "square loss with --by=solver; got ce",
     ),
-    (("store", "remove", "--names=a", "--exact"), "--examples with --retrain or --exact"),
+    (("store", "remove", "--name=a", "--exact"), "--examples with --retrain or --exact"),
 ]
 
 
@@ -222,6 +222,6 @@ def test_wrong_commands_end_with_one_line(arguments, message, tmp_path):
         Store(tmp_path / "store")
         arguments = (*arguments, f"--store={tmp_path / 'store'}")
     elif arguments[0] != "finetune":
-        arguments = (*arguments, f"--stores={tmp_path}", "--blocks=0")
+        arguments = (*arguments, f"--store={tmp_path}", "--blocks=0")
     _, err = run(*arguments, *([] if arguments[0] == "store" else [f"--out={tmp_path / 'out'}"]), code=1)
     assert message in err.splitlines()[-1]

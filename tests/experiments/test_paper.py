@@ -90,13 +90,13 @@ def places(tmp_path_factory):
     resnet = ResNet(ResNetConfig((1, 1), True, 4, "small", 16, 10))
     for name, model in (("vit", vit), ("resnet", resnet)):
         save(root / f"{name}.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), name))
-    return (f"--datasets=folder:{root}/photos", f"--cache_dir={root}/cache"), root
+    return (f"--dataset=folder:{root}/photos", f"--cache_dir={root}/cache"), root
 
 
 @pytest.mark.long
 def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_path):
     flags, root = places
-    small = ("--which=cls,radius", "--radii=0.5", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
+    small = ("--only=cls,radius", "--radius=0.5", "--lr=3e-3", "--epochs=2", "--seed=0", "--batch_size=5")
     line, _ = run("paper ablations", *flags, *small, f"--weights={root}/vit.safetensors", f"--out={tmp_path}")
     result = json.loads(line.splitlines()[-1])
     row = result["radius"]["photos"]
@@ -111,8 +111,8 @@ def test_ablations_keep_steps_in_their_ball_and_draw_each_figure(places, tmp_pat
 @pytest.mark.long
 def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path):
     flags, root = places
-    given = f"--anchors={root}/vit.safetensors,{root}/resnet.safetensors"
-    small = ("--shards=2", "--lrs=3e-3", "--epochs=2", "--seeds=1", "--batch_size=5")
+    given = f"--weights={root}/vit.safetensors,{root}/resnet.safetensors"
+    small = ("--shards=2", "--lr=3e-3", "--epochs=2", "--seed=0", "--batch_size=5")
     line, _ = run("paper anchors", *flags, *small, given, f"--out={tmp_path}")
     result = json.loads(line.splitlines()[-1])["photos"]
     assert [*result] == ["vit", "resnet"]
@@ -165,7 +165,7 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
 def test_other_images_or_weights_under_the_same_names_run_a_command_again(places, tmp_path):
     image, weights = photographs(tmp_path / "photos") / "train/cat/1.png", tmp_path / "vit.safetensors"
     weights.write_bytes((places[1] / "vit.safetensors").read_bytes())
-    given = [f"--datasets=folder:{tmp_path}/photos", f"--weights={weights}", f"--cache_dir={tmp_path}/cache"]
+    given = [f"--dataset=folder:{tmp_path}/photos", f"--weights={weights}", f"--cache_dir={tmp_path}/cache"]
     given += ["--quick", "--shards=2,3", "--only=Figure 4", f"--out={tmp_path}/out"]
     assert "influence-photos: python -m experiments.influence effects" in run("paper report", *given)[1]
     for path, complaint in ((image, "decode: expected an image"), (weights, "load: expected a whole safetensors file")):

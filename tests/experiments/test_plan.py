@@ -49,7 +49,7 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
     [
         ("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit"),
         ("finetune", ["--solver=optimum"], "optimum"),
-        ("private", ["--subset=fc"], "private"),
+        ("private", ["--subset=head"], "private"),
     ],
 )
 def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):

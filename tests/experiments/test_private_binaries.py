@@ -23,7 +23,7 @@ def cache(tmp_path_factory):
 
 @pytest.mark.slow
 def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--epochs=30", "--subset=fc"]
+    flags = [cache, f"--out={tmp_path}", "--epochs=30", "--subset=head"]
     line, err = run("private", *flags)
     result = json.loads(line)
     assert KEYS | {"private"} <= result.keys()
@@ -42,7 +42,7 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
 
 @pytest.mark.long
 def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
-    small = ["--subset=fc", "--epochs=2", "--sampling=poisson", "--batch_size=100", "--epsilon=8", "--seed=1"]
+    small = ["--subset=head", "--epochs=2", "--sampling=poisson", "--batch_size=100", "--epsilon=8", "--noise_seed=1"]
     line, err = run("private", cache, *small, f"--out={tmp_path}")
     result = json.loads(line)
     assert not result["private"]
@@ -54,7 +54,7 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
-    flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=fc"], tmp_path / "ledger.json"
+    flags, ledger = [cache, f"--out={tmp_path}", "--epochs=400", "--subset=head"], tmp_path / "ledger.json"
     child = start("tangent_jax", "private", *flags)
     try:
         wait_until(child, lambda: ledger.exists() and json.loads(ledger.read_text())["spent"]["steps_paid"] > 20)
@@ -72,7 +72,7 @@ def test_a_killed_private_run_goes_on_within_its_budget(cache, tmp_path):
 def test_private_components_add_up_in_the_store(cache, tmp_path):
     store = f"--store={tmp_path}/store"
     for name, more in {"a": ["--part=0/2", "--epsilon=1"], "b": []}.items():
-        run("private", cache, "--subset=fc", "--epochs=5", *more, f"--out={tmp_path}/{name}")
+        run("private", cache, "--subset=head", "--epochs=5", *more, f"--out={tmp_path}/{name}")
         run("store", "add", store, f"--source={tmp_path}/{name}")
     spent = json.loads(run("store", "compose", store)[0])["privacy"]
     assert 3 < spent["epsilon"] < 4  # half of the images are in both: less than the sum, more than either
@@ -92,13 +92,13 @@ def test_private_protects_owners(cache, tmp_path):
     """Parts divide no owner, so that components compose in parallel over owners."""
     whose, table = [f"digit {i},owner {i // 9}" for i in range(898)], tmp_path / "owners.csv"
     table.write_text("\n".join(["file,owner", *whose]) + "\n")
-    flags, origins = [cache, "--unit=owner", f"--owners={table}", "--subset=fc", "--epochs=2"], []
+    flags, origins = [cache, "--unit=owner", f"--owners={table}", "--subset=head", "--epochs=2"], []
     for part in "01":
         result = json.loads(run("private", *flags, f"--part={part}/2", f"--out={tmp_path}/{part}")[0])
         assert (result["unit"], result["neighbouring"]) == ("owner", "add-or-remove-one-owner")
         _, metadata = read_component(tmp_path / part / "dw.safetensors")
         origins.append(Provenance.from_json(metadata["provenance"]))
-        assert (result["owners"], result["examples"]) == (len(origins[-1].protected()), len(origins[-1].examples))
+        assert (result["owners"], result["examples"]) == (len(origins[-1].protected()), None)
     assert sorted(map(len, (o.protected() for o in origins)))[0] > 30
     assert len(origins[0].protected() | origins[1].protected()) == 100
     together = spent_together([(o.privacy, frozenset(o.protected())) for o in origins if o.privacy])
@@ -110,8 +110,8 @@ def test_private_protects_owners(cache, tmp_path):
 
 @pytest.mark.long
 def test_owners_says_what_protecting_them_costs(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--contributors=4", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
-    result = json.loads(run("privacy owners", *flags, "--steps=2", "--seeds=2")[0])
+    flags = [cache, f"--out={tmp_path}", "--shards=4", "--epsilon=8", "--lr=0.06", "--clip_norm=1"]
+    result = json.loads(run("privacy owners", *flags, "--steps=2", "--seed=0,1")[0])
     assert result["table"].keys() == {"example", "4"}
     assert len(result["table"]["4"]["8"]["accuracies"]) == 2
     assert result["sizes"]["4"]["smallest"] >= 1
@@ -121,31 +121,31 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
 
 @pytest.mark.long
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--subsets=fc", "--epsilons=8", "--lrs=0.06", "--clip_norms=1"]
-    flags += ["--methods=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
-    line, _ = run("paper table3", *flags, "--seeds=2", "--steps=4")
+    flags = [cache, f"--out={tmp_path}", "--subset=head", "--epsilon=8", "--lr=0.06", "--clip_norm=1"]
+    flags += ["--method=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
+    line, _ = run("paper table3", *flags, "--seed=0,1", "--steps=4")
     result = json.loads(line)
     for method in ("taft", "nlft", "public"):
-        cell = result["digits"]["8"]["fc"][method]
+        cell = result["digits"]["8"]["head"][method]
         assert len(cell["accuracies"]) == 2
         assert cell["mean"] > 0.2
     assert result["with_search"]["8"] > 8
     assert Image.open(tmp_path / "table3.png").size[0] > 500
     assert (tmp_path / "table3.md").read_text().count("±") == 3
     finished = (tmp_path / "runs.jsonl").read_bytes()
-    again, _ = run("paper table3", *flags, "--seeds=2", "--steps=4")
+    again, _ = run("paper table3", *flags, "--seed=0,1", "--steps=4")
     assert json.loads(again) == result
     assert (tmp_path / "runs.jsonl").read_bytes() == finished
 
 
 @pytest.mark.long
 def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_code(cache, tmp_path):
-    flags = [cache, "--subset=fc", "--trials=40", "--steps=2", "--confidence=0.999"]
+    flags = [cache, "--subset=head", "--repeats=40", "--steps=2", "--confidence=0.999"]
     result = json.loads(run("privacy audit", *flags, f"--out={tmp_path}/good")[0])
     assert result["kept"]
     assert result["gaussian_epsilon_lower"] < 3
     assert Image.open(tmp_path / "good/audit.png").size[0] > 500
-    more = ["--trials=80", "--broken=half_noise"]  # of 40 one in fifty hides it
+    more = ["--repeats=80", "--broken=half_noise"]  # of 40 one in fifty hides it
     line, err = run("privacy audit", *flags, *more, f"--out={tmp_path}/bad", code=1)
     assert json.loads(line)["noise_scale"][1] < 1
     assert "audit: expected epsilon <= 3 and the claimed noise" in err
@@ -153,7 +153,7 @@ def test_audit_stays_under_the_claim_and_tells_a_broken_mechanism_by_its_exit_co
 
 @pytest.mark.slow
 def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_is_read(cache, tmp_path):
-    flags = [cache, "--subset=fc", "--epochs=4", "--audit=100", f"--out={tmp_path}"]
+    flags = [cache, "--subset=head", "--epochs=4", "--canaries=100", f"--out={tmp_path}"]
     line, _ = run("private", *flags)
     result, coins = json.loads(line), (tmp_path / "coins.json").read_text()
     audit = result["audit"]
@@ -167,7 +167,7 @@ def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_
 
 @pytest.mark.slow
 def test_runs_without_noise_are_caught_each_by_its_own_canaries(cache, tmp_path):
-    flags = ["--subset=fc", "--epsilon=1", "--steps=2", "--trials=2", "--canaries=300", "--broken=no_noise"]
+    flags = ["--subset=head", "--epsilon=1", "--steps=2", "--repeats=2", "--canaries=300", "--broken=no_noise"]
     line, err = run("privacy audit", cache, *flags, f"--out={tmp_path}", code=1)
     result = json.loads(line)
     assert result["caught"] == {"epsilon_lower": 2, "gaussian_epsilon_lower": 2}
@@ -189,13 +189,13 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--epsilon=0"], "expected epsilon > 0, finite; got 0.0"),
         ("private", ["--delta=0.01"], "expected --delta below 1 / images"),
         ("private", ["--clip_norm=0"], "expected clip_norm > 0, finite; got 0.0"),
-        ("private", ["--audit=100", "--seed=1"], "expected no --seed beside --audit; got 1. The noise of a seed"),
-        ("private", ["--audit=900"], "expected --audit of at most 898 canaries, one for each image; got 900"),
-        ("privacy audit", ["--trials=3"], "expected 4 --trials or more, without --canaries; got 3"),
+        ("private", ["--canaries=100", "--noise_seed=1"], "expected no --noise_seed beside --canaries; got 1. The"),
+        ("private", ["--canaries=900"], "expected --canaries of at most 898 canaries, one for each image; got 900"),
+        ("privacy audit", ["--repeats=3"], "expected 4 --repeats or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
         ("private", ["--public=digits"], "flags: expected public images that are not private; got 898 of 898"),
-        ("paper table3", ["--methods=taft,public"], "expected --public with the method public"),
-        ("paper table3", ["--subsets=most"], "expected --subsets of full, bitfit, layernorm, fc; got most"),
+        ("paper table3", ["--method=taft,public"], "expected --public with the method public"),
+        ("paper table3", ["--subset=most"], "expected --subset of blocks, bitfit, layernorm, head; got most"),
         ("paper table3", ["--delta=0.1"], "expected --delta below 1 / images"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_model_all_of_whose_shards_are_dropped_has_no_signals(removals):
 @pytest.mark.long
 def test_the_binary_sees_what_was_not_removed_and_reads_its_parts_again(tmp_path):
     photographs(tmp_path / "photos", count=30, classes=("ape", "bee"))
-    few = ("--shadows=6", "--attacked=5", "--known=2", "--requested=10", "--shards=2", "--certificates=1")
+    few = ("--shadows=6", "--attacked=5", "--known=2", "--removed=10", "--shards=2", "--certificates=1")
     flags = (f"--dataset=folder:{tmp_path / 'photos'}", "--blocks=0", f"--cache_dir={tmp_path / 'cache'}", *few)
     line, _ = run("removal unlearned", *flags, f"--out={tmp_path / 'out'}")
     ways = json.loads(line)["ways"]

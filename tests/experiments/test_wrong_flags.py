@@ -30,27 +30,27 @@ CASES = [
     ("compose", ["--shards=10,"], "flags: expected --shards with an entry, no empty one; got 10,"),
     (
         "compose",
-        ["--methods="],
-        f"flags: expected --methods of {METHODS}; got none",
+        ["--method="],
+        f"flags: expected --method of {METHODS}; got none",
     ),
     (
         "compose",
-        ["--methods=taft,tuft"],
-        f"flags: expected --methods of {METHODS}; got taft,tuft",
+        ["--method=taft,tuft"],
+        f"flags: expected --method of {METHODS}; got taft,tuft",
     ),
-    ("paper table1", ["--lrs="], "flags: expected --lrs with an entry"),
-    ("paper table1", ["--datasets="], "flags: expected --datasets with an entry"),
-    ("paper table3", ["--epsilons=1,x"], "flags: expected --epsilons as numbers"),
-    ("paper table3", ["--methods=nlft"], "table3: expected --methods with taft, or public alone; got nlft"),
-    ("paper table3", ["--subsets=full,all"], "flags: expected --subsets of full, bitfit, layernorm, fc"),
-    ("privacy audit", ["--others=100000"], "audit: expected --others of at most 897"),
-    ("influence attribution", ["--penalties=0.1,x"], "flags: expected --penalties as numbers"),
+    ("paper table1", ["--lr="], "flags: expected --lr with an entry"),
+    ("paper table1", ["--dataset="], "flags: expected --dataset with an entry"),
+    ("paper table3", ["--epsilon=1,x"], "flags: expected --epsilon as numbers"),
+    ("paper table3", ["--method=nlft"], "table3: expected --method with taft, or public alone; got nlft"),
+    ("paper table3", ["--subset=blocks,all"], "flags: expected --subset of blocks, bitfit, layernorm, head"),
+    ("privacy audit", ["--images=100000"], "audit: expected --images in 2..898"),
+    ("influence attribution", ["--penalty=0.1,x"], "flags: expected --penalty as numbers"),
     ("removal remove", ["--removed=1,898"], "flags: expected --removed between 1 and 897 images; got 1,898"),
     ("removal unlearned", ["--shadows=20"], "flags: expected --shadows of at least 6, and of at least --attacked=24"),
     (
         "removal unlearned",
-        ["--requested=180"],
-        "flags: expected --requested of at most 179, a tenth of 1797 images; got 180",
+        ["--removed=180"],
+        "flags: expected --removed of at most 179, a tenth of 1797 images; got 180",
     ),
     ("removal unlearned", ["--certificates=1,x"], "flags: expected --certificates as numbers"),
     ("removal unlearned", ["--leaving=ten"], "flags: expected --leaving of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; got ten"),
@@ -64,10 +64,10 @@ CASES = [
     ("finetune", ["--dataset=dtd:x@11"], "open_dataset: expected dtd:PATH@SPLIT with a split in 1..10"),
     ("finetune", ["--architecture=resnet50"], "load: expected resnet50, a ResNet; got a Vision Transformer"),
     ("finetune", ["--weights=builtin-resnet", "--architecture=L/16"], "a Vision Transformer; got a ResNet"),
-    ("pretrain", ["--model=resnet", "--scheme=mae"], "flags: expected --model=vit for this --scheme"),
-    ("paper anchors", ["--anchors=mae.safetensors"], "mae.safetensors, which does not exist"),
-    ("paper ablations", ["--which=lose"], "flags: expected --which of loss, pt, cls, radius; got lose"),
-    ("paper ablations", ["--which=radius", "--radii=0"], "projected: expected radius > 0"),
+    ("pretrain", ["--network=resnet", "--scheme=mae"], "flags: expected --network=vit for this --scheme"),
+    ("paper anchors", ["--weights=mae.safetensors"], "mae.safetensors, which does not exist"),
+    ("paper ablations", ["--only=lose"], "flags: expected --only of loss, pt, cls, radius; got lose"),
+    ("paper ablations", ["--only=radius", "--radius=0"], "projected: expected radius > 0"),
     ("private", ["--epsilon=1e9", "--sampling=poisson"], "expected epsilon in 0.001..100; got 1000000000.0"),
     ("private", ["--epsilon=nan"], "expected epsilon > 0, finite; got nan"),
     ("private", ["--clip_norm=1e-40"], "expected clip_norm in 1e-12..1e+12; got 1e-40"),
@@ -75,7 +75,7 @@ CASES = [
     ("private", ["--part=897/100000"], "private: expected two images or more in --part"),
     ("private", ["--unit=owner"], "private: expected --unit=owner with --owners=CSV; got one of the two"),
     ("private", ["--owners=who.csv"], "private: expected --unit=owner with --owners=CSV; got one of the two"),
-    ("privacy owners", ["--contributors=1"], "owners: expected --contributors in 2..898, the images of train; got 1"),
+    ("privacy owners", ["--shards=1"], "owners: expected --shards in 2..898, the images of train; got 1"),
     ("private", ["--part=1.5/3"], "private: expected --part=I/K"),
     ("finetune", ["--profile_steps=10:5"], "flags: expected --profile_steps=FIRST:LAST with 1 <= FIRST <= LAST"),
     ("finetune", ["--profile_steps=ten"], "such as 10:20; got ten"),
@@ -95,11 +95,11 @@ CASES = [
     ("compose", ["--farm=local", "--workers=2", "--farm_options=gpus=1"], "of timeout_min with --farm=local; got gpus"),
     (
         "compose",
-        ["--worker=0/5", "--shards=3", "--methods=fc", "--at_once=1", f"--stores={os.devnull}"],
+        ["--worker=0/5", "--shards=3", "--method=fc", "--at_once=1", f"--store={os.devnull}"],
         "farm: expected at most 4 workers for 4 groups of 4 shards; got 5. Start fewer workers, or lower --at_once",
     ),
-    ("store", ["merge", "--store=no/store"], "store merge: expected --other=DIR; got none"),
-    ("store", ["merge", "--store=no/store", "--other=no/other"], "store merge: expected a store in --other"),
+    ("store", ["merge", "--store=no/store"], "store merge: expected --source=DIR; got none"),
+    ("store", ["merge", "--store=no/store", "--source=no/other"], "store merge: expected a store in --source"),
     ("store", ["status", "--store=no/store"], "store: expected a store; got no/store"),
     # a flag that a binary does not read does not exist for it
     ("paper table3", ["--batch_size=8"], "Unknown command line flag 'batch_size'"),
@@ -113,48 +113,41 @@ EARLY = [
     ("finetune", ["--topology=v5e:2x2"], "flags: expected --plan of True beside --topology; got False"),
     ("compose", ["--concentration=0.1"], "flags: expected --sharding of dirichlet beside --concentration; got uniform"),
     ("compose", ["--sharding=owner", "--shards=5"], "beside --shards; got owner"),
-    ("compose", ["--search_ranks=4"], "flags: expected --search_lrs beside --search_ranks; got none"),
-    ("compose", ["--merge_penalties=1"], "flags: expected --merge beside --merge_penalties; got mean"),
-    ("compose", ["--merge=inputs", "--methods=fc"], "expected --merge=mean without taft in --methods; got inputs"),
-    ("influence effects", ["--method=solver"], "flags: expected --by of example beside --method; got component"),
-    (
-        "influence effects",
-        ["--by=example", "--images=9"],
-        "flags: expected --method of solver beside --images; got kernel",
-    ),
-    (
-        "influence effects",
-        ["--by=example", "--method=solver", "--penalties=1"],
-        "--method of kernel beside --penalties",
-    ),
+    ("compose", ["--rank=4"], "flags: expected --method of lora, adapter, tangent_lora, tangent_adapter beside --rank"),
+    ("compose", ["--merge_penalty=1"], "flags: expected --merge beside --merge_penalty; got mean"),
+    ("compose", ["--merge=inputs", "--method=fc"], "expected --merge=mean without taft in --method; got inputs"),
+    ("influence effects", ["--flip=0.1"], "flags: expected --by of kernel beside --flip; got component"),
+    ("influence effects", ["--by=kernel", "--images=9"], "flags: expected --by of solver beside --images; got kernel"),
+    ("influence effects", ["--by=solver", "--penalty=1,2"], "flags: expected one --penalty beside --by=component"),
     ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
-    ("store", ["compose", "--names=a"], "store compose: expected --names with remove; got --names"),
+    ("store", ["compose", "--name=a"], "store compose: expected --name with remove; got --name"),
     ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
+    ("paper table1", ["--certificate=0.1"], "flags: expected --solver of optimum beside --certificate; got adam"),
     # what can be known before any image is read is said then
     ("finetune", [f"--out={os.devnull}/x"], "expected --out in a folder that can be written to; got /dev/null/x"),
     ("finetune", ["--factors", "--method=nlft"], "flags: expected --factors without --method=nlft; got both"),
     ("private", ["--part=4/4"], "private: expected --part=I/K with 0 <= I < K; got 4/4"),
     ("compose", ["--sharding=owner"], "flags: expected --owners=CSV with --sharding=owner; got none"),
-    ("compose", ["--merge=inputs", "--merge_penalties=0"], "flags: expected --merge_penalties above 0; got 0"),
-    ("compose", ["--solver=optimum"], "flags: expected --methods of tangents and heads beside --solver=optimum"),
+    ("compose", ["--merge=inputs", "--merge_penalty=0"], "flags: expected --merge_penalty above 0; got 0"),
+    ("compose", ["--solver=optimum"], "flags: expected --method of tangents and heads beside --solver=optimum"),
     ("removal forget", ["--penalty=0"], "flags: expected --penalty above 0, for the distance bound; got 0"),
     ("removal remove", ["--penalty=0"], "flags: expected --penalty above 0, for a certificate; got 0"),
-    ("influence effects", ["--by=example", "--penalties=1,0"], "flags: expected --penalties above 0; got 1,0"),
+    ("influence effects", ["--by=kernel", "--penalty=1,0"], "flags: expected --penalty above 0; got 1,0"),
     ("uncertainty", ["--other=folder:no/such"], "no/such"),
     ("removal unlearned", ["--certificates=1,0"], "flags: expected --certificates above 0; got 1,0"),
     ("removal unlearned", ["--shards=9999"], "flags: expected --shards of at most 1797 images; got 9999"),
     ("quickstart", ["--shards=899"], "flags: expected --shards of at most 898 images; got 899"),
-    ("paper anchors", ["--anchors=builtin,no.safetensors"], "no.safetensors, which does not exist"),
+    ("paper anchors", ["--weights=builtin,no.safetensors"], "no.safetensors, which does not exist"),
     ("paper anchors", ["--shards=899"], "flags: expected --shards in 1..898; got [899]"),
     (
         "paper ablations",
         ["--weights=builtin-resnet"],
-        "flags: expected --which without cls for a network without a class",
+        "flags: expected --only without cls for a network without a class",
     ),
-    ("paper table1", ["--blocks=7", "--methods=taft"], "table1: expected --blocks of at most 6, the model's; got 7"),
-    ("paper table1", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
+    ("paper table1", ["--blocks=7", "--method=taft"], "table1: expected --blocks of at most 6, the model's; got 7"),
+    ("paper table1", ["--dataset=digits,digits"], "flags: expected --dataset of different names; got digits"),
     ("paper report", ["--finished=tabel3=."], "flags: expected --finished"),
-    ("tasks", ["--datasets=digits,digits"], "flags: expected --datasets of different names; got digits"),
+    ("tasks", ["--dataset=digits,digits"], "flags: expected --dataset of different names; got digits"),
 ]
 
 
@@ -177,9 +170,8 @@ def test_what_a_flag_cannot_do_is_said_before_any_image_is_read(tmp_path, binary
 @pytest.mark.slow
 def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_path):
     write(tmp_path, *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(5)))
-    flags = {"paper table1": "datasets", "compose": "dataset", "private": "dataset", "privacy owners": "dataset"}
-    for binary, flag in flags.items():
-        _, err = run(binary, f"--{flag}=folder:{tmp_path / 'photos'}", f"--out={tmp_path}/out", code=1)
+    for binary in ("paper table1", "compose", "private", "privacy owners"):
+        _, err = run(binary, f"--dataset=folder:{tmp_path / 'photos'}", f"--out={tmp_path}/out", code=1)
         assert "Dataset: expected a test or validation split in photos; got" in err
         assert "inputs" not in err
 
@@ -211,14 +203,14 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
         f"--dataset=folder:{tmp_path / 'photos'}",
         f"--cache_dir={cache}",
         f"--out={tmp_path / 'out'}",
-        "--subset=fc",
+        "--subset=head",
     ]
-    line, err = run("private", *flags, "--epochs=2", "--seed=1")
+    line, err = run("private", *flags, "--epochs=2", "--noise_seed=1")
     for words in ("left out 1 hidden files", "1 images of test are in train too", "an image is there 2 times"):
         assert err.count(words) == 1, err
     result = json.loads(line)
     assert (result["private"], result["examples"]) == (False, 9)
-    assert {"copies", "non_finite"}.isdisjoint(result)  # exact counts of private images
+    assert {"copies", "non_finite", "run"}.isdisjoint(result)  # exact counts of private images, a hash of all of them
     store = f"--store={tmp_path / 'store'}"
     run("store", "add", store, f"--source={tmp_path / 'out'}")
     stdout, err = run("store", "compose", store)

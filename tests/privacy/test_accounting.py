@@ -1,5 +1,7 @@
 """The cost of noise, and the noise that a budget needs, of Poisson samples: exact enough, and in bounded time."""
 
+import time
+
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian, pld, rdp
 
@@ -69,6 +71,17 @@ def test_what_several_runs_cost_together_is_dp_accountings_own():
     nothing = Spent(sampled, 0, True)
     assert spent_together([(nothing, seen), (nothing, seen)]).epsilon == nothing.compute_epsilon() == 0
     assert Spent(sampled, 800, True).compute_epsilon() < sampled.compute_epsilon()
+
+
+def test_an_account_far_above_any_budget_is_bounded_at_once():
+    """Of ten million Poisson steps, which a file may say; the whole data bound them."""
+    for sigma, rate in ((1.0, 0.01), (0.5, 0.5)):
+        began = time.perf_counter()
+        epsilon = Spent(Mechanism(1.0, sigma, 10**7, 1e-5, rate), 10**7, True).compute_epsilon()
+        assert 500 < epsilon == epsilon_of(sigma, 10**7, 1e-5)
+        assert time.perf_counter() - began < 5
+    with pytest.raises(InputError, match="Mechanism: expected noise_multiplier of 1e-09 or more"):
+        Mechanism(1.0, 1e-200, 10, 1e-5)
 
 
 def test_a_delta_that_rounding_exceeds_is_refused():

@@ -3,10 +3,14 @@
 import contextlib
 import copy
 import dataclasses
+import fcntl
+import itertools
 import json
 import os
 import shutil
 import stat
+import unicodedata
+from threading import Timer
 
 import jax
 import numpy as np
@@ -14,12 +18,14 @@ import pytest
 from helpers import origin, part, pictures
 from photos import write
 
+from tangent_jax.commands.report.inspector import Inspection
+from tangent_jax.commands.shared.removing import check_removed
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded, fingerprint, inside, open_plain, write_whole
+from tangent_jax.core.files import expanded, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.core.journal import START
 from tangent_jax.core.records import sealed
-from tangent_jax.data.identifiers import keep
+from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import check_features
@@ -29,7 +35,7 @@ from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.disk import KINDS, MARKS
-from tangent_jax.store.erasure import find_traces
+from tangent_jax.store.erasure import files_of, find_traces
 from tangent_jax.store.files import write_component
 from tangent_jax.store.heads import join
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -76,8 +82,8 @@ def trained_in(folder, s=0, run=RUN, **changes):
     (folder / "checkpoints" / run / "state").mkdir(parents=True)
     saved = Checkpoint(run, "state", "", ())
     write_whole(folder / "checkpoints" / run / "checkpoint.json", sealed(dataclasses.asdict(saved)))
-    made = origin(s, folders=(str(folder),), run=run, **changes)
-    write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json()})
+    made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
+    write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json(trees.fingerprint(part(s)))})
     return made
 
 
@@ -151,6 +157,37 @@ def test_with_trust_and_on_the_machine_that_made_it_its_folders_are_emptied(tmp_
         assert (place / "notes.txt").exists()
 
 
+def replayed(root, dw, text):
+    """A store of another machine, whose file holds a text of provenance and other numbers."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Provenance, "to_json", lambda self, weights="": text)
+        Store(root).add("harmless", dw, Provenance.from_json(text))
+    return Store(root)
+
+
+def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
+    """A sealed provenance that was given away comes back on other numbers, and its weights under another journal."""
+    out = tmp_path / "out"
+    made = trained_in(out)
+    before, text = snapshot(out), made.to_json(trees.fingerprint(part(0)))
+    assert Provenance.from_json(text, "", trees.fingerprint(part(0))).is_own
+    with elsewhere():
+        replayed(tmp_path / "theirs", part(7), text)
+    store = Store(tmp_path / "theirs")
+    assert not store.provenance("harmless").is_own
+    line = json.loads((store.root / "journal.jsonl").read_bytes())
+    chained(store.root, [{**line, "weights": trees.fingerprint(part(0))}])  # as if they were those of the seal
+    for is_damaged in (False, True):
+        store = Store(store.root)
+        if is_damaged:
+            path = store.path("harmless")
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert find_traces(store, ["harmless"], set())[0] == []
+    receipt = remove(store, plan_removal(store, names=["harmless"]))
+    assert receipt.deleted == ()
+    assert snapshot(out) == before
+
+
 def test_a_run_is_deleted_only_where_its_own_checkpoints_lie(tmp_path):
     """Other files under the run's name, another run's checkpoints, links, and steps beside what is no step."""
     out = tmp_path / "out"
@@ -195,6 +232,35 @@ def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
     assert snapshot(canary) == before
     assert path.is_symlink()
     assert any("a link" in line for line in receipt.not_reached)
+
+
+def test_a_component_of_another_machine_empties_no_index_and_no_cache(tmp_path, elsewhere, monkeypatch):
+    """A removal lists what it deletes, before it does: files of the store's own too."""
+    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
+    gone, rows = f"{0:064x}", tmp_path / "cache" / "rows"
+    keep({b"a": gone, b"b": json.dumps([["photo 0.jpg", {}, {}]]), b"c": json.dumps([["my photo 0.jpg of", {}, {}]])})
+    rows.mkdir(parents=True)
+    (rows / "examples.txt").write_text(f"{gone}\n")
+    (rows / "inputs.bin").write_bytes(b"\1" * 8)
+    for own in (False, True):
+        with contextlib.nullcontext() if own else elsewhere():
+            store = Store(tmp_path / f"store {own}")
+            for s in range(2):
+                store.add(f"shard {s}", part(s), origin(s))
+            store.compose()
+        plan, before = plan_removal(store, names=["shard 0"]), snapshot(store.root)
+        found = [trace.line for trace in find_traces(store, ["shard 0"], {*plan.identifiers}, [tmp_path / "cache"])[0]]
+        listed = {line.rpartition(":")[0] for line in files_of(store, ["shard 0"])}
+        receipt = remove(store, plan, cache=Cache(tmp_path / "cache"))
+        assert [*receipt.deleted] == found
+        assert len(found) == (2 if own else 0)
+        assert (rows / "inputs.bin").read_bytes() == (b"\0" if own else b"\1") * 8
+        assert look_up([b"a", b"b"]) == ([None] * 2 if own else [gone, json.dumps([["photo 0.jpg", {}, {}]])])
+        assert look_up([b"c"]) != [None]
+        assert own or any("shard 0 alone names" in line for line in receipt.not_reached)
+        deleted = {str(store.root / name) for name in {*before} - {*snapshot(store.root)}}
+        assert deleted == listed
+        assert len(listed) == 2
 
 
 @pytest.mark.parametrize("attack", ["rows", "layout", "folder"])
@@ -422,6 +488,21 @@ def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
     assert len(units) == 1
 
 
+def test_an_owner_in_their_own_spelling_stays_it():
+    """Over capitals, letters, marks that combine, and characters that do not show (and are dropped first)."""
+    some = "eEi\u0131\u0130\u00df\u1e9es\u017f\u03c3\u03c2A\u00c5\u212b"
+    some += "\ufb01\u01c5\u1fb3K\u212a \u0301\u0307\u0308\u0345\u0323\u200b\u00ad\u034f"
+    for name in ("".join(letters) for count in (1, 2, 3) for letters in itertools.product(some, repeat=count)):
+        with contextlib.suppress(InputError):
+            owner = Owner(f"a{name}b")
+            assert Owner(owner) == owner
+            assert Owner(unicodedata.normalize("NFD", f"a{name}b")) == owner, ascii(name)
+    for hidden in "\u034f\ufe0f\u115f\u1160\u3164\uffa0\u2800\u180b\U000e0100\u17b4\u200b\u2061\u00ad":
+        assert Owner(f"ali{hidden}ce") == "alice"
+    assert Owner("e\u200b\u0301va") == Owner("\u00c9va") == "\u00e9va"
+    assert Owner("al\u0131ce") == Owner("ALICE")
+
+
 def test_an_owner_has_a_name_and_other_names_stay_apart():
     assert len({Owner(name) for name in ("alice", "alice b", "al ice", "\u0430lice")}) == 4
     assert Owner("Ma\u0308rz  STRASSE") == "m\u00e4rz strasse"
@@ -451,6 +532,36 @@ def test_a_merged_store_keeps_what_the_other_spent_showed_and_exported(tmp_path)
     later.add_all(other)
     receipt = remove(later, plan_removal(later, names=["stays"]))
     assert receipt.exported_before == (str(tmp_path / "first"),)
+
+
+def test_a_copy_of_a_store_brings_the_accounts_that_it_alone_released(tmp_path):
+    """Its identity and the number of its accounts are those of the original."""
+    first = Store(tmp_path / "first")
+    for s, name in enumerate(("gone", "stays")):
+        first.add(name, part(s), private(["carol" if name == "gone" else "bob"]))
+    first.compose()
+    shutil.copytree(first.root, tmp_path / "copy")
+    copied, here = Store(tmp_path / "copy"), Store(tmp_path / "here")
+    for store in (first, copied):
+        store.discard(["gone"])  # one training: one account
+    for s in (3, 4):
+        copied.add(f"more {s}", part(s), private(["carol"]))
+    copied.compose()
+    copied.discard(["more 3"])  # an account that says what that of "gone" says
+    for store in (first, copied, first):
+        here.add_all(store)
+    assert len(here.state.released) == len(copied.state.released) == 2
+    assert here.spent([*here]) == copied.spent([*copied])
+
+
+def test_one_component_with_two_accounts_is_refused(tmp_path):
+    """Equal numbers under one name are no word on what they spent."""
+    here, other = Store(tmp_path / "here"), Store(tmp_path / "other")
+    here.add("one", part(0), dataclasses.replace(private(["alice"]), privacy=None))
+    other.add("one", part(0), private(["alice"]))
+    for first, second in ((here, other), (other, here)):
+        with pytest.raises(InputError, match=r"Store\.add_all: expected one account of one component; got two"):
+            first.add_all(second)
 
 
 def test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export(tmp_path):
@@ -487,7 +598,81 @@ def test_an_export_that_another_machine_journaled_leads_to_no_deletion(tmp_path,
     assert find_traces(store, ["theirs"], set())[0] == []
 
 
+def test_the_seal_of_an_export_counts_in_its_own_store_for_its_own_components_alone(tmp_path):
+    own, dw = Store(tmp_path / "own"), part(0)
+    own.add("one", dw, origin(0))
+    own.release(tmp_path / "OUT", dw)
+    partial_of(tmp_path / "OUT", trees.fingerprint(dw)).mkdir()
+    assert len(find_traces(own, ["one"], set())[0]) == 1
+    lines = [json.loads(line) for line in (own.root / "journal.jsonl").read_bytes().splitlines()]
+    other = Store(tmp_path / "other")
+    for name in ("one", "two"):
+        chained(other.root, [{**lines[0], "name": name}, {**lines[1], "names": [name]}])
+        shutil.copytree(own.root / "components", other.root / "components", dirs_exist_ok=True)
+        assert find_traces(Store(other.root), [name], set())[0] == []
+    chained(own.root, [{**lines[0], "name": "two"}, {**lines[1], "names": ["two"]}])
+    assert find_traces(Store(own.root), ["two"], set())[0] == []
+
+
 # Names, paths and secrets
+
+
+def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
+    """Of a store that another holds, and of files, links and pipes that are not the store's."""
+    store = Store(tmp_path / "store")
+    store.add("one", part(0), origin(0))
+    lock = store.root / "lock"
+    for said in (b"\x1b[2J\x1b]0;owned\x07", b"\xff\xfe"):
+        lock.write_bytes(said)
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            assert visible(holder_of(lock)[1]) == holder_of(lock)[1] != ""
+            Timer(0.2, lambda file=file: fcntl.flock(file, fcntl.LOCK_UN)).start()
+            store.settle()
+        assert capsys.readouterr().err.strip().isprintable()
+    (store.root / "\x1b[2Jx").write_text("")
+    os.mkfifo(store.root / "pipe")
+    (store.root / "components" / "away").symlink_to("/etc")
+    (store.root / "nowhere").symlink_to("/nonexistent")
+    wrong = store.verify()
+    assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
+    Claims(store).write_groups([["two"]])
+    Claims(store).lock(0).write_bytes(b"\xff")
+    assert Claims(store).states()["two"]["state"] == "lost"
+
+
+def test_a_line_without_a_time_and_a_component_of_another_shape_are_one_line(tmp_path):
+    """The pages of a store of others show the rest."""
+    store, timeless = Store(tmp_path / "store"), Store(tmp_path / "timeless")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    lines = [json.loads(line) for line in store.journal.path.read_bytes().splitlines()]
+    for time in ({}, {"time": "never"}, {"time": 5}):
+        chained(timeless.root, [{**{k: v for k, v in lines[0].items() if k != "time"}, **time}])
+        with pytest.raises(InputError, match="lines of this version in the journal"):
+            Store(timeless.root)
+    for wrong in ({"c": {"d": np.ones(3, np.float32)}}, jax.tree.map(lambda leaf: leaf[..., :1], part(1))):
+        with store.using(change=True):
+            entry = store.write("components", wrong, origin(1, subset=(*trees.leaves(wrong),)))
+            chained(store.root, [lines[0], {**lines[1], **entry}])
+        seen = Inspection(Store(store.root))
+        assert seen.whole == ["shard 0"]
+        assert "Store.add: expected" in seen.components[1].damage
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
+    store = Store(tmp_path / "store")
+    for s in range(2):
+        store.add(f"shard {s}", part(s), origin(s))
+    receipt = remove(store, plan_removal(store, names=["shard 0"]))
+    receipt.path.rename(tmp_path / "outside.json")
+    receipt.path.symlink_to(tmp_path / "outside.json") if kind == "link" else os.mkfifo(receipt.path)
+    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+        store.verify_receipt(receipt.path)
+    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+        check_removed(store, plan_removal(store, examples=["nobody"]))
+    assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
 
 
 def test_names_of_others_move_no_cursor(tmp_path):

@@ -68,7 +68,8 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     out = tmp_path / "out"
     fitted = recipe.fit(predict, train, folder=out / "checkpoints")
     made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
-    write_component(out / "dw.safetensors", fitted.dw, {"provenance": made.to_json()})
+    text = made.to_json(trees.fingerprint(fitted.dw))
+    write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
     (out / "steps").mkdir()
     (out / "steps/1.dw").write_bytes(b"as an audited run keeps them")
     store = Store(tmp_path / "stores/mine")
@@ -442,7 +443,7 @@ def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(p
         ids.write_text("train/a/3.png\ntrain/b/5.png\n", encoding=encoding)
         _, err = run("store", "remove", store, cache, f"--examples={ids}", "--dry_run")
         assert "2 of its 80 examples asked for" in err
-    _, err = run("store", "remove", store, "--names=anna@example.org", "--retrain", code=1)
+    _, err = run("store", "remove", store, "--name=anna@example.org", "--retrain", code=1)
     assert "--examples with --retrain" in err
     _, err = run("store", "remove", store, cache, f"--examples={ids}", "--retrain")
     assert "trained again on the 78 left" in err
@@ -463,8 +464,8 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     sharded = (
         "--sharding=owner",
         f"--owners={table}",
-        f"--stores={stores}",
-        "--methods=taft",
+        f"--store={stores}",
+        "--method=taft",
         "--epochs=1",
     )
     run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
@@ -484,8 +485,8 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     ids.write_text("elsewhere/b/5.png\n")
     _, err = run("store", "remove", together, f"--examples={ids}", code=1)
     assert "no component saw it under this name; the store holds train/a/5.png, train/b/5.png" in err
-    _, err = run("store", "remove", together, "--owner=carl", "--names=all", code=1)
-    assert "--names, --examples or --owner, one of them" in err
+    _, err = run("store", "remove", together, "--owner=carl", "--name=all", code=1)
+    assert "--name, --examples or --owner, one of them" in err
 
 
 def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():

@@ -14,7 +14,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
 from tangent_jax.models.heads import body
-from tangent_jax.store.provenance import have_own_heads
+from tangent_jax.store.provenance import check_component, check_shapes, have_own_heads
 from tangent_jax.store.receipts import Receipt, read_receipt
 
 MOST_BYTES = 1 << 28
@@ -144,11 +144,17 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     for line in store.journal.entries:
         if line["op"] not in ("compose", "export", "merge"):
             added |= {name: line["time"] for name in names_in(line)}
+    first: tuple[Tree, tj.store.Provenance] | None = None
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
         try:
             origin = store.provenance(name)
+            if not damage:  # a component that another machine made need not be one that `add` takes
+                dw = store[name]
+                check_component(dw, origin)
+                first = first or (dw, origin)
+                check_shapes(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry["weights"], origin, damage)

@@ -87,7 +87,7 @@ class Way:
 
 def read_request(path: Path) -> Request:
     """The request in a file of identifiers or names, one a line; or that of an image, or of all images in a folder."""
-    require(path.exists(), "inspect", "a file or a folder in --request", f"{path}, which does not exist")
+    require(path.exists(), "inspect", "a file or a folder in --examples", f"{path}, which does not exist")
     images = [path] if path.suffix.lower() in SUFFIXES else []
     if path.is_dir():
         images = sorted(p for p in path.rglob("[!.]*") if p.suffix.lower() in SUFFIXES and p.is_file())

@@ -99,7 +99,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
     for spec in specs:
         dataset = setup.open_dataset(spec)
         fitting = [names for names in members.values() if fits(origins[names[0]], dataset, spec, specs)]
-        do = "Pass data of their classes in --datasets"
+        do = "Pass data of their classes in --dataset"
         require(fitting, "inspect", f"the classes of a component in {spec}", f"{len(dataset.classes)} others", do)
         for names in fitting:
             origin = origins[names[0]]

@@ -1,7 +1,7 @@
 """The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout.
 
 A binary that takes `processes` runs as one job of several processes, of which process 0 alone writes: in the others
---out and --stores are folders that are deleted at the end, and nothing is printed on stdout.
+--out and --store are folders that are deleted at the end, and nothing is printed on stdout.
 """
 
 import atexit
@@ -130,7 +130,7 @@ def join(name: str, processes: bool) -> None:
         do = "Start one process, which uses all devices of its host"
         require(processes or F.processes in (None, 1), name, "one process", F.processes, do)
         check_device(name, lambda: job.start(*place))
-    own = {"process_id", "out", "stores", "cache_dir"}
+    own = {"process_id", "out", "store", "cache_dir"}
     given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
     placement.check_alike(f"{name}, flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
     placement.use_devices(F.devices)
@@ -139,7 +139,7 @@ def join(name: str, processes: bool) -> None:
     if not placement.is_writer():
         SCRATCH.append(tempfile.TemporaryDirectory())
         atexit.register(SCRATCH[0].cleanup)
-        for flag in {"out", "stores"} & {*F}:
+        for flag in {"out", "store"} & {*F}:
             F[flag].value = str(Path(SCRATCH[0].name) / flag)
 
 

@@ -14,17 +14,17 @@ from tangent_jax.store.receipts import read_receipt
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
     """The plan of what the flags ask for."""
-    is_single = bool(F.names) + bool(F.examples) + bool(F.owner) == 1
-    require(is_single, "store remove", "--names, --examples or --owner, one of them", "several or none")
+    is_single = bool(F.name) + bool(F.examples) + bool(F.owner) == 1
+    require(is_single, "store remove", "--name, --examples or --owner, one of them", "several or none")
     do = "Name the images in a file, --examples; else the components are dropped"
-    named_alone = not (F.names and (F.retrain or F.exact))
-    require(named_alone, "store remove", "--examples with --retrain or --exact", "--names", do)
+    named_alone = not (F.name and (F.retrain or F.exact))
+    require(named_alone, "store remove", "--examples with --retrain or --exact", "--name", do)
     require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
     if F.owner:
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         return tj.store.plan_removal(store, owner=F.owner, owners=owners)
-    if F.names:
-        return tj.store.plan_removal(store, names=F.names)
+    if F.name:
+        return tj.store.plan_removal(store, names=F.name)
     path = expanded("store remove", F.examples)
     require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
     asked = read_lines("store remove", path)
@@ -43,9 +43,9 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
             "retrain": f"trained again on the {left} left, about {seconds:.1f} s of training",
             "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s of training",
         }
-        of = "" if F.names else f"{gone} of its {gone + left} examples asked for; "
+        of = "" if F.name else f"{gone} of its {gone + left} examples asked for; "
         print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)
-        for other, reason in holding.impossible.items() if F.dry_run and not F.names else ():
+        for other, reason in holding.impossible.items() if F.dry_run and not F.name else ():
             print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
         print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)

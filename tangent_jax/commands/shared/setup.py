@@ -18,6 +18,7 @@ def recipe(**changes: Any) -> tj.Recipe:
     flag_of = {field: flag for flag, field in FIELD_OF.items()}
     names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
+    given = {field: value for field, value in given.items() if not isinstance(value, list)}  # searched: in the changes
     return tj.Recipe(**given | changes)
 
 
@@ -40,10 +41,10 @@ def open_tested(spec: str) -> Dataset:
 
 
 def open_datasets() -> dict[str, Dataset]:
-    """The data sets of --datasets, by their specifications: of different names, each with images to test on."""
-    sets = {spec: open_tested(spec) for spec in listed("datasets")}
+    """The data sets of --dataset, by their specifications: of different names, each with images to test on."""
+    sets = {spec: open_tested(spec) for spec in listed("dataset")}
     names = [dataset.name for dataset in sets.values()]
-    require(len({*names}) == len(F.datasets), "flags", "--datasets of different names", ", ".join(names), "Rename one")
+    require(len({*names}) == len(F.dataset), "flags", "--dataset of different names", ", ".join(names), "Rename one")
     return sets
 
 

@@ -87,7 +87,7 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
-        return expanded("flags, --stores", F.stores) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expanded("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""

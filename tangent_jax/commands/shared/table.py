@@ -1,0 +1,288 @@
+"""The table of flags: name, type, default and help text of every flag of every binary."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from absl import flags
+
+from tangent_jax.audit.canaries import FEWEST
+from tangent_jax.data.archives import ARCHIVES
+from tangent_jax.data.preprocessing import ImageSize, check_image_size
+from tangent_jax.exports.folder import FORMATS
+from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
+from tangent_jax.models.subsets import KINDS
+from tangent_jax.privacy.mechanism import NEIGHBOURING
+from tangent_jax.store.merge import MERGES
+from tangent_jax.store.recipe import SOLVERS
+from tangent_jax.train.losses import LOSSES
+
+
+def flag(
+    kind: str,
+    help: str,
+    values: Iterable[str] = (),
+    low: float | None = None,
+    high: float | None = None,
+    **more: Any,
+) -> partial:
+    """A flag for `define`; `values`: of an enum; `low`, `high`: the bounds of a number; no default: the Recipe's."""
+    bounds = {"lower_bound": low, "upper_bound": high}
+    options: dict[str, dict] = {"enum": {"enum_values": [*values]}, "integer": bounds, "float": bounds}
+    return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
+
+
+class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
+    """The text of an image size, such as 224 or 224x160, and the size of a text."""
+
+    def parse(self, argument: Any) -> ImageSize:
+        """Returns the side, or height and width; ValueError for a text of anything else."""
+        height, cross, width = str(argument).partition("x")
+        if not height.isdecimal() or not (width.isdecimal() or not cross):
+            raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
+        size = (int(height), int(width)) if cross and height != width else int(height)
+        check_image_size("flags", size)
+        return size
+
+    def serialize(self, value: ImageSize) -> str:
+        """Returns the text."""
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+SEEDS = (1 << 32) - 1
+TABLE: dict[str, partial] = {
+    "weights": flag(
+        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
+    ),
+    "architecture": flag(
+        "string",
+        "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: what the file says.",
+        default=None,
+    ),
+    "image_size": partial(
+        flags.DEFINE,
+        ImageSizes(),
+        help="Side in pixels, or HEIGHTxWIDTH; unset: the weights' own. Positions are resampled.",
+        serializer=ImageSizes(),
+    ),
+    "dataset": flag(
+        "string",
+        "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
+        f"{'|'.join(ARCHIVES)}:PATH.",
+    ),
+    "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
+    "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
+    "cache_dtype": flag(
+        "enum",
+        "Dtype of cached features; unset: --dtype.",
+        ["float32", "float16", "bfloat16"],
+    ),
+    "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
+    "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
+    "linearization": flag("enum", "The computation of the tangent.", LINEARIZATIONS),
+    "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
+    "method": flag(
+        "enum",
+        "Tangent (taft), non-linear (nlft), the head alone (fc); of a comparison more, in its text.",
+        ["taft", "nlft", "fc"],
+    ),
+    "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
+    "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
+    "rank": flag("integer", "Rank of --subset=lora, or width of --subset=adapter.", low=1),
+    "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
+    "head": flag(
+        "string", "drawn: a new head; named: each class drawn by its name, so that heads join; or a frozen head's file."
+    ),
+    "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
+    "loss": flag(
+        "enum",
+        "Loss: rescaled square (rsl; alpha 1, kappa 15), cross entropy (ce), mean squared error (mse).",
+        sorted(LOSSES),
+    ),
+    "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
+    "radius": flag("float", "Radius of projected descent: |dw| stays below it; unset: no bound.", low=0.0),
+    "lr": flag("float", "Learning rate; of private runs in units of 1 / clip norm.", low=0.0, high=1e6),
+    "solver": flag(
+        "enum", "Adam, or the optimum by conjugate gradients, which needs no learning rate and no epochs.", SOLVERS
+    ),
+    "certificate": flag(
+        "float", "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.", low=0.0
+    ),
+    "passes": flag("integer", "With --solver=optimum: the most passes over the training set.", low=2),
+    "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
+    "batch_size": flag("integer", "Examples per step.", low=1),
+    "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
+    "delta": flag("float", "Failure probability of the privacy budget, below 1 / images.", low=0.0, default=1e-5),
+    "public": flag(
+        "string", "Public images, as --dataset; only the inputs of its train split are read. Unset: none.", default=None
+    ),
+    "shards": flag("integer", "Shards trained apart: those of components, or of owners.", low=2, default=50),
+    "at_once": flag(
+        "integer",
+        "Models trained as one program: memory for about five dw each. Rounding depends on it.",
+        low=1,
+        default=10,
+    ),
+    "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
+    "sharding": flag(
+        "enum",
+        "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
+        "each class in Dirichlet(--concentration) proportions.",
+        ["uniform", "hash", "class", "owner", "dirichlet"],
+        default="uniform",
+    ),
+    "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0, default=0.5),
+    "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
+    "shadows": flag("integer", "Shadow models of the membership attack.", low=2, default=16),
+    "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
+    "compilation_cache": flag(
+        "string",
+        "Folder that keeps compiled programs for later starts; unset: JAX_COMPILATION_CACHE_DIR's.",
+        default=None,
+    ),
+    "metrics": flag(
+        "list", "Writers of the values of every step, in --out/metrics: csv, tensorboard, wandb.", default=["csv"]
+    ),
+    "profile_steps": flag(
+        "string", "FIRST:LAST, the steps whose trace jax.profiler writes to --out/profile; unset: none.", default=None
+    ),
+    "plan": flag("bool", "Compile, print FLOPs, bytes and peak memory of a step, and exit.", default=False),
+    "topology": flag(
+        "string",
+        "Of --plan: devices that are not here, such as v5e:2x2 (needs libtpu); unset: those here.",
+        default=None,
+    ),
+    "farm": flag("enum", "Train the components by --workers through submitit.", ["slurm", "local"], default=None),
+    "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
+    "farm_options": flag(
+        "list",
+        "Of --farm=slurm: submitit's parameters as KEY=VALUE, with commas: partition, time (minutes), gpus_per_node, "
+        "mem, account, ...; of --farm=local: timeout_min.",
+        default=[],
+    ),
+    "worker": flag(
+        "string", "I/N: train the components of worker I (from 0) of N, and exit; without it, compose.", default=None
+    ),
+    "out": flag("string", "Folder of result.json and pictures."),
+    "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
+    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: as the cluster says.", default=None),
+    "processes": flag("integer", "Processes of the job, with --coordinator.", low=1, default=None),
+    "process_id": flag("integer", "This process, from 0, with --coordinator.", low=0, default=None),
+    # composition, stores
+    "store": flag(
+        "string", "Folder of the store, or of several: the components that are trained.", default="out/store"
+    ),
+    "owner": flag("string", "All images of this contributor are removed.", default=None),
+    "owners": flag("string", "CSV of file,owner: whose each image is.", default=None),
+    "trust": flag(
+        "bool", "Follow what components say that other machines made: folders, weights, data sets.", default=False
+    ),
+    "source": flag(
+        "string", "add: folder with dw.safetensors (out/finetune); merge: the store that is added.", default=None
+    ),
+    "name": flag(
+        "list", "Components: one, which is added (unset: the folder's name), or several, removed.", default=[]
+    ),
+    "examples": flag(
+        "string",
+        "Images that are removed: a file of identifiers or names, one a line; inspect: an image or a folder too.",
+        default=None,
+    ),
+    "retrain": flag("bool", "remove: train each component again on the rest of its data.", default=False),
+    "exact": flag("bool", "remove: move each solved component to its optimum without them, certified.", default=False),
+    "dry_run": flag("bool", "remove: say the work and its cost, and do nothing.", default=False),
+    "receipt": flag("string", "verify: a receipt, to be checked too.", default=None),
+    "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
+    "merge": flag(
+        "enum", "How components weigh: mean, inputs (RegMean), fisher (diagonal), curvature.", MERGES, default="mean"
+    ),
+    "merge_penalty": flag(
+        "float",
+        "Ridge of each example in --merge; held-out images choose one of several.",
+        low=1e-12,
+        default=1e-3,
+    ),
+    "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
+    "to": flag("string", "export: a folder that does not exist yet.", default=None),
+    "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
+    "json": flag("bool", "JSON instead of a table.", default=False),
+    "factors": flag("bool", "Write factors.safetensors too, which merges by curvature need.", default=False),
+    "width": flag(
+        "integer", "Numbers of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096
+    ),
+    "left": flag(
+        "float", "Fraction of the components that are composed, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
+    ),
+    "negate": flag("string", "The name of a task that is subtracted from the sum of the others.", default=None),
+    # privacy
+    "epsilon": flag("float", "Privacy budget, for adding or removing one unit.", low=0.0, default=3.0),
+    "unit": flag(
+        "enum",
+        "Protected is each image, or each owner of --owners with all their images.",
+        NEIGHBOURING,
+        default="example",
+    ),
+    "clip_norm": flag("float", "L2 norm to which a unit's gradient is clipped.", low=0.0, default=1.0),
+    "sampling": flag(
+        "enum",
+        "All units at every step, or Poisson samples of expected --batch_size.",
+        ["full", "poisson"],
+        default="full",
+    ),
+    "noise": flag(
+        "enum",
+        "Of floats, or discrete on a grid, safe against rounding, with keys of 256 bits.",
+        ["gaussian", "discrete"],
+        default="gaussian",
+    ),
+    "noise_seed": flag(
+        "integer", "Repeats noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS, default=None
+    ),
+    "part": flag("string", "I/K: only images whose content (or owner) hashes to part I of K (I from 0).", default=None),
+    "canaries": flag(
+        "integer", "Canaries that audit one run; unset: none. They cost a little accuracy.", low=FEWEST, default=None
+    ),
+    "confidence": flag("float", "Confidence of the bounds.", low=0.5, high=0.999999, default=0.95),
+    "broken": flag("string", "The part of the mechanism that is broken on purpose.", default="nothing"),
+    "steps": flag(
+        "integer", "Steps of an optimiser, each on one batch (of private runs: all examples).", low=1, default=5
+    ),
+    # measurements
+    "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
+    "repeats": flag("integer", "Times that a measurement is repeated: rounds, at most; random orders; runs.", low=1),
+    "seconds": flag("float", "Seconds at most, compilation apart; one round is always run.", low=0.1),
+    "only": flag("list", "Parts alone, by name: tables, sections, settings; unset: all.", default=[]),
+    "images": flag("integer", "Number of images, at random; unset: all.", low=2, default=None),
+    "removed": flag("float", "Number of images removed; below 1 a fraction of all.", low=0.0),
+    "size": flag(
+        "string", "ViT size, Ti, S, B or L (patches of 16 at 224 pixels), or an architecture such as dinov3-S/16."
+    ),
+    "models": flag("integer", "Models that are trained to compare with.", low=2),
+    "network": flag("string", "A network by name; pretrained: the tangent of --weights."),
+    "scheme": flag(
+        "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
+    ),
+    "search_anchor": flag("bool", "Search PT and CLS too, not only the learning rate.", default=True),
+    "schemes": flag(
+        "list", "MAE, supervised and contrastive weights for Table 9; none: three trained here.", default=[]
+    ),
+    "finished": flag(
+        "list", "JOB=FOLDER of results that were computed elsewhere, such as table3=out/table3.", default=[]
+    ),
+    "by": flag(
+        "string", "Influence of each component, or of each image by the kernel or by warm solves.", default="component"
+    ),
+    "check": flag("enum", "Compare all changes with the kernel's.", ["kernel"], default=None),
+    "flip": flag("float", "Fraction of labels that are flipped, and then detected.", low=0.0, high=0.5, default=0.0),
+    "resolved": flag(
+        "integer", "Images left out of a model that is solved again, one by one, as a check.", low=0, default=20
+    ),
+    "other": flag("string", "A data set of images of other things, as --dataset; unset: none.", default=None),
+    "attacked": flag("integer", "Models that are attacked, of --shadows in all.", low=5, default=24),
+    "known": flag(
+        "integer", "Models attacked with knowledge of all other images, for --certificates.", low=2, default=8
+    ),
+    "leaving": flag("string", "The class that is removed whole; unset: the largest.", default=None),
+    "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
+}
