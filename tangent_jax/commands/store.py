@@ -92,8 +92,8 @@ def add(store: tj.Store) -> dict[str, Any]:
     require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
     dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    where, weights = f"the provenance in {path}", trees.fingerprint(dw)
-    origin = tj.store.Provenance.from_json(metadata["provenance"], where, weights)
+    where = f"the provenance in {path}"
+    origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
     own = folder / "factors.safetensors"
     store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name]["weights"]}

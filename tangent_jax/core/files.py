@@ -81,7 +81,8 @@ def open_plain(path: Path, mode: str) -> IO:
         os.close(descriptor)
     got = "one of several names of a file (hard links)" if stat.S_ISREG(state.st_mode) else "none"
     require(good, "open_plain", f"a plain file {path}", got, COPY)
-    return os.fdopen(descriptor, mode, **({} if "b" in mode else {"encoding": "utf-8", "errors": "replace"}))
+    encoding, errors = (None, None) if "b" in mode else ("utf-8", "replace")
+    return os.fdopen(descriptor, mode, encoding=encoding, errors=errors)
 
 
 def make_private(folder: Path) -> Path:

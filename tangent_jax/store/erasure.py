@@ -69,9 +69,11 @@ def find_traces(
     traces: list[Trace] = []
     left: list[str] = []
     origins = {name: store.provenance(name) for name in names}
-    mine = {name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))}
-    own = {p: None for name in mine for p in origins[name].folders}
-    seen = {pair for name in mine for pair in origins[name].seen if pair[0] in identifiers}
+    made_here = {
+        name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))
+    }
+    own = {p: None for name in made_here for p in origins[name].folders}
+    seen = {pair for name in made_here for pair in origins[name].seen if pair[0] in identifiers}
     known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
     for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
         traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
@@ -79,11 +81,11 @@ def find_traces(
         traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
-        for place in origin.folders if name in mine else ():
+        for place in origin.folders if name in made_here else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
-        if name not in mine and {i for i, _ in origin.seen} & identifiers - known:
+        if name not in made_here and {i for i, _ in origin.seen} & identifiers - known:
             left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")

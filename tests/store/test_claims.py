@@ -153,7 +153,8 @@ def test_a_store_that_cannot_be_taken_in_is_refused_in_one_line(tmp_path, change
 # The journal's lines
 
 ENTRY = {"id": "0" * 16, "weights": "w", "file": "f", "origin": "o", "crc": "0" * 8}
-ADD = {"op": "add", "name": "a", **ENTRY}
+TIME = "2026-11-24T22:00:00Z"
+ADD = {"time": TIME, "op": "add", "name": "a", **ENTRY}
 BAD = [{**ENTRY, "id": "../x"}, {**ENTRY, "id": None}, {**ENTRY, "file": 1}, {**ENTRY, "factors": {**ENTRY, "id": 3}}]
 BAD += [{"id": "0" * 16, "weights": "w", "files": "f"}]  # as version 0.1 wrote them
 
@@ -162,10 +163,10 @@ BAD += [{"id": "0" * 16, "weights": "w", "files": "f"}]  # as version 0.1 wrote 
 @pytest.mark.parametrize(
     "line",
     [
-        lambda entry: {"op": "add", "name": "b", **entry},
-        lambda entry: {"op": "compose", "names": ["a"], "weighted": None, **entry},
-        lambda entry: {"op": "remove", "removed": [], "added": {"b": entry}},
-        lambda entry: {"op": "remove", "removed": [], "names": ["a"], "composed": entry},
+        lambda entry: {"time": TIME, "op": "add", "name": "b", **entry},
+        lambda entry: {"time": TIME, "op": "compose", "names": ["a"], "weighted": None, **entry},
+        lambda entry: {"time": TIME, "op": "remove", "removed": [], "added": {"b": entry}},
+        lambda entry: {"time": TIME, "op": "remove", "removed": [], "names": ["a"], "composed": entry},
     ],
 )
 def test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number(line, entry):
@@ -179,7 +180,7 @@ def test_a_line_that_names_a_file_no_store_writes_is_refused_by_its_number(line,
 )
 def test_a_receipt_no_store_writes_is_refused(receipt):
     with pytest.raises(InputError, match="got line 2"):
-        state.replay([ADD, {"op": "remove", "removed": ["a"], **receipt}])
+        state.replay([ADD, {"time": TIME, "op": "remove", "removed": ["a"], **receipt}])
     with pytest.raises(InputError, match="got line 1"):
         state.replay([{**ADD, "name": 5}])
 
@@ -188,4 +189,4 @@ def test_a_journal_is_read_in_linear_time(monkeypatch):
     looked_at, matches = [], state.re.fullmatch
     monkeypatch.setattr(state.re, "fullmatch", lambda *args: looked_at.append(args) or matches(*args))
     state.replay([{**ADD, "name": f"{i}", "id": f"{i:016x}"} for i in range(50)])
-    assert len(looked_at) == 50
+    assert len(looked_at) == 100  # of each line its time and its identity

@@ -276,7 +276,7 @@ def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
         (tmp_path / "store.json").write_text('{"format": 3, "store": "x", "more": 1}')
     else:
         with store.using(change=True):
-            store.journal.append({"op": "anneal", "name": "a"})
+            store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
     with pytest.raises(InputError, match="Update tangent_jax; nothing was changed"):
         Store(tmp_path).add("b", part(1), origin(1))
     assert len([*tmp_path.glob("components/*")]) == 1
