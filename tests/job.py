@@ -18,9 +18,10 @@ from pathlib import Path
 import jax
 import numpy as np
 from helpers import predictor, small
+from recovered import recovered_noise
 
 import tangent_jax as tj
-from tangent_jax.audit.audit import recovered_noise, run_openly
+from tangent_jax.audit.audit import run_openly
 from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import features

@@ -57,7 +57,7 @@ def valid(tmp_path_factory):
     }  # fmt: skip
 
 
-SLOW = {"fit_audited", "fit_private_many", "run_openly", "canary_scores", "fill", "membership_attack", "make_canaries"}
+SLOW = {"fit_audited", "fit_private_many", "canary_scores", "fill", "membership_attack", "make_canaries"}
 """Called with junk for every argument at once, and no more: with valid ones they train."""
 TRAINING = {
     "fit",
@@ -158,7 +158,6 @@ def test_what_ended_in_a_traceback_ends_in_one_line(valid, tmp_path):
         "outputs: expected a dw outside jit": lambda: jax.jit(lambda dw: tj.evaluate(predict, dw, features))(dw),
         "accuracy: expected targets that are class indices": lambda: tj.metrics.accuracy(np.ones((3, 3)), "junk"),
         "make_provenance: expected a Recipe": lambda: tj.store.make_provenance(predict, recipe="junk"),
-        "adam: expected decay_at of fractions": lambda: tj.adam(decay_at="junk"),
         "an optimiser of optax; got int": lambda: tj.fit_private(predict, features, optimizer=0, mechanism=mechanism),
         "with_head: expected classes in": lambda: tj.load("builtin").with_head(True, jax.random.key(0)),
     }.items():  # fmt: skip

@@ -37,7 +37,6 @@ define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1,
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
 define(network=("pretrained", *networks.WIDTHS))
 
-PROJECTION = 256  # numbers to which TRAK's form projects a gradient
 PASSES = 400  # rounding ends most solves before
 CHUNK = 10  # halves that one file holds
 
@@ -139,14 +138,12 @@ def choose(
 def estimate(setting: Setting, expansion: expansions.Expansion) -> dict[str, np.ndarray]:
     """The effects of each training image's leaving on each test image's margin by each estimate, "m n"."""
     others = jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
-    own = margin_directions(setting.train.targets, setting.directions.shape[1])
     with tj.show_progress("estimates"):
-        reach, size = expansion.reach(others), min(PROJECTION, setting.n - 1)
+        reach = expansion.reach(others)
         return {
             "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
             "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
             "EK-FAC": expansions.eigen_effects(expansion, others),
-            "projection": expansions.projected_effects(expansion, own, others, size, F.seed),
             "gradient product": gram(others, expansion.rows.along(expansion.gradients)),
         }
 

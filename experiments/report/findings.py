@@ -61,8 +61,8 @@ def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[st
     return f"{what}: {100 * ma:.1f}, {words} the noise of {100 * noise:.1f}", holds
 
 
-def bound(what: str, figure: float, most: float, unit: str = "") -> tuple[str, bool]:
-    return f"{what}: {figure:.3g}{unit}, at most {most:g}{unit}", figure <= most
+def bound(what: str, figure: float, most: float) -> tuple[str, bool]:
+    return f"{what}: {figure:.3g}, at most {most:g}", figure <= most
 
 
 def value(cell: Any) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Audits of private training: canaries, attacks, and the epsilon that they prove; membership inference."""
 
-from tangent_jax.audit.audit import canary_scores, epsilon_lower_bound, noise_scale, recovered_noise, run_openly
+from tangent_jax.audit.audit import canary_scores, epsilon_lower_bound, noise_scale
 from tangent_jax.audit.bounds import OneRunBound, one_run_bound
 from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.membership import Membership, membership_attack
@@ -16,6 +16,4 @@ __all__ = [
     "membership_attack",
     "noise_scale",
     "one_run_bound",
-    "recovered_noise",
-    "run_openly",
 ]

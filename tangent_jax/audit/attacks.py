@@ -5,7 +5,7 @@
 
     LiRA, online     log N(s; IN) - log N(s; OUT)     Gaussians of the shadows with and without the example
     LiRA, offline    (s - mean of OUT) / its spread   the same order, by example, as the p-value of OUT alone
-    RMIA             the share of examples z whose p(z) / mean p(z) is, times gamma, at most p(x) / mean p(x)
+    RMIA             the share of examples z whose p(z) / mean p(z) is at most p(x) / mean p(x)
     Student's t      log t(s; IN) - log t(s; OUT)     the predictive density of a normal-inverse-gamma posterior
 
 All scores are larger for likelier members. Shadows that underwent what the attacked model did (trained, then made to
@@ -97,19 +97,18 @@ def log_normal(signals: np.ndarray, side: Side) -> np.ndarray:
     return norm.logpdf(signals, side.mean, spread(side))
 
 
-def rmia(
-    target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, gamma: float = 1.0, a: float | None = None
-) -> np.ndarray:
-    """RMIA's share of a population z that x dominates, "n": p(x) / mean p(x) >= gamma p(z) / mean p(z).
+def rmia(target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, a: float | None = None) -> np.ndarray:
+    """RMIA's share of a population z that x dominates, "n": p(x) / mean p(x) >= p(z) / mean p(z).
 
     p is the probability of the label, 1 / (1 + e^-s); the population are all the examples, x among them; mean p is half
-    that of IN and half that of OUT, or offline, for `a` in 0..1, (1 + a) / 2 times that of OUT plus (1 - a) / 2. gamma
-    is 1 and not the paper's 2: where outputs were fitted to kappa = 15 no probability doubles.
+    that of IN and half that of OUT, or offline, for `a` in 0..1, (1 + a) / 2 times that of OUT plus (1 - a) / 2. The
+    paper has a factor gamma = 2 before p(z); here there is none: where outputs were fitted to kappa = 15 no probability
+    doubles.
     """
     inside, outside = (side.mean for side in sides(expit(shadows), held))
     mean = (inside + outside) / 2 if a is None else ((1 + a) * outside + (1 - a)) / 2
     ratio = log_expit(target) - np.log(mean + np.finfo(float).tiny)
-    return np.searchsorted(np.sort(ratio), ratio - np.log(gamma), "right") / len(ratio)
+    return np.searchsorted(np.sort(ratio), ratio, "right") / len(ratio)
 
 
 def student_ratio(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from jax import Array
 from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.privacy.train import add_up, clip_all, default_objective, fit_private
+from tangent_jax.privacy.train import clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
@@ -103,7 +103,6 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     return (total / low) ** 0.5, (total / high) ** 0.5
 
 
-@public
 def run_openly(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, seed: int | None = None
 ) -> list[Tree]:
@@ -128,26 +127,6 @@ def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Ob
         return clip_norm / RATE * (before - after) - penalty * before
 
     return [jax.tree.map(gradient, before, after) for before, after in itertools.pairwise(steps)]
-
-
-@public
-def recovered_noise(
-    predict: Predict, steps: Sequence[Tree], batches: Batches, mechanism: Mechanism, objective: Objective
-) -> list[Tree]:
-    """The noise of each step of a full-batch run by plain descent, in the units in which it must be N(0, I).
-
-        z_t = (n G_t - S_t) / (sigma C)
-
-    Args:   steps: dw_0, ..., dw_T; batches, mechanism, objective: what the run says it used.
-    """
-    n, scale = len(batches), float(mechanism.noise_multiplier) * float(mechanism.clip_norm)
-    mechanism = before_rounding(mechanism)
-    noises = []
-    for before, gradient in zip(steps, private_gradients(steps, mechanism, objective), strict=False):
-        order = batches.chunks(*batches.in_order())
-        total = add_up(trees.as_pytree(predict), before, order, objective, mechanism)
-        noises.append(jax.tree.map(lambda g, s: (n * g - np.asarray(s)) / scale, gradient, total.value))
-    return noises
 
 
 def before_rounding(mechanism: Mechanism) -> Mechanism:

@@ -26,6 +26,7 @@ Train = Callable[[Features, list[np.ndarray]], Sequence[Tree]]
 
 Seed = int | Sequence[int]
 """As `np.random.default_rng` takes it."""
+DRAWS = 1000  # of a bootstrap
 
 
 @public_class
@@ -42,16 +43,16 @@ class Membership:
             for attack, models in self.scores.items()
         }
 
-    def auc_gap(self, model: str, reference: str, draws: int = 1000, seed: Seed = 0) -> dict[str, list[float]]:
+    def auc_gap(self, model: str, reference: str, seed: Seed = 0) -> dict[str, list[float]]:
         """[gap, low, high] by attack: AUC on `model` less AUC on `reference`, and the 95 % interval of the gap.
 
-        The interval is of a paired bootstrap: `draws` times, members and others are drawn with replacement.
+        The interval is of a paired bootstrap: DRAWS times, members and others are drawn with replacement.
         """
         rng, result = np.random.default_rng(seed), {}
         for attack, models in self.scores.items():
             (a, b), (c, d) = np.split(models[model], 2), np.split(models[reference], 2)
             gaps = []
-            for _ in range(draws):
+            for _ in range(DRAWS):
                 i, j = rng.integers(len(a), size=len(a)), rng.integers(len(b), size=len(b))
                 gaps.append(auc(a[i], b[j]) - auc(c[i], d[j]))
             result[attack] = [auc(a, b) - auc(c, d), *map(float, np.percentile(gaps, [2.5, 97.5]))]

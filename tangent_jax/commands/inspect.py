@@ -101,7 +101,7 @@ def answered(
     given = {"store": str(seen.store.root), "owners": F.owners, "weights": F.weights}
     given["cache_dir"] = None if cache.value == cache.default else ",".join(cache.value)
     rehearsal = requests.rehearsal_of(seen.store, plan, tj.Cache(F.cache_dir), F.weights) if F.rehearse else None
-    ways = requests.ways_of(seen, plan, requests.commands_of(request, file, given), accuracies, rehearsal)
+    ways = requests.ways_of(plan, requests.commands_of(request, file, given), accuracies, rehearsal)
     images, reasons = requests.asked_images(seen, request, plan)
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
     answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan)}

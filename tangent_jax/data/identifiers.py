@@ -35,7 +35,7 @@ TOGETHER = 500  # texts that are looked up, or written, at once
 
 def content_identifier(content: bytes | np.ndarray) -> str:
     """SHA-256 (hex) of encoded bytes, or of an array's shape, dtype and bytes."""
-    if isinstance(content, np.ndarray):  # of uint8, as images are, without its dtype: as version 0.2 had it
+    if isinstance(content, np.ndarray):  # of uint8, as images are, without its dtype: as version 0.3 has it
         kind = "" if content.dtype == np.uint8 else content.dtype.name
         content = f"{content.shape}{kind}".encode() + np.ascontiguousarray(content).tobytes()
     return hashlib.sha256(content).hexdigest()

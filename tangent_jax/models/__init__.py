@@ -5,7 +5,7 @@ from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.heads import body, of_classes, restricted, widened
 from tangent_jax.models.ntk import FeatureMap, feature_map
 from tangent_jax.models.protocol import Arrays
-from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
+from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import Subset, make_subset
 from tangent_jax.models.vit.config import ViTConfig, vit_config
@@ -29,7 +29,6 @@ __all__ = [
     "make_subset",
     "of_classes",
     "read_frozen_head",
-    "resnet_config",
     "restricted",
     "vit_config",
     "widened",

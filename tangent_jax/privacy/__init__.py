@@ -1,6 +1,6 @@
 """DP-SGD of tangent weights: mechanism, clipped sums, noise, accounting, a trainer with a ledger."""
 
-from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.accounting import epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, spent_together
@@ -18,7 +18,6 @@ __all__ = [
     "epsilon_of",
     "fit_private_many",
     "momentum",
-    "noise_multiplier_of",
     "spent_together",
     "unwhitened",
     "whitened",

@@ -61,14 +61,14 @@ def batch_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> t
     return y + beta, total(dy, shift(dbeta, y))
 
 
-def max_pool(x: Array, dx: Tangent, size: int = 3, stride: int = 2) -> tuple[Array, Tangent]:
-    """The largest value of each window and its tangent, channel by channel.
+def max_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+    """The largest value of each window of 3 x 3, at every second pixel, and its tangent, channel by channel.
 
-    Args:       x, dx: "b y x c"; size: of the window, odd; stride: in pixels.
+    Args:       x, dx: "b y x c".
     Returns:    (y, dy), "b y' x' c".
     Edge cases: of equal values the first in reading order passes its tangent on; padding never does.
     """
-    (y, *others), dxs = windows(x, size, stride, -jnp.inf), [] if dx is None else windows(dx, size, stride)
+    (y, *others), dxs = windows(x, 3, 2, -jnp.inf), [] if dx is None else windows(dx, 3, 2)
     dy = dxs.pop(0) if dxs else None
     for i, value in enumerate(others):
         dy = None if dy is None else jnp.where(value > y, dxs[i], dy)

@@ -1,7 +1,6 @@
 """The optimum of the convex problem: solved, certified, and what follows from it for examples, sums and predictions."""
 
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.solver.influence import datamodeling_score
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
@@ -17,7 +16,6 @@ __all__ = [
     "SolverPosterior",
     "Statistics",
     "choose_settings",
-    "datamodeling_score",
     "distance_bound",
     "make_curvature",
     "make_kernel",

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import require, whole_number
+from tangent_jax.core import require
 from tangent_jax.linear.gram import Rows, gram
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective
@@ -135,23 +135,3 @@ def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarra
         left /= scales[at]
         total = total + left.reshape(-1, left.shape[2] * width) @ right.reshape(-1, left.shape[2] * width).T
     return np.asarray(total)
-
-
-def projected_effects(expansion: Expansion, directions: np.ndarray, others: Rows, size: int, seed: int) -> np.ndarray:
-    """The effects on one output of each other example, "m n", by random projections of gradients, as TRAK has them.
-
-        -phi(z) (Phi^T Phi)^-1 phi_i q_i        phi_i: J_i^T u_i projected to k numbers, q_i = -u_i . r_i
-
-    Args:   directions: u, "n c"; others: rows of one output each; size: k, below n. Source: Park et al. 2023.
-    """
-    n = len(directions)
-    whole_number("projected_effects", "size", size, 1, n - 1)
-    train = expansion.rows.along(directions)
-    between = gram(others, train)
-    joint = np.block([[gram(train), between.T], [between, gram(others)]])
-    # J P of a Gaussian P has independent columns of covariance J J^T: drawn from the kernel, no gradient formed
-    values, vectors = np.linalg.eigh(joint)
-    root = vectors * np.sqrt(np.maximum(values, 0))
-    phi = root @ np.random.default_rng(seed).standard_normal((len(joint), size)) * size**-0.5
-    pull = np.einsum("nc,nc->n", directions, expansion.gradients)
-    return (phi[n:] @ np.linalg.solve(phi[:n].T @ phi[:n], phi[:n].T)) * pull

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require
-from tangent_jax.core.boundary import public
 from tangent_jax.solver.kernel import KernelSolution
 
 
@@ -33,7 +32,6 @@ def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
     return truth - (1 - truth) / (classes - 1)
 
 
-@public
 def datamodeling_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     """The linear datamodeling score: Spearman's correlation over subsets, "s m", averaged over the m outputs.
 

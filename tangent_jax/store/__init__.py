@@ -9,7 +9,7 @@ from tangent_jax.store.receipts import Receipt
 from tangent_jax.store.removal import RemovalPlan, plan_removal, remove
 from tangent_jax.store.retraining import predictor_of
 from tangent_jax.store.store import Factors
-from tangent_jax.store.sums import greedy_soup, weighted_sum
+from tangent_jax.store.sums import greedy_soup
 
 __all__ = [
     "Factors",
@@ -26,7 +26,6 @@ __all__ = [
     "read_factors",
     "remove",
     "union",
-    "weighted_sum",
     "widened_factors",
     "write_component",
     "write_factors",

@@ -21,7 +21,6 @@ from tangent_jax.core import Tree, require
 from tangent_jax.core.boundary import public
 
 
-@public
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
     """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
 

@@ -3,7 +3,6 @@
 Any optax transformation serves as well. Its numbers are constants of its program, so use one object for all runs.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,30 +22,20 @@ _MOMENTUM = optax.trace(0.9)
 
 
 @public
-def adam(learning_rate: float = 1e-3, decay_at: Sequence[float] = DECAY_AT) -> Optimizer:
-    """The paper's optimiser: Adam, its learning rate x0.1 after each given fraction of the epochs (15 and 25 of 30).
+def adam(learning_rate: float = 1e-3) -> Optimizer:
+    """The paper's optimiser: Adam, its learning rate x0.1 after 15 and after 25 of 30 epochs, or as much of others.
 
     `update` takes `progress`, the finished fraction of the epochs, as `fit` gives it; without it nothing decays.
     """
     check_rate("adam", learning_rate)
-    good = isinstance(decay_at, Sequence) and all(isinstance(at, (int, float)) and 0 <= at <= 1 for at in decay_at)
-    require(good, "adam", "decay_at of fractions in 0..1", repr(decay_at)[:60])
-    update = Partial(_update_adam, learning_rate, tuple(decay_at))
-    return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), update)
+    return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), Partial(_update_adam, learning_rate))
 
 
 def _update_adam(
-    learning_rate: Any,
-    decay_at: Sequence[Any],
-    gradient: Tree,
-    state: Any,
-    dw: Any = None,
-    *,
-    progress: Any = 0.0,
-    **_: Any,
+    learning_rate: Any, gradient: Tree, state: Any, dw: Any = None, *, progress: Any = 0.0, **_: Any
 ) -> tuple[Tree, Any]:
     updates, state = _ADAM.update(gradient, state)
-    drops = sum((jnp.asarray(progress >= at - 1e-6, jnp.int32) for at in decay_at), jnp.zeros((), jnp.int32))
+    drops = sum((jnp.asarray(progress >= at - 1e-6, jnp.int32) for at in DECAY_AT), jnp.zeros((), jnp.int32))
     rate = learning_rate * 0.1**drops
     return jax.tree.map(lambda leaf: -jnp.asarray(rate, leaf.dtype) * leaf, updates), state
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 from helpers import private_task
+from recovered import recovered_noise
 from scipy import stats
 
 from experiments.shared.breaks import BREAKS, break_mechanism
@@ -25,7 +26,6 @@ from tangent_jax.audit.audit import (
     epsilon_lower_bound,
     noise_scale,
     private_gradients,
-    recovered_noise,
     run_openly,
 )  # fmt: skip
 from tangent_jax.core import InputError

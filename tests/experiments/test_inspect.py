@@ -42,7 +42,6 @@ EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.
 OTHER = "e" * 64
 """The identifier of an image whose file was altered since a component saw it."""
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
-LOCAL = ("data:image/jpeg;base64,", "#", "receipt-", "index.html", "request.html")
 CHROMIUM = shutil.which("chromium")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 QUIET += ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000")

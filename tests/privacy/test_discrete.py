@@ -11,9 +11,10 @@ import pytest
 from dp_accounting import GaussianDpEvent, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution as losses
 from helpers import assert_rel_close
+from recovered import recovered_noise
 from scipy import stats
 
-from tangent_jax.audit.audit import before_rounding, canary_scores, recovered_noise, run_openly
+from tangent_jax.audit.audit import before_rounding, canary_scores, run_openly
 from tangent_jax.core import InputError
 from tangent_jax.privacy import discrete, train
 from tangent_jax.privacy.accounting import DISTANCE, RESERVED, epsilon_of

@@ -96,28 +96,6 @@ def formed(part):
     return np.einsum("nthi,nctho->nchio", part.x, part.s)
 
 
-def test_projected_effects_are_distributed_as_those_of_projected_gradients(x64):
-    dense = Dense(SQUARE)
-    rng, size = np.random.default_rng(0), 2
-    u, at = np.eye(7)[dense.y] - 1 / 7, rng.standard_normal((1, 7))
-    train, other = np.einsum("nc,ncp->np", u, dense.j), at @ dense.j_other
-    pull = np.einsum("nc,nc->n", u, dense.r)
-
-    def by_gradients():
-        p = rng.standard_normal((train.shape[1], size))
-        phi, theirs = train @ p, other @ p
-        return theirs @ np.linalg.solve(phi.T @ phi, phi.T) * pull
-
-    margins = dense.others.along(at)
-    effects = [expansions.projected_effects(dense.expansion, u, margins, size, seed) for seed in range(600)]
-    expected = [by_gradients() for _ in range(600)]
-    quartiles = [np.percentile(values, [25, 50, 75], 0)[:, 0] for values in (effects, expected)]
-    spread = quartiles[1][2] - quartiles[1][0]
-    assert (np.abs(quartiles[0] - quartiles[1]) < 0.25 * spread).all()
-    with pytest.raises(InputError, match="size"):
-        expansions.projected_effects(dense.expansion, u, margins, 5, 0)
-
-
 def test_an_expansion_without_a_penalty_is_refused(x64):
     dense = Dense(SQUARE)
     with pytest.raises(InputError, match="penalty > 0"):

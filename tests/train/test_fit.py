@@ -71,7 +71,7 @@ def test_one_epoch_is_the_adam_steps_written_out(x64):
     predict, _ = predictor(depth=1)
     dw, x, key = predict.zeros(), normal(1, (21, 6, 12)), jax.random.key(3)
     data = Batches(np.asarray(x), Y[:21], key, batch_size=8)
-    got = fit(predict, data, make_objective("ce", 0.1), start=dw, optimizer=adam(decay_at=(0.5,)), epochs=2).dw
+    got = fit(predict, data, make_objective("ce", 0.1), start=dw, optimizer=adam(), epochs=2).dw
 
     @jax.jit
     def gradient(dw, x, y):
@@ -407,8 +407,7 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
     data = Batches(x, Y, jax.random.key(0), batch_size=70)
     steps = {}
     for n in (5, 40, 600):
-        optimizer = adam(3e-2, decay_at=(0.5, 0.8))
-        steps[n] = fit(predict, data, objective, optimizer=optimizer, epochs=n).dw
+        steps[n] = fit(predict, data, objective, optimizer=adam(3e-2), epochs=n).dw
     small_batches = Batches(x, Y, batch_size=16)
     bounds = {n: distance_bound(predict, step, small_batches, objective) for n, step in steps.items()}
     gradient = jax.jit(jax.grad(lambda dw: objective(predict, dw, jnp.asarray(X, float), jnp.asarray(Y))))(steps[5])

@@ -180,7 +180,7 @@ class Pictures:
 
 
 def ways_of(
-    seen: Inspection, plan: tj.store.RemovalPlan, commands: Mapping[str, Sequence[str]],
+    plan: tj.store.RemovalPlan, commands: Mapping[str, Sequence[str]],
     measure: Callable[..., Sequence[float | None]] | None, rehearsal: Callable[..., Retrained] | None,
 ) -> list[Way]:  # fmt: skip
     """The ways of a removal, those that are not possible too.

@@ -101,13 +101,13 @@ def save(figure: Figure, path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def spaced(heights: Sequence[float], gap: float, top: float = 1.0) -> np.ndarray:
-    """The heights nearest to the given ones, in their order, that are `gap` apart, in 0..top where there is room."""
+def spaced(heights: Sequence[float], gap: float) -> np.ndarray:
+    """The heights nearest to the given ones, in their order, that are `gap` apart, in 0..1 where there is room."""
     order = np.argsort(heights, kind="stable")
     steps = gap * np.arange(len(order))
     free = isotonic_regression(np.asarray(heights)[order] - steps).x
     result = np.empty(len(order))
-    result[order] = np.clip(free, 0, max(0.0, top - steps[-1])) + steps
+    result[order] = np.clip(free, 0, max(0.0, 1 - steps[-1])) + steps
     return result
 
 
