@@ -24,6 +24,7 @@ table; the last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
@@ -57,6 +58,8 @@ def main(command: str) -> None:
         require(F.source, "store merge", "--source=DIR", "none")
         other = expanded("store merge", F.source)
         require(is_store(other), "store merge", "a store in --source", f"{other}, which is none")
+    if command == "add":
+        find_component(F.source or "out/finetune")  # before a store is made
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
     else:
@@ -85,11 +88,18 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
     return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in STATES}
 
 
+def find_component(source: str) -> Path:
+    """The file of a component in a folder; InputError where there is none."""
+    path = expanded("store add", source) / "dw.safetensors"
+    require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
+    return path
+
+
 def add(store: tj.Store) -> dict[str, Any]:
-    folder = expanded("store add", F.source or "out/finetune")
     require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
-    path, name = folder / "dw.safetensors", *(F.name or [folder.resolve().name])
-    require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
+    path = find_component(F.source or "out/finetune")
+    folder = path.parent
+    (name,) = F.name or [folder.resolve().name]
     dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
     where = f"the provenance in {path}"

@@ -67,10 +67,12 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
 def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     """The owner of each file that a CSV of file,owner names, in one spelling; a header does no harm.
 
-    Raises: InputError for a shorter line, an empty name, a file with two owners, or two owners that capitals alone, or
-            two ways of writing one letter, tell apart.
+    Raises: InputError for a missing file, a shorter line, an empty name, a file with two owners, or two owners that
+            capitals alone, or two ways of writing one letter, tell apart.
     """
-    lines = csv.reader(read_text("read_owners", expanded("read_owners", table)).splitlines())
+    path = expanded("read_owners", table)
+    require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
+    lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
     whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
     require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, identity, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, identity, progress_bar, require, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -168,6 +168,7 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
             padded = np.concatenate([x, np.zeros((batch - len(x), *x.shape[1:]), x.dtype)])
             parts.append(np.asarray(_rows(map_, padded))[: len(x)])
             bar.update(len(x))
+            check_stop()
     return np.concatenate(parts)
 
 

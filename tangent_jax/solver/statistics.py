@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, finite_number, require
+from tangent_jax.core import Tree, check_stop, finite_number, progress_bar, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -148,7 +148,12 @@ def choose_settings(
     """
     balances = BALANCES if len(train.sizes) > 1 else (1.0,)
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
-    heads = [train.solve(settings) for settings in grid]
-    scores = [rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"]) for head in heads]
-    losses = [fitted_beta(own, None, targets)[1] for own in scores]
+    losses = []
+    with progress_bar(len(grid), "setting") as bar:
+        for settings in grid:
+            head = train.solve(settings)
+            scores = rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+            losses.append(fitted_beta(scores, None, targets)[1])
+            bar.update()
+            check_stop()
     return grid[int(np.argmin(losses))], len(grid)

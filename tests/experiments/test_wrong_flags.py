@@ -5,7 +5,7 @@ import os
 
 import pytest
 from photos import write
-from run_binary import run
+from run_binary import output, run
 
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import InputError
@@ -26,6 +26,12 @@ CASES = [
     ("finetune", ["--cache_dir=~no_such_user/x"], "Cache: expected a path"),
     ("finetune", ["--cache_dir="], "Cache: expected a folder at least; got none"),
     ("finetune", ["--out="], "flags, --out: expected a path"),
+    (
+        "finetune",
+        ["--epoch=2"],
+        "Unknown command line flag 'epoch'. Did you mean: epochs? Try finetune --help.",
+    ),
+    ("compose", ["--sharding=owner", "--owners=no.csv"], "read_owners: expected a CSV of file,owner in no.csv; got no"),
     ("compose", ["--shards="], "flags: expected --shards with an entry"),
     ("compose", ["--shards=10,"], "flags: expected --shards with an entry, no empty one; got 10,"),
     (
@@ -253,3 +259,11 @@ def test_a_torn_line_of_finished_runs_is_made_again_and_an_altered_one_is_told(t
     path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
     with pytest.raises(InputError, match=f"Runs: expected an unaltered journal; got {path} altered at line 2"):
         Runs(path)
+
+
+def test_help_is_no_error_and_a_mistyped_source_makes_no_store(tmp_path):
+    assert "--epochs" in output("finetune", "--help")[0]
+    _, err = run("store", "add", f"--store={tmp_path / 'new'}", f"--source={tmp_path / 'nothing'}", code=1)
+    said = f"store add: expected dw.safetensors in {tmp_path / 'nothing'}; got no such file. Run finetune with --out."
+    assert err == f"{said}\n"
+    assert not (tmp_path / "new").exists()

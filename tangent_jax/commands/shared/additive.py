@@ -58,7 +58,8 @@ class Additive:
         else:
             is_held = held_rows(method.train.targets)
             train, rows, targets = self.statistics(every[~is_held]), self.rows[is_held], method.train.targets[is_held]
-        return choose_settings(train.of_classes(self.classes), rows, targets, (self.how,))
+        with tj.show_progress(f"{self.name}: settings, on held-out images"):
+            return choose_settings(train.of_classes(self.classes), rows, targets, (self.how,))
 
     def accuracy(self, divided: dict[str, np.ndarray]) -> float:
         """The test accuracy of the head that the sum of the shards' statistics has."""

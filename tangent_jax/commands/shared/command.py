@@ -116,7 +116,18 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             sys.exit(130)
 
     define(*EVERY)
-    app.run(guarded)
+    app.run(guarded, flags_parser=parsed)
+
+
+def parsed(argv: list[str]) -> list[str]:
+    """The arguments besides the flags; a wrong flag ends the process in one line, and --help without an error."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
+        sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
+    except SystemExit:  # absl's help, which it has printed
+        sys.exit(0)
 
 
 def join(name: str, processes: bool) -> None:
