@@ -126,7 +126,7 @@ EARLY = [
     ("influence effects", ["--by=kernel", "--images=9"], "flags: expected --by of solver beside --images; got kernel"),
     ("influence effects", ["--by=solver", "--penalty=1,2"], "flags: expected one --penalty beside --by=component"),
     ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
-    ("store", ["compose", "--name=a"], "store compose: expected --name with remove; got --name"),
+    ("store", ["compose", "--name=a"], "store compose: expected --name with add, remove; got --name"),
     ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
     ("paper table1", ["--certificate=0.1"], "flags: expected --solver of optimum beside --certificate; got adam"),
     # what can be known before any image is read is said then

@@ -320,7 +320,7 @@ def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
     with programs_of(module.train_epoch) as programs:
         for rate in (1e-2, 1e-3, 1e-4):
             run(predict, adam(rate))
-        run(predict, adam(1e-3, (0.3, 0.7)), penalty=0.1, alpha=2.0, kappa=5.0)
+        run(predict, adam(1e-3), penalty=0.1, alpha=2.0, kappa=5.0)
         run(moved, adam(1e-3), penalty=0.0)
         assert len(programs) == 1
         for rate in (1e-2, 1e-3, 1e-4):
