@@ -947,7 +947,7 @@ MUTATIONS = [
     M("tangent_jax/store/state.py", "are_ours and all(map(is_name, names)) and", "are_ours and", f"{FOREIGN}::test_names_of_others_move_no_cursor"),
     M("tangent_jax/store/state.py", "        self.release(line[\"released\"])\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
     M("tangent_jax/store/state.py", "            self.shown |= {entry[\"id\"]} if line.get(\"shown\") else set()\n", "", f"{FOREIGN}::test_a_merged_store_keeps_what_the_other_spent_showed_and_exported"),
-    M("tangent_jax/data/owners.py", ".casefold()", "", f"{FOREIGN}::test_one_owner_spelled_two_ways_is_one_owner"),
+    M("tangent_jax/data/owners.py", ".casefold()", "", f"{FOREIGN}::test_an_owner_in_their_own_spelling_stays_it"),
     M("tangent_jax/train/batches.py", "        names = np.array([Owner(name) if name else \"\" for name in names.ravel().tolist()]).reshape(names.shape)\n", "        pass\n", f"{FOREIGN}::test_one_owner_spelled_two_ways_is_one_owner"),
     M(CACHE, "[hidden([name]).pop() if name in identifiers else name for name in names]", "names", f"{FOREIGN}::test_rows_and_the_index_are_private_and_forget_what_was_removed"),
     M(IDENTIFIERS, "        index.executemany(\"delete from texts where key = ?\", [(key,) for key in gone])\n", "        pass\n", f"{FOREIGN}::test_rows_and_the_index_are_private_and_forget_what_was_removed"),
