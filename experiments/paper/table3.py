@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.private_runs import accuracies
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
@@ -83,15 +84,7 @@ class Cell:
             predicts = {a: setup.whitened(predict, train) for a, predict in predicts.items()}
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
-            trained = tj.privacy.fit_private_many(
-                chosen,
-                train,
-                self.recipe.objective(),
-                mechanisms=[run.mechanism() for run in together],
-                optimizers=[tj.privacy.momentum(run.learning_rate) for run in together],
-                seeds=[run.seed for run in together],
-            )
-        return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]
+            return accuracies(chosen, train, measured, self.recipe.objective(), together)
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.private_runs import accuracies
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
 from tangent_jax.commands.shared.runs import Runs
@@ -92,15 +93,7 @@ class Table:
         if on_test:
             train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
-            trained = tj.privacy.fit_private_many(
-                chosen,
-                train,
-                self.recipe.objective(),
-                mechanisms=[run.mechanism() for run in together],
-                optimizers=[tj.privacy.momentum(run.learning_rate) for run in together],
-                seeds=[run.seed for run in together],
-            )
-        return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(chosen, trained, strict=True)]
+            return accuracies(chosen, train, measured, self.recipe.objective(), together)
 
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""

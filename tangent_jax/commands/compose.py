@@ -74,7 +74,7 @@ def main() -> None:
         return farm.train_own(work(methods, shards))
     if F.farm:
         farm.launch("compose", work(methods, shards))
-    sums = {name: Additive(name, methods.get("taft") or make("taft")) for name in F.method if name in ADDITIVE}
+    sums = additive(methods, first)
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
@@ -111,6 +111,16 @@ def main() -> None:
     settings |= {name: own.facts() for name, own in sums.items()}
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def additive(methods: Mapping[str, Method], first: Method) -> dict[str, Additive]:
+    """The methods of statistics by name, all on the images of one tangent model; `first`: that, where none trains."""
+    names = [name for name in F.method if name in ADDITIVE]
+    if not names:
+        return {}
+    known: dict[tuple, np.ndarray] = {}
+    taft = methods.get("taft") or (make("taft") if methods else first)
+    return {name: Additive(name, taft, known) for name in names}
 
 
 def check_flags() -> None:

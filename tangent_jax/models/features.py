@@ -78,17 +78,18 @@ class Features:
         shared: Any = {"device": self.device, "owners": self.owners}
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
-    def hold_out(self) -> tuple["Features", "Features"]:
-        """Returns (train, held out): every fifth example of each class, the same ones every time.
-
-        Of targets that are no classes, every fifth.
-        """
+    def held_out(self) -> np.ndarray:
+        """A mask, "n": True for every fifth example of each class; of targets that are no classes, for every fifth."""
         is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
         groups = self.targets if is_class else rank
         for label in np.unique(groups):
             rows = np.flatnonzero(groups == label)
             rank[rows] = np.arange(len(rows))
-        held = rank % 5 == 4
+        return rank % 5 == 4
+
+    def hold_out(self) -> tuple["Features", "Features"]:
+        """Returns (train, those that `held_out` says): the same ones every time."""
+        held = self.held_out()
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
 
 

@@ -24,10 +24,13 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 class Additive:
-    """One of ADDITIVE on the data set of the flags; `method`: whose images, and whose shards, it takes."""
+    """One of ADDITIVE on the data set of the flags; `method`: whose images, and whose shards, it takes.
 
-    def __init__(self, name: str, method: Method) -> None:
-        self.name, self.method = name, method
+    `known`: rows of features by their parts and title, which methods of the same features share.
+    """
+
+    def __init__(self, name: str, method: Method, known: dict[tuple, np.ndarray]) -> None:
+        self.name, self.method, self.known = name, method, known
         parts, self.how = ADDITIVE[name]
         width = RANPAC if parts == ("relu",) else F.width
         self.classes = method.dataset.classes
@@ -39,8 +42,11 @@ class Additive:
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""
-        with tj.show_progress(f"{self.name}: features, {title}"):
-            return rows_of(self.map, data)
+        key = self.map.parts, title
+        if key not in self.known:
+            with tj.show_progress(f"{self.name}: features, {title}"):
+                self.known[key] = rows_of(self.map, data)
+        return self.known[key]
 
     def statistics(self, rows: np.ndarray) -> Statistics:
         """The statistics of training examples at `rows`."""
@@ -56,7 +62,7 @@ class Additive:
             train, rows = self.statistics(every), self.rows_of(held, "validation")
             targets = held.targets
         else:
-            is_held = held_rows(method.train.targets)
+            is_held = method.train.held_out()
             train, rows, targets = self.statistics(every[~is_held]), self.rows[is_held], method.train.targets[is_held]
         with tj.show_progress(f"{self.name}: settings, on held-out images"):
             return choose_settings(train.of_classes(self.classes), rows, targets, (self.how,))
@@ -74,11 +80,3 @@ class Additive:
         k, (settings, tried) = self.rows.shape[1], self.chosen
         numbers = k * (k + 1) // 2 + (k + 1) * len(self.classes)
         return {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
-
-
-def held_rows(targets: np.ndarray) -> np.ndarray:
-    """Every fifth example of each class, a mask "n": those of `Features.hold_out`."""
-    held = np.zeros(len(targets), bool)
-    for label in np.unique(targets):
-        held[np.flatnonzero(targets == label)[4::5]] = True
-    return held

@@ -1,0 +1,39 @@
+"""Private runs that differ in numbers alone, trained as one program and measured."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tangent_jax as tj
+
+
+class PrivateRun(Protocol):
+    """One run of a table, as far as it differs from the others."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    def mechanism(self) -> tj.privacy.Mechanism:
+        """The mechanism of the run."""
+        ...
+
+
+def accuracies(
+    predicts: Sequence[tj.Predictor],
+    train: tj.Features,
+    measured: tj.Features,
+    objective: tj.Objective,
+    runs: Sequence[PrivateRun],
+) -> list[float]:
+    """The accuracy on `measured` of each run, by its predictor, trained on `train`."""
+    trained = tj.privacy.fit_private_many(
+        predicts,
+        train,
+        objective,
+        mechanisms=[run.mechanism() for run in runs],
+        optimizers=[tj.privacy.momentum(run.learning_rate) for run in runs],
+        seeds=[run.seed for run in runs],
+    )
+    return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(predicts, trained, strict=True)]
