@@ -89,7 +89,8 @@ def export(
 ) -> None:  # fmt: skip
     """Writes a folder that does not exist yet, whole or not at all.
 
-    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model card tells (`make_card`);
+    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model
+                card tells (`make_card`);
                 classes: the names of the outputs, () where they have none.
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.

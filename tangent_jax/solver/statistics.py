@@ -35,7 +35,7 @@ BLOCK = 1024  # rows that are left out at once
 
 
 class System(NamedTuple):
-    """The linear system of a head: (spread, scaled, + ridge I) kernel = right, spread within classes or around the mean.
+    """The linear system of a head: (scaled spread + ridge I) kernel = right; spread within classes, or around the mean.
 
     `factor`: of its matrix, by Cholesky, lower, "k k"; `scale`: of each feature, "k"; `class_means` "c k"; `mean` "k".
     """
@@ -142,6 +142,7 @@ class Statistics:
         """
         factor, scale, class_means, mean = self.system(settings)
         n, scores = self.counts.sum(), np.empty((len(rows), len(self.classes)))
+        require(n > 1, "Statistics.leave_one_out", "two examples at least", "one")
         solved = solve_lower(factor, (class_means * scale).T)  # L^-1 m, "k c"
         middle = solve_lower(factor, (mean * scale)[:, None])
         for start in range(0, len(rows), BLOCK):

@@ -199,7 +199,9 @@ def make_provenance(
     do = "Pass the names of the outputs"
     require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
-    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said)
+    return Provenance(
+        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
+    )
 
 
 def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
