@@ -61,6 +61,8 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
+KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
+OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
 PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
@@ -495,8 +497,8 @@ MUTATIONS = [
     M(SERVING, "platforms=PLATFORMS)(specs", "platforms=PLATFORMS[:1])(specs", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M(SERVING, "len(x))\"), no_source_paths():", "len(x))\"):", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
     M("tangent_jax/rules/cudnn.py", "isinstance(q.shape[0], int) and ", "", f"{SERVED}::test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine"),
-    M(SERVING, "(tree.get(\"dw\", {}), x)", "(jax.tree.map(jnp.zeros_like, tree.get(\"dw\", {})), x)", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
-    M(SERVING, "w=tree[\"w\"])(tree", "w=tree[\"w\"], output=\"tangent\")(tree", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
+    M(SERVING, "own(trees.nest(arrays).get(\"dw\", {}), x)", "own(jax.tree.map(jnp.zeros_like, trees.nest(arrays).get(\"dw\", {})), x)", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
+    M(SERVING, "    return own(trees", "    return dataclasses.replace(own, output=\"tangent\")(trees", f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
     M("tangent_jax/exports/folder.py", "    check_format(\"export\", format)\n", "", f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
     M(SCRIPT, ".hexdigest() != fingerprint:", ".hexdigest() == \"\":", f"{SERVED}::test_the_script_runs_on_a_photo_where_the_library_is_not_installed"),
     M(SCRIPT, "if inputs.shape[1:] != shape or inputs", "if inputs", f"{SERVED}::test_a_program_refuses_other_inputs_in_one_line"),
@@ -625,7 +627,7 @@ MUTATIONS = [
     M(CARD, "            folders=(),\n", "", "tests/exports/test_card.py::test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_folder_and_gives_the_same_card"),
     M("tangent_jax/privacy/noise.py", "(u.astype(jnp.float32) + more)", "(u.astype(jnp.float32) + 1)", "tests/privacy/test_train.py::test_normals_reach_as_far_as_forty_bits"),
     M(ERASURE, "            yield Trace(f\"{steps}: the steps that its run released\", partial(shutil.rmtree, steps))\n", "            pass\n", "tests/store/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
-    M("tangent_jax/store/retraining.py", "recipe.method != \"nlft\" and recipe.penalty > 0", "recipe.penalty > 0", "tests/store/test_removal.py::test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound"),
+    M(RECIPE, "self.method != \"nlft\" and self.penalty > 0", "self.penalty > 0", "tests/store/test_removal.py::test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_bound"),
     M(MANY, "name: (norm + rounding) / self.problem.total_penalty", "name: 0.01 * norm / self.problem.total_penalty", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "or not np.isfinite(norm)\n        return False", "or not np.isfinite(norm)\n        return norm <= self.target", f"{TOGETHER}::test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance"),
     M(MANY, "states.begin(state, k, self.base, self.base if new.start is None else new.start)", "states.begin(state, k, self.base, self.base)", f"{TOGETHER}::test_each_begins_at_a_start_of_its_own"),
@@ -800,9 +802,9 @@ MUTATIONS = [
     M("tangent_jax/store/heads.py", " or name in same_classes", " or True", "tests/store/test_heads.py::test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same"),
     M("tangent_jax/store/heads.py", "        check_head(predict, classes, name, origin)\n", "        pass\n", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M("tangent_jax/store/heads.py", "isinstance(loss, SquareLoss)", "True", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M("tangent_jax/store/provenance.py", " or len({o.classes for o in origins if o.classes}) > 1", "", "tests/store/test_heads.py::test_heads_of_one_size_and_other_classes_are_no_one_head"),
+    M(KINDS, " or len({o.classes for o in origins if o.classes}) > 1", "", "tests/store/test_heads.py::test_heads_of_one_size_and_other_classes_are_no_one_head"),
     M("tangent_jax/store/store.py", "if other.classes == provenance.classes:", "if False:", "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
-    M(REMOVE, "body if have_own_heads(origins) else dict", "dict", "tests/store/test_heads.py::test_components_of_own_heads_compose_their_bodies"),
+    M(KINDS, " if self.have_own_heads(origins.values()) else components", " if False else components", "tests/store/test_heads.py::test_components_of_own_heads_compose_their_bodies"),
     M("tangent_jax/store/retraining.py", "        classes = classes_in(left, origin.classes)\n", "        classes = origin.classes\n", "tests/store/test_heads.py::test_a_class_of_which_no_image_is_left_leaves_the_head"),
     M("tangent_jax/commands/shared/joint.py", "0.5 * p * own * jnp", "0.5 * p * jnp", "tests/experiments/test_joint.py::test_the_loss_of_an_example_is_that_of_its_own_outputs"),
     M("tangent_jax/commands/shared/joint.py", " * outputs.shape[-1] / count", "", "tests/experiments/test_joint.py::test_the_loss_of_an_example_is_that_of_its_own_outputs"),
@@ -959,6 +961,24 @@ MUTATIONS = [
     M("tangent_jax/models/vit/stated.py", "    is_whole = bool(args) or key_of(file.shapes) == own.key\n", "    is_whole = True\n", "tests/models/test_weights.py::test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes"),
     M("tangent_jax/models/architectures.py", "        require(is_off, \"load\", f\"no {name} in {where}\", short(value), do)\n", "        pass\n", "tests/models/test_weights.py::test_what_config_json_says_of_the_network_is_built_or_refused"),
     M("tangent_jax/core/boundary.py", "            raise refusal(name, *wrong) from error\n", "            raise\n", "tests/test_boundary.py::test_no_public_call_ends_in_another_error_than_one_line"),
+    # Statistics as components
+    M(KINDS, "dict.fromkeys(summands, 1.0)", "dict.fromkeys(summands, 1 / len(summands))", f"{OF_KINDS}::test_a_class_that_one_contributor_has_is_whole_in_the_sum"),
+    M(KINDS, "        leaf[at] = own[name]\n", "        leaf[: len(at)] = own[name]\n", f"{OF_KINDS}::test_a_class_that_one_contributor_has_is_whole_in_the_sum"),
+    M(KINDS, "            self.check(own, origins[name])", "            pass", f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
+    M(KINDS, "        classes = check_classes(\"statistics\", origin.classes)\n", "        classes = origin.classes\n", f"{OF_KINDS}::test_statistics_of_other_features_or_classes_are_refused_by_the_field"),
+    M(STATISTICS, "require(np.isfinite(leaf).all(),", "require(True,", f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
+    M(STATISTICS, "require(leaf.shape == shapes[path],", "require(True,", f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
+    M(STATISTICS, "require((leaves[\"counts\"] >= 0).all(),", "require(True,", f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
+    M(STATISTICS, "require(leaf.dtype == np.float64,", "require(True,", f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
+    M(STATISTICS, "require(np.array_equal(self.gram, self.gram.T),", "require(True,", f"{OF_KINDS}::test_a_gram_matrix_that_is_not_symmetric_is_refused"),
+    M(STATISTICS, "    gram.T[above] = tree[\"gram\"]\n", "", f"{OF_KINDS}::test_a_class_that_one_contributor_has_is_whole_in_the_sum"),
+    M("tangent_jax/store/provenance.py", "\"anchor\", \"features\", \"subset\"", "\"anchor\", \"subset\"", f"{OF_KINDS}::test_statistics_of_other_features_or_classes_are_refused_by_the_field"),
+    M("tangent_jax/store/heads.py", "    require(origin.features is None, \"join\"", "    require(True, \"join\"", f"{OF_KINDS}::test_two_kinds_never_add"),
+    M("tangent_jax/exports/folder.py", "    require(fits, \"export\"", "    require(True, \"export\"", f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
+    M(STATISTICS, "(1 - 1 / n - np", "(1 - np", f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
+    M(STATISTICS, " - 2 * less * mine", "", f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
+    M(STATISTICS, "a / (1 - a * q)", "a", f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
+    M(STATISTICS, "        scores[alone, targets[alone]] = NEVER\n", "", f"{SOLVED_SUMS}::test_an_example_that_is_alone_in_its_class_is_never_given_it"),
 ]  # fmt: skip
 
 
