@@ -170,12 +170,17 @@ def features(
         placement.together(lambda: held.enter_context(locked(folder / "lock")) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
+    return readable(rows, examples, identifiers, cache)
+
+
+def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str], cache: Cache) -> Features:
+    """The features of all examples that could be read; InputError for another, unless the cache skips them."""
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
         raise refusal("features", "readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(rows.folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 

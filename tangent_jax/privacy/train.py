@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, refusal, require, trees, whole_number
+from tangent_jax.core import Tree, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.identities import CALLBACKS, primitives, program
+from tangent_jax.core.identities import program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -44,7 +44,6 @@ from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, started
 
-BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
 
 
@@ -170,15 +169,9 @@ def fit_private(
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
-            ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
-            run.keep(ledger.saver, measure_name(on_step, dw), ledger)
-            state, spent = run.restore(state), ledger.spent
-            left = len(run.history) or spent.steps_paid < mechanism.steps
-            require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+            state, spent = resume(run, folder, name, spent, state)
         state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
-        began, last = time.perf_counter(), run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
-        run.show(mechanism.steps, "step", spent.steps_paid)
-        run.open_log(last["step"], mechanism.steps)
+        began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
             run.begin()
@@ -188,18 +181,37 @@ def fit_private(
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
-            row: Row = {"step": step + 1, "seconds": last["seconds"] + time.perf_counter() - began}
-            row["non_finite"] = int(total.non_finite)
+            row: Row = {"step": step + 1, "seconds": time.perf_counter() - began, "non_finite": int(total.non_finite)}
             log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
             run.end(row, state.dw, state, step + 1 == mechanism.steps)
-    dw, rows = placement.replicated(state.dw), run.history.merged()
-    return Fitted(dw, rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
+    return private_result(run, state.dw, spent)
 
 
-def check_finite(norm: float, step: int) -> None:
-    """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
-    do = "Lower the learning rate; what was paid stays paid"
-    require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
+def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: State) -> tuple[State, Spent]:
+    """(The state of the last save in the folder, the account of its ledger); each step from here on is paid there.
+
+    Raises: InputError for a budget that is spent where the result is lost.
+    """
+    ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
+    run.keep(ledger.saver, measure_name(run.on_step, state.dw), ledger)
+    state, spent = run.restore(state), ledger.spent
+    left = len(run.history) or spent.steps_paid < spent.mechanism.steps
+    require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+    return state, spent
+
+
+def show_steps(run: Run, spent: Spent) -> float:
+    """Opens the bar and the log of a private run; returns the seconds that its steps so far have taken."""
+    last = run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
+    run.show(spent.mechanism.steps, "step", spent.steps_paid)
+    run.open_log(last["step"], spent.mechanism.steps)
+    return last["seconds"]
+
+
+def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
+    """The result of a private run, whole on every device."""
+    rows = run.history.merged()
+    return Fitted(placement.replicated(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
 
 def check_private(
@@ -221,15 +233,6 @@ def check_private(
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
         check_alone("fit_private", predict, dw, x, y, objective)
-
-
-def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> None:
-    """Raises InputError for a predictor or loss that says itself how it is batched: then vmap does not separate
-    examples."""
-    x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
-    used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
-    expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
-    require(not used, "fit_private", expected, ", ".join(sorted(used)), do)
 
 
 def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
@@ -257,15 +260,6 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
         require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
-
-
-def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
-    """Raises InputError for an optimiser that wants more than the private gradient, such as the loss."""
-    try:
-        jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
-    except TypeError as error:
-        got, do = str(error).splitlines()[0], "What it wants is not private; take another"
-        raise refusal("fit_private", "an optimiser of gradients alone", got, do) from error
 
 
 def step_program(

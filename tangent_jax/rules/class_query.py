@@ -34,12 +34,12 @@ Leaf = Mapping[str, Dual]
 
 
 def class_attention(
-    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
+    x: Array, dx: Tangent, query: Dual, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
 ) -> tuple[Array, Tangent]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
-                q, dq: the query, "b h e", which does not turn;
+                query: (q, dq), "b h e", which does not turn;
                 norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"};
                 turns: of the keys, or None.
     Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
@@ -47,6 +47,7 @@ def class_attention(
     Edge cases: without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one
                 token gives o = its value.
     """
+    q, dq = query
     e = q.shape[-1]
     q, dq = q * e**-0.5, None if dq is None else dq * e**-0.5
     if turns is None:

@@ -35,6 +35,7 @@ class Shards:
     """Components to train apart: of one predictor, by one recipe, on the rows of the features that each shard names.
 
     `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
+    `at_once`: the most models that train as one program.
     """
 
     predict: Predictor
@@ -42,6 +43,7 @@ class Shards:
     recipe: Recipe
     rows: Rows
     classes: Sequence[str] = ()
+    at_once: int = AT_ONCE
 
     def own(self, name: str) -> tuple[Predictor, Features]:
         """The predictor and the features of a shard: with a named head of the classes that it has images of."""
@@ -52,7 +54,7 @@ class Shards:
         named = [(self.recipe.named(name).key, self.rows[name]) for name in names]
         return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
 
-    def groups(self, at_once: int = AT_ONCE) -> list[list[str]]:
+    def groups(self) -> list[list[str]]:
         """The names of the shards of each group that trains as one program.
 
         Optima, and heads of their own classes, are trained one by one.
@@ -62,16 +64,16 @@ class Shards:
         names = [*self.rows]
         if self.recipe.solver == "optimum" or self.recipe.head == "named":
             return [[name] for name in names]
-        return [[names[s] for s in members] for members in groups(self.batches(names), at_once)]
+        return [[names[s] for s in members] for members in groups(self.batches(names), self.at_once)]
 
-    def fit(self, at_once: int = AT_ONCE, names: Iterable[str] | None = None) -> dict[str, Fitted]:
+    def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
         if recipe.head == "named":
             return {name: recipe.named(name).fit(*self.own(name)) for name in names}
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
-        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
+        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
         fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings)
         return dict(zip(names, fitted, strict=True))
 
@@ -95,19 +97,12 @@ class Shards:
 @public
 def fill(
     store: Store,
-    predict: Predictor,
-    features: Features,
-    recipe: Recipe,
-    shards: Rows,
+    shards: Shards,
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
-    at_once: int = AT_ONCE,
     only: Container[int] | None = None,
-    classes: Sequence[str] = (),
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
-
-    `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
 
     `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
     owner's can be removed. `only`: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
@@ -117,17 +112,17 @@ def fill(
     who finds a group claimed waits, and takes what the other one added.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    require(classes or recipe.head == "drawn", "fill", f"classes by name for the head {recipe.head}", "none")
+    head = shards.recipe.head
+    require(shards.classes or head == "drawn", "fill", f"classes by name for the head {head}", "none")
     check_own(store)
-    whole = Shards(predict, features, recipe, shards, classes)
-    groups = whole.groups(at_once)
-    left = dataclasses.replace(whole, rows=placement.from_writer(lambda: whole.rows_left(store)))
-    filling = Filling(store, Claims(store), left, whole.provenance(owners or {}), factors)
+    groups = shards.groups()
+    left = dataclasses.replace(shards, rows=placement.from_writer(lambda: shards.rows_left(store)))
+    filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
     placement.in_writer(filling.discard_stale)
     for number, group in enumerate(groups):
         if (only is None or number in only) and filling.missing(group):
             with filling.claimed(groups, number):
-                filling.train(group, at_once)
+                filling.train(group)
     filling.mirror()
 
 
@@ -167,11 +162,11 @@ class Filling:
             placement.in_writer(claim)
             yield
 
-    def train(self, group: Sequence[str], at_once: int) -> None:
+    def train(self, group: Sequence[str]) -> None:
         """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
         missing = self.missing(group)  # less than before it was claimed, where another process had it
         if missing:
-            fits = self.shards.fit(at_once, [name for name in group if name in self.shards.rows])
+            fits = self.shards.fit([name for name in group if name in self.shards.rows])
             for name in missing:
                 self.add(name, fits[name])
 

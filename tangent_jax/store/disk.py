@@ -31,7 +31,8 @@ import jax
 import numpy as np
 
 from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import Lock, expanded, file_fingerprint, fingerprint, inside, locked, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
@@ -155,6 +156,23 @@ class Disk:
         require(not private, "Store.add", "no factors with a private component", "some: they are not private")
         numbers, metadata = as_tree(factors)
         return {"factors": self.write("factors", numbers, None, metadata)}
+
+    def verify(self) -> list[str]:
+        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
+        with self.using():
+            expected = self.journaled()
+            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
+            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
+            marks = {self.root / name for name in (*MARKS, "lock")}
+            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
+            wrong += [f"{path}: a link, device or pipe" for path in odd]
+            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
+            left = "not the store's (a killed writer's leftover goes with the next change)"
+            wrong += [f"{path}: {left}" for path in extra]
+            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
+            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
+        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def commit(self, entry: dict) -> None:
         """Journals the operation: from here on it has happened."""

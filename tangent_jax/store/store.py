@@ -14,15 +14,14 @@ from typing import Any
 
 from tangent_jax.core import Tree, machine, require, trees
 from tangent_jax.core.boundary import public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded, file_fingerprint, fingerprint
+from tangent_jax.core.files import expanded, fingerprint
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store import sums
-from tangent_jax.store.disk import CLAIMS, MARKS, Disk, Factors
+from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.merge import merge
@@ -271,23 +270,6 @@ class Store(Disk, Mapping[str, Tree]):
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself
-
-    def verify(self) -> list[str]:
-        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
-        with self.using():
-            expected = self.journaled()
-            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
-            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
-            marks = {self.root / name for name in (*MARKS, "lock")}
-            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
-            wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
-            left = "not the store's (a killed writer's leftover goes with the next change)"
-            wrong += [f"{path}: {left}" for path in extra]
-            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
-            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
-        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """One line for each claim of a receipt that is not so; none where the removal stands.

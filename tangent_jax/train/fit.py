@@ -120,6 +120,32 @@ def train_epoch(
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
 
+@dataclasses.dataclass
+class Sums:
+    """The sums over an epoch's examples of the loss and of each metric, as its chunks add to them."""
+
+    epoch: int
+    epochs: int
+    names: tuple[str, ...]
+    totals: Any = 0.0
+    examples: int = 0
+    steps: int = 0
+
+
+def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: Any, sums: Sums) -> State:
+    """Trains on a chunk, logs its steps, and adds them to the epoch's sums; the state after it."""
+    present, progress = chunk.present, sums.epoch / sums.epochs
+    run.begin(len(present))
+    state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, progress)
+    per_step = np.asarray(per_step, np.float64)
+    run.log.add_chunk(sums.epoch, dict(zip(sums.names, per_step.T, strict=True)), norms, present)
+    sums.totals += per_step.sum(0)
+    sums.examples += int(present.sum())
+    sums.steps += len(present)
+    run.check_stop()
+    return state
+
+
 @public
 def fit(
     predict: Predict,
@@ -154,15 +180,12 @@ def fit(
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
     whole_number("fit", "epochs", epochs, 1)
-    dw, predict = started("fit", predict, start), trees.as_pytree(predict)
-    objective = checked_objective("fit", objective, make_objective)
-    optimizer, metrics = as_data("fit", adam() if optimizer is None else optimizer), metrics or {}
-    source = as_source("fit", data, key)
+    dw, metrics = started("fit", predict, start), metrics or {}
+    training = make_training("fit", predict, objective, optimizer, metrics)
+    predict, source = training.predict, as_source("fit", data, key)
     if isinstance(source, Batches):
-        check_data("fit", predict, dw, source, objective)
-    check_metrics(metrics)
-    training = Training(predict, objective, optimizer, tuple(metrics.values()))
-    state, check = training.start(dw), partial(check_batch, predict, dw, objective)
+        check_data("fit", predict, dw, source, training.objective)
+    state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
     with Run("fit", on_step) as run:
         if folder is not None:
             training = named(training, state, source)
@@ -174,20 +197,12 @@ def fit(
         total = None if folder is None else epochs * source.steps
         run.open_log(sum(row["steps"] for row in run.history.rows), total)
         for epoch in range(len(run.history), epochs):
-            began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
+            began, sums = time.perf_counter(), Sums(epoch, epochs, ("loss", *metrics))
             for chunk in epoch_chunks(source, epoch, check):
-                present = chunk.present
-                keys = step_keys(source, epoch, steps, len(present)) if training.draws else None
-                run.begin(len(present))
-                state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
-                per_step = np.asarray(per_step, np.float64)
-                run.log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
-                sums += per_step.sum(0)
-                examples, steps = examples + int(present.sum()), steps + len(present)
-                run.check_stop()
-            row = epoch_row("fit", epoch, sums, examples, steps)
-            row["seconds"] = time.perf_counter() - began
-            measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
+                keys = step_keys(source, epoch, sums.steps, len(chunk.present)) if training.draws else None
+                state = train_chunk(run, training, state, chunk, keys, sums)
+            row = epoch_row("fit", epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
+            measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
     return summary(placement.replicated(state.dw), run.history.merged(), run.identity)
@@ -243,10 +258,18 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     )
 
 
-def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raises InputError for metrics under names of a row's own."""
+def make_training(
+    function: str, predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
+) -> Training:
+    """The computation of a run, with the paper's objective and optimiser where none is given.
+
+    Raises: InputError for what is no objective or optimiser, and for metrics under names of a row's own.
+    """
+    objective = checked_objective(function, objective, make_objective)
+    optimizer = as_data(function, adam() if optimizer is None else optimizer)
     clash = sorted({*metrics} & {*OWN})
-    require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
+    require(not clash, function, f"metrics of other names than {', '.join(OWN)}", clash)
+    return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
@@ -256,12 +279,12 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
 
 
-def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
+def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: float) -> Row:
     """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
     require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
-    return {"epoch": epoch + 1, "loss": loss, "seconds": 0.0, "steps": steps, "examples": examples}
+    return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
 
 
 def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:

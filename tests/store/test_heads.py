@@ -21,7 +21,7 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.factors import body_factors, widened_factors
 from tangent_jax.store.heads import join, union
 from tangent_jax.store.merge import merge
@@ -133,7 +133,7 @@ def whole_store(birds, tmp_path_factory):
     data, recipe, _, features, predict = birds
     assert data.classes == ("gull", "heron", "wren")
     store = Store(tmp_path_factory.mktemp("stores") / "store")
-    fill(store, predict, features, recipe, ROWS, factors=True, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, ROWS, data.classes), factors=True)
     return store
 
 
@@ -153,13 +153,13 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     assert classes == {"a": ("gull", "heron"), "b": ("heron", "wren"), "c": ("wren",)}
     assert [store[name]["head"]["kernel"].shape[-1] for name in store] == [2, 2, 1]
     before = {name: entry["id"] for name, entry in store.state.components.items()}
-    fill(store, predict, features, recipe, ROWS, factors=True, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, ROWS, data.classes), factors=True)
     assert {name: entry["id"] for name, entry in store.state.components.items()} == before
     relabelled(features.take(np.arange(6)), data.classes, ("heron", "gull"))
     with pytest.raises(InputError, match="relabelled: expected images of these 1 classes"):
         relabelled(features, data.classes, ("heron",))
     with pytest.raises(InputError, match="fill: expected classes by name for the head named"):
-        fill(store, predict, features, recipe, {"a": np.arange(6)})
+        fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
 
 def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, tmp_path, birds):
@@ -206,7 +206,7 @@ def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solv
     data, recipe, cache, features, predict = birds
     recipe = dataclasses.replace(recipe, solver=solver, penalty=0.1, certificate=1e-3)
     store, rows = Store(tmp_path / "store"), {"a": np.arange(6)}
-    fill(store, predict, features, recipe, rows, classes=data.classes, factors=True)
+    fill(store, Shards(predict, features, recipe, rows, data.classes), factors=True)
     gone = [features.examples[i][0] for i in (4, 5)]
     how = "retrain" if solver == "adam" else "exact"
     remove(store, plan_removal(store, examples=gone), how, cache=cache)
@@ -215,7 +215,7 @@ def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solv
     assert after.config["classes"] == store[("a")]["head"]["bias"].shape[0] == 1
     if solver == "adam":
         never = Store(tmp_path / "never")
-        fill(never, predict, features, recipe, {"a": np.arange(4)}, classes=data.classes, factors=True)
+        fill(never, Shards(predict, features, recipe, {"a": np.arange(4)}, data.classes), factors=True)
         assert trees.fingerprint(store["a"]) == trees.fingerprint(never["a"])
         assert never.provenance("a").head == after.head
     assert join(store).classes == ("gull",)
@@ -304,13 +304,13 @@ def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_com
     predict = recipe.predictor(data.classes, load("builtin"))
     features = predict.features(data.train, cache)
     store = Store(tmp_path / "store")
-    fill(store, predict, features, recipe, {"a": np.arange(8)}, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, {"a": np.arange(8)}, data.classes))
     for split in ("train", "test"):
         shutil.copytree(folder / split / "wren", folder / split / "auk")
         for path in (folder / split / "auk").iterdir():
             path.write_bytes(picture())
     remove(store, plan_removal(store, examples=[features.examples[0][0]]), "retrain", cache=cache)
     never = Store(tmp_path / "never")
-    fill(never, predict, features, recipe, {"a": np.arange(1, 8)}, classes=data.classes)
+    fill(never, Shards(predict, features, recipe, {"a": np.arange(1, 8)}, data.classes))
     for got, want in zip(jax.tree.leaves(store["a"]), jax.tree.leaves(never["a"]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)  # a shard trains in the program of its group

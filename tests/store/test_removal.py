@@ -20,7 +20,7 @@ from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
@@ -125,24 +125,24 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
     recipe, predict, data, cache = task
     train, store = predict.features(data.train, cache), Store(tmp_path / "store")
-    shards = {f"shard {s}": np.arange(s, 80, 2) for s in range(2)}
-    fill(store, predict, train, recipe, shards)
+    shards = Shards(predict, train, recipe, {f"shard {s}": np.arange(s, 80, 2) for s in range(2)})
+    fill(store, shards)
     identifier = train.examples[4][0]
     remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=cache)
     fingerprints = {name: trees.fingerprint(store[name]) for name in store}
-    fill(store, predict, train, recipe, shards)
+    fill(store, shards)
     assert {name: trees.fingerprint(store[name]) for name in store} == fingerprints  # nothing was trained again
     assert "1 images were removed from" in capsys.readouterr().err
     drop(store, "shard 1")
-    fill(store, predict, train, recipe, shards)
+    fill(store, shards)
     assert [*store] == ["shard 0"]
     assert all(line["op"] != "discard" for line in store.journal.entries)
-    fill(store, predict, train, dataclasses.replace(recipe, penalty=1e-3), shards)  # other settings: anew, no receipt
+    fill(store, dataclasses.replace(shards, recipe=dataclasses.replace(recipe, penalty=1e-3)))  # anew: no receipt
     assert [*store] == ["shard 0"]
     assert len(store.state.receipts) == 2
     store.add("a guest", jax.tree.map(np.ones_like, store["shard 0"]), store.provenance("shard 0"))
     with pytest.raises(InputError, match="the component \\['a guest'\\] of others"):
-        fill(store, predict, train, recipe, shards)
+        fill(store, shards)
     assert [*store] == ["a guest", "shard 0"]
 
 

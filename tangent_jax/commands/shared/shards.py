@@ -14,7 +14,6 @@ from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
 from tangent_jax.models.heads import classes_in, widened
-from tangent_jax.store.apart import Shards
 
 
 class Method:
@@ -72,8 +71,7 @@ class Method:
         store = tj.Store(self.path(title))
         print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
-        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
-        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
@@ -91,7 +89,12 @@ class Method:
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+        return self.shards(rows).groups()
+
+    def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
+        """The shards of these rows of the training images, or of other features."""
+        data = features or self.train
+        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -107,7 +110,7 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+            fitted = self.shards(rows, data).fit()
         own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
         wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]

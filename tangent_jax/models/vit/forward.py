@@ -80,9 +80,9 @@ def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     """The class token's row of one block's output, "b d", from the value of `one_query_input`."""
     z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
-    q, dq = dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN)
+    query = Dual(*dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN))
     key, value = p["attention"]["key"], p["attention"]["value"]
-    o, do = class_attention(z, dz, q, dq, p["norm1"], key, value, turns_of(config))
+    o, do = class_attention(z, dz, query, p["norm1"], key, value, turns_of(config))
     y, dy = dense(o, do, p["attention"]["out"], OUT)
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
 
