@@ -64,7 +64,7 @@ class Leaving:
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
         self.objective, self.at_once = method.recipe.objective(), at_once
-        tested = make_problem("influence", self.predict, self.test, self.objective, None, self.predict.zeros())
+        tested = make_problem(self.predict, self.test, self.objective, None, self.predict.zeros())
         self.of_test = formed(tested)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
@@ -86,7 +86,7 @@ class Leaving:
             require(largest > 0, "influence", "a change above its certificate", f"{largest:.3g}", do)
             [base] = self.solve([[]], whole, certificate=OF_BASE * fraction * largest)
         target = (1 - OF_BASE) * fraction * largest
-        run = run_identity(as_batches("influence", self.test), rough.run, fraction, rows)
+        run = run_identity(as_batches(self.test), rough.run, fraction, rows)
         return LeftOut(base, target, largest, rows, self.saved(base, target, rows, folder / run))
 
     def saved(self, base: tj.Fitted, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:

@@ -189,7 +189,7 @@ class Ranking:
         least Clopper and Pearson's for its number of members. With fewer others than 1 / rate, none may be above: the
         rate is then 1 / (others + 1) by chance. What models share over their examples, the interval leaves out.
         """
-        whole_number("points", "draws", draws, 1)
+        whole_number("draws", draws, 1, by="points")
         rng, count = np.random.default_rng(seed), self.examples.max() + 1
         drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(draws)]
         value = operating(*self.counts(np.ones(len(self.member))))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, require, trees
+from tangent_jax.core import InputError, expect, trees
 from tangent_jax.core.records import typed
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
@@ -78,10 +78,10 @@ def make_card(predict: Predictor, said: Mapping[str, Any], format: str, classes:
     Raises: InputError for an accuracy that is no number in 0..1, and for another cost or removals.
     """
     parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
-    require(isinstance(accuracy, Mapping), "export", "accuracy {data set: number}", accuracy)
+    expect(isinstance(accuracy, Mapping), "accuracy {data set: number}", accuracy)
     for name, value in accuracy.items():
         good = isinstance(value, (int, float)) and 0 <= value <= 1
-        require(good, "export", f"an accuracy on {name} in 0..1", value)
+        expect(good, f"an accuracy on {name} in 0..1", value)
     base, wrappers = unwrapped(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])
     measured = [f"{plain(name)}, test images: {value:.4g}" for name, value in accuracy.items()]

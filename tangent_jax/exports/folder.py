@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
@@ -66,7 +66,7 @@ FORMATS = {
 
 def check_format(function: str, format: str) -> None:
     """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
-    require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
+    one_of("format", format, FORMATS, by=function)
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
@@ -86,8 +86,8 @@ def export(
     """
     folder, outputs = expanded("export", folder), predict.model.classes
     check_format("export", format)
-    require(not folder.exists(), "export", "a folder that does not exist yet", folder)
-    require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
+    expect(not folder.exists(), "a folder that does not exist yet", folder)
+    expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
     trees.check_part("export", predict.w, dw)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
@@ -113,13 +113,13 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     folder = expanded("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
     for path in (*paths, said):
-        require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
+        expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
     files = parse_json("load_export", said.read_bytes(), said).get("files")
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
-        require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+        expect(whole, f"an unaltered {path}", f"another than {said} names", "Export it again")
     is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
-    require(is_model, "load_export", "a model without weights", "a Pretrained", do)
+    expect(is_model, "a model without weights", "a Pretrained", do)
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_described(model, paths[0])
@@ -135,7 +135,7 @@ def check_described(model: Model, path: Path) -> None:
     settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
-    require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
+    expect(not other, f"the model that {path} is of", f"one of other {', '.join(other)}")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require
+from tangent_jax.core import Tree, expect, placement, progress_bar
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
 from tangent_jax.models.cache import CachedRows
@@ -61,7 +61,7 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
             rows.complete.unlink(missing_ok=True)
         write_chunks(rows, np.flatnonzero(of_all).tolist(), missing, source, keeper)
         do = "Take a disk for the cache that shows a file's bytes to all processes at once"
-        placement.together(lambda: require(not rows.refresh(), "features", f"all rows in {rows.folder}", "less", do))
+        placement.together(lambda: expect(not rows.refresh(), f"all rows in {rows.folder}", "less", do))
     placement.together(lambda: rows.finish() if keeper == me else None)
 
 

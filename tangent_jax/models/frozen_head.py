@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, finite_number, refusal, require, trees
+from tangent_jax.core import Dual, Tree, expect, finite_number, refusal, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expanded
 from tangent_jax.core.tensors import read_tensors
@@ -49,13 +49,13 @@ class FrozenHead:
     def __post_init__(self) -> None:
         shape, names = np.shape(self.embeddings), len(self.classes)
         good = len(shape) == 2 and shape[0] == names > 0
-        require(good, "FrozenHead", f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
+        expect(good, f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
-        require(not twice, "FrozenHead", "classes of different names", self._got(f"{twice[:1]} twice"))
+        expect(not twice, "classes of different names", self._got(f"{twice[:1]} twice"))
         lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
         bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
-        require(not bad, "FrozenHead", "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
-        finite_number("FrozenHead", "logit_scale", self.logit_scale, 0)
+        expect(not bad, "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
+        finite_number("logit_scale", self.logit_scale, 0)
 
     def _got(self, value: object) -> str:
         return f"{value} in {self.source}"
@@ -101,11 +101,11 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     do = "Write it as docs/eight_tasks.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
     expected = f"tensors embeddings and logit_scale in {path}"
-    require(known, "read_frozen_head", expected, ", ".join([*tensors][:3]) or "none", do)
+    expect(known, expected, ", ".join([*tensors][:3]) or "none", do)
     expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
-    require(metadata.get("classes"), "read_frozen_head", expected, "none", do)
+    expect(metadata.get("classes"), expected, "none", do)
     scale = np.asarray(tensors.get("logit_scale", SCALE))
-    require(scale.size == 1, "read_frozen_head", f"one number logit_scale in {path}", f"shape {scale.shape}")
+    expect(scale.size == 1, f"one number logit_scale in {path}", f"shape {scale.shape}")
     embeddings = np.array(tensors["embeddings"], np.float32)
     return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))
 

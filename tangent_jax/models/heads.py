@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, instance, require
 from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
@@ -22,7 +22,7 @@ from tangent_jax.models.predict import Predictor
 @public
 def body(tree: Tree) -> Tree:
     """The leaves of a model without those of its head."""
-    require(isinstance(tree, Mapping), "body", "the leaves of a model by name", type(tree).__name__)
+    instance("the leaves of a model by name", tree, Mapping)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, identity, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -138,13 +138,13 @@ def feature_map(
     Raises:     InputError for other parts, a model without a closed form, or one whose head is no kernel "d c".
     """
     known = [part for part in PARTS if part in parts]
-    require(len(known) == len(parts) > 0, "feature_map", f"different parts of {', '.join(PARTS)}", ", ".join(parts))
-    whole_number("feature_map", "blocks", blocks, 0, pretrained.model.stages - 2)
-    whole_number("feature_map", "directions", directions, 1, 1024)
-    whole_number("feature_map", "width", width, 2, 1 << 16)
-    whole_number("feature_map", "seed", seed, 0, (1 << 32) - 1)
+    expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
+    whole_number("blocks", blocks, 0, pretrained.model.stages - 2)
+    whole_number("directions", directions, 1, 1024)
+    whole_number("width", width, 2, 1 << 16)
+    whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
-    require(len(shape) == 2, "feature_map", "a model whose head is a kernel (d, c)", f"shape {shape}")
+    expect(len(shape) == 2, "a model whose head is a kernel (d, c)", f"shape {shape}")
     d = shape[0]
     rng = np.random.default_rng([seed, 31])
     v = rng.standard_normal((d, directions)) / d**0.5

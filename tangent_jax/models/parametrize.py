@@ -31,10 +31,10 @@ class LoRA(Wrapper):
 
     def __post_init__(self) -> None:
         require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
-        whole_number("LoRA", "blocks", self.blocks, 1, self.base.stages - 2)
+        whole_number("blocks", self.blocks, 1, self.base.stages - 2, by="LoRA")
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
         require(sizes, "LoRA", f"leaves named .../kernel in the last {self.blocks} blocks", "none")
-        whole_number("LoRA", "rank", self.rank, 1, min(sizes))
+        whole_number("rank", self.rank, 1, min(sizes), by="LoRA")
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of A and B by their module."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core import Dual, Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Probed, probe_uses
@@ -58,14 +58,14 @@ class Predictor:
         choices = {"method": METHODS, "linearization": LINEARIZATIONS}
         for field, known in choices.items():
             value = getattr(self, field)
-            require(value in known, "Predictor", f"{field} in {', '.join(known)}", value)
+            one_of(field, value, known)
         if self.linearization == "closed_form":
             self.closed_form("Predictor", "Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
-        require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
+        expect(self.output in known, expected, f"{self.output} of {self.method}")
         good = self.dtype is None or is_floating(self.dtype)
-        require(good, "Predictor", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
+        expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         trees.check_part("Predictor", self.w, dw)

@@ -98,11 +98,11 @@ def clipped_sum(
                 example gives zero.
     Raises:     InputError for clip_norm <= 0.
     """
-    check_clip_norm("clipped_sum", clip_norm)
+    check_clip_norm(clip_norm)
     objective = Objective(loss)
     if not isinstance(y, Tracer):
-        shape = output_shape("clipped_sum", predict, dw, jnp.asarray(x))
-        check_targets("clipped_sum", as_targets("clipped_sum", y), shape, objective)
+        shape = output_shape(predict, dw, jnp.asarray(x))
+        check_targets(as_targets(y), shape, objective)
     x, y, present = map(jnp.asarray, (x, y, present))
     units, each = len(present), len(y) // len(present)
     x, y, present = (a.reshape(units, each, *a.shape[n:]) for a, n in ((x, 1), (y, 1), (present, present.ndim)))

@@ -6,7 +6,7 @@ A guarantee for one example needs examples that vmap separates, and an optimiser
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, refusal, require
+from tangent_jax.core import Tree, expect, unexpected
 from tangent_jax.core.identities import CALLBACKS, primitives
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import Objective
@@ -22,7 +22,7 @@ def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: O
     x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
     used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
     expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
-    require(not used, "fit_private", expected, ", ".join(sorted(used)), do)
+    expect(not used, expected, ", ".join(sorted(used)), do)
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
@@ -31,10 +31,10 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
         jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
     except TypeError as error:
         got, do = str(error).splitlines()[0], "What it wants is not private; take another"
-        raise refusal("fit_private", "an optimiser of gradients alone", got, do) from error
+        raise unexpected("an optimiser of gradients alone", got, do) from error
 
 
 def check_finite(norm: float, step: int) -> None:
     """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
     do = "Lower the learning rate; what was paid stays paid"
-    require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
+    expect(np.isfinite(norm), "a finite step", f"a norm of {norm} after step {step + 1}", do)

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require
+from tangent_jax.core import Tree, expect, placement
 from tangent_jax.privacy.chacha import chacha
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.mechanism import Mechanism
@@ -188,16 +188,14 @@ def step_key(mechanism: Mechanism, seed: int | None, step: int) -> Array:
     return jnp.asarray(placement.agreed(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
 
 
-def check_grid(function: str, mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
+def check_grid(mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
     """Raises InputError where the grid would be too coarse, or whole numbers overflow; Gaussian noise has no grid."""
     if mechanism.noise == "gaussian":
         return
     numbers = numbers_of(dw)
-    require(
-        numbers <= NUMBERS, function, f"at most {NUMBERS} numbers under discrete noise", numbers, "Train fewer leaves"
-    )
+    expect(numbers <= NUMBERS, f"at most {NUMBERS} numbers under discrete noise", numbers, "Train fewer leaves")
     do = "Take larger micro-batches"
-    require(parts <= PARTS, function, f"at most {PARTS} micro-batches under discrete noise", parts, do)
+    expect(parts <= PARTS, f"at most {PARTS} micro-batches under discrete noise", parts, do)
     ratio = float(sensitivity_of(mechanism, dw, batch)) / float(mechanism.clip_norm)
     do = "Take smaller micro-batches, less noise or fewer leaves"
-    require(ratio <= 2, function, "a sum on the grid that moves by at most twice the clip norm", f"{ratio:.3g}", do)
+    expect(ratio <= 2, "a sum on the grid that moves by at most twice the clip norm", f"{ratio:.3g}", do)

@@ -42,7 +42,7 @@ def clipped_sum_closed_form(
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
     """
-    check_clip_norm("clipped_sum_closed_form", clip_norm)
+    check_clip_norm(clip_norm)
     predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")
     at_zero = predict.method == "nlft"
     if at_zero:

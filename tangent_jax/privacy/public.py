@@ -20,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
@@ -42,9 +42,9 @@ def whitened(predict: Predictor, public: Features, private: Features) -> Predict
     Edge cases: fewer public images than a kernel has inputs: the damping makes M definite.
     Raises:     InputError for no public image, one that is private too, by its content, or inputs that are not finite.
     """
-    require(not isinstance(predict.model, Whitened), "whitened", "a predictor that is not whitened", "one that is")
+    expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
     predict.closed_form("whitened")
-    require(len(public), "whitened", "a public image at least", "none")
+    expect(len(public), "a public image at least", "none")
     check_public("whitened", *([identifier for identifier, _ in part.examples] for part in (public, private)))
     # square loss and no targets: of the factors the inputs' alone are read
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
@@ -52,7 +52,7 @@ def whitened(predict: Predictor, public: Features, private: Features) -> Predict
     public_curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
     leaves, v = trees.leaves(predict.w), {}
     for path, (a, _) in public_curvature.kernels.items():
-        require(np.isfinite(a).all(), "whitened", f"finite inputs of {path}", "others", "Leave such images out")
+        expect(np.isfinite(a).all(), f"finite inputs of {path}", "others", "Leave such images out")
         leaves |= {path + ROOT: inverse_root(np.asarray(a)), path + WHITENED: jnp.zeros_like(leaves[path])}
         v[path] = path + WHITENED
     paths = tuple(sorted(v.get(path, path) for path in predict.subset.paths))

@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, placement, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
 from tangent_jax.privacy.discrete import check_grid, discrete_mean, on_grid, sensitivity_of, step_key
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.log import log_private_step
@@ -157,14 +158,14 @@ def fit_private(
                 or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
                 ledger that is another run's or does not fit its checkpoint, a step that is not finite.
     """
-    dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
-    objective = checked_objective("fit_private", objective, default_objective)
-    optimizer = as_data("fit_private", momentum() if optimizer is None else optimizer)
-    batches, units = as_units("fit_private", data, mechanism)
+    dw, predict = started(predict, start), trees.as_pytree(predict)
+    objective = checked_objective(objective, default_objective)
+    optimizer = as_data(momentum() if optimizer is None else optimizer)
+    batches, units = as_units(data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
     state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
-    with Run("fit_private", on_step) as run:
+    with Run(on_step) as run:
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
@@ -196,7 +197,7 @@ def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: 
     run.keep(ledger.saver, measure_name(run.on_step, state.dw), ledger)
     state, spent = run.restore(state), ledger.spent
     left = len(run.history) or spent.steps_paid < spent.mechanism.steps
-    require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
+    expect(left, f"the result of a spent budget in {folder}", "none", "It is not spent again")
     return state, spent
 
 
@@ -219,23 +220,21 @@ def check_private(
 ) -> None:
     """Raises InputError where the guarantee would not hold for one of the units."""
     n = max(mechanism.public_count(units), units)  # a public count below the true one must not loosen the bound
-    require(units >= 2, "fit_private", f"at least 2 {mechanism.unit}s", units)
+    expect(units >= 2, f"at least 2 {mechanism.unit}s", units)
     twice = len(batches) - len(np.unique(batches.rows))
-    require(
-        not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
-    )
-    whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
-    check_data("fit_private", predict, dw, batches, objective)
+    expect(not twice, "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once")
+    whole_number("the mechanism's steps", mechanism.steps, 1)
+    check_data(predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
-    check_grid("fit_private", mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
-    require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
+    check_grid(mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
+    expect(mechanism.delta < 1 / n, f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
-        check_alone("fit_private", predict, dw, x, y, objective)
+        check_alone(predict, dw, x, y, objective)
 
 
-def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
+def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
     """Raises InputError where a model's closed form lets an example of a batch see another.
 
     At a random step, on a whole micro-batch: the norm of one example's gradient must be the same beside the others,
@@ -259,7 +258,7 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         apart = float(np.max(np.abs(np.subtract(norms, together[i])))) if np.isfinite(together[i]) else 0.0
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
-        require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
+        expect(apart <= tolerance * (1e-6 + together[i]), expected, got, do)
 
 
 def step_program(

@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import speaking
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
@@ -94,21 +95,21 @@ def solve_many(
     Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
                 that are none and fewer starts than rows.
     """
-    whole_number("solve_many", "passes", passes, 2)
-    whole_number("solve_many", "at_once", at_once, 1)
+    whole_number("passes", passes, 2)
+    whole_number("at_once", at_once, 1)
     if certificate is not None:
-        finite_number("solve_many", "certificate", certificate, 0.0)
-    objective = checked_objective("solve_many", objective, make_objective)
+        finite_number("certificate", certificate, 0.0)
+    objective = checked_objective(objective, make_objective)
     do = "Give the objective a penalty"
-    require(objective.penalty > 0, "solve_many", "penalty > 0", float(objective.penalty), do)
+    expect(objective.penalty > 0, "penalty > 0", float(objective.penalty), do)
     starts = [start] if isinstance(start, Fitted) else list(start)
-    require(len(starts) >= 1, "solve_many", "a start", "none", "Pass what tj.solve returned")
+    expect(len(starts) >= 1, "a start", "none", "Pass what tj.solve returned")
     steps = [begun.dw if isinstance(begun, Fitted) else begun for begun in starts]
     for dw in steps[1:]:
-        check_leaves("solve_many", predict, dw)
-    problem = make_problem("solve_many", predict, data, objective, None, steps[0], keep=True)
+        check_leaves(predict, dw)
+    problem = make_problem(predict, data, objective, None, steps[0], keep=True)
     do = "Use tj.solve for each row"
-    require(problem.is_quadratic, "solve_many", "a square loss", type(objective.loss).__name__, do)
+    expect(problem.is_quadratic, "a square loss", type(objective.loss).__name__, do)
     first = starts[0].curvature if isinstance(starts[0], Fitted) else None
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
     rows = _asked(problem, example_weights, None if isinstance(start, Fitted) else steps)
@@ -118,7 +119,8 @@ def solve_many(
 def _asked(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
     """The problems, as their rows of example weights are read."""
     for turn, row in enumerate(rows):
-        v = checked_weights("solve_many", row, len(problem.batches), problem.dtype)
+        with speaking("solve_many"):  # which has returned
+            v = checked_weights(row, len(problem.batches), problem.dtype)
         count = turn + 1 if steps is None else len(steps)
         require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
         yield Asked(turn, v, None if steps is None else steps[turn])
@@ -169,7 +171,7 @@ class Many:
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with Run("solve_many") as run:
+        with Run() as run:
             run.show(count, "problem")
             while True:
                 state = self.fill(state, places, asked)

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, placement, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.trees import along
 from tangent_jax.linear import cg
@@ -86,18 +86,18 @@ def solve(
     Raises:     InputError for a model that is not affine in dw, a start of other leaves, a penalty of 0 where a
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
-    whole_number("solve", "passes", passes, 2)
-    objective = checked_objective("solve", objective, make_objective)
+    whole_number("passes", passes, 2)
+    objective = checked_objective(objective, make_objective)
     if certificate is not None:
-        finite_number("solve", "certificate", certificate, 0.0)
+        finite_number("certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"
-        require(objective.penalty > 0, "solve", "penalty > 0 for a certificate", float(objective.penalty), do)
+        expect(objective.penalty > 0, "penalty > 0 for a certificate", float(objective.penalty), do)
     before, curvature = (start.dw, start.curvature) if isinstance(start, Fitted) else (start, None)
-    dw = started("solve", predict, before)
-    problem = make_problem("solve", predict, data, objective, example_weights, dw, keep=True)
+    dw = started(predict, before)
+    problem = make_problem(predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
         check_factors("solve", dw, curvature)
-    with Run("solve", on_step) as run:
+    with Run(on_step) as run:
         if folder is not None:
             name = run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes)
             run.keep(Saver(folder, name), measure_name(on_step, dw))
@@ -160,7 +160,7 @@ class Solver:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
         norm = float(trees.norm(gradient))
-        require(np.isfinite(norm), "solve", "a finite gradient", norm, "Look for inputs that are not finite")
+        expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
         row = self.row(norm, loss=value, rounding=rounding, exact=True)
         if self.is_done(row):
             return state, row

@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, placement, require, show_progress, trees
+from tangent_jax.core import Tree, expect, placement, show_progress, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Features
@@ -113,7 +113,7 @@ def fill(
     Raises: InputError where the store holds a component that this function did not make.
     """
     head = shards.recipe.head
-    require(shards.classes or head == "drawn", "fill", f"classes by name for the head {head}", "none")
+    expect(shards.classes or head == "drawn", f"classes by name for the head {head}", "none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=placement.from_writer(lambda: shards.rows_left(store)))
@@ -215,7 +215,7 @@ def check_own(store: Store) -> None:
     origins = {name: store.provenance(name) for name in store}
     foreign = [n for n, origin in origins.items() if origin.recipe is None or origin.recipe != origin.recipe.named(n)]
     do = "Choose another folder for the stores"
-    require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
+    expect(not foreign, f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
 
 
 def own_head(

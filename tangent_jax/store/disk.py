@@ -30,7 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, check_stop, require, trees
+from tangent_jax.core import Tree, check_stop, expect, require, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import Lock, expanded, file_fingerprint, fingerprint, inside, locked, write_whole
 from tangent_jax.core.journal import Journal
@@ -150,10 +150,10 @@ class Disk:
         if factors is None:
             return {}
         here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
-        require(factors.anchor == here, "Store.add", "factors at the component's anchor", "those of another", do)
-        require(of_subset(factors, provenance.subset), "Store.add", "factors of the component's leaves", "others", do)
+        expect(factors.anchor == here, "factors at the component's anchor", "those of another", do)
+        expect(of_subset(factors, provenance.subset), "factors of the component's leaves", "others", do)
         private = provenance.privacy is not None
-        require(not private, "Store.add", "no factors with a private component", "some: they are not private")
+        expect(not private, "no factors with a private component", "some: they are not private")
         numbers, metadata = as_tree(factors)
         return {"factors": self.write("factors", numbers, None, metadata)}
 

@@ -11,7 +11,7 @@ class-incremental learning).
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widened
@@ -59,7 +59,7 @@ def join(
                 seen.
     """
     origins = {name: store.provenance(name) for name in store}
-    require(origins, "join", "a store with components", f"none in {store.root}")
+    expect(origins, "a store with components", f"none in {store.root}")
     first, *others = origins.values()
     for name, origin in origins.items():
         check_joinable(name, origin, first)
@@ -67,13 +67,13 @@ def join(
         check_one_body("join", first, origin)
     check_meanings(origins, same_classes)
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
-    require(not unknown, "join", "same_classes that are classes of the components", unknown[:3])
+    expect(not unknown, "same_classes that are classes of the components", unknown[:3])
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
         recipe = first.recipe
         assert recipe is not None
         predict = recipe.predictor(classes, anchor_of("join", first, weights))
-    require(classes is not None, "join", "classes, the names of the outputs of predict", "none")
+    expect(classes is not None, "classes, the names of the outputs of predict", "none")
     assert classes is not None
     same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None
@@ -88,14 +88,14 @@ def join(
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
     do = "Train it again with the names of its classes"
-    require(origin.classes, "join", f"the classes of {name}", "none", do)
+    expect(origin.classes, f"the classes of {name}", "none", do)
     loss = None if origin.recipe is None else origin.recipe.objective().loss
     got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
-    require(isinstance(loss, SquareLoss), "join", f"a square loss of {name}", got, do)
+    expect(isinstance(loss, SquareLoss), f"a square loss of {name}", got, do)
     assert origin.recipe is not None
     for field in ("loss", "kappa") if first.recipe is not None else ():
         here, there = getattr(first.recipe, field), getattr(origin.recipe, field)
-        require(here == there, "join", f"{field} {here} of {name}, as of the first", there, "Train all alike")
+        expect(here == there, f"{field} {here} of {name}, as of the first", there, "Train all alike")
 
 
 @public
@@ -103,7 +103,7 @@ def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """The classes of all heads, sorted."""
     heads = [*heads]
     good = all(isinstance(classes, (tuple, list)) for classes in heads)
-    require(good, "union", "the classes of each head, as a list", "others")
+    expect(good, "the classes of each head, as a list", "others")
     return tuple(sorted({name for classes in heads for name in classes}))
 
 
@@ -117,11 +117,11 @@ def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[s
             alike = dataset == origin.recipe.dataset or name in same_classes
             got = f"{name} in {before} of {dataset} and in {component} of {origin.recipe.dataset}"
             do = "Rename one, or say that they mean the same: same_classes"
-            require(alike, "join", "a name for each class", got, do)
+            expect(alike, "a name for each class", got, do)
 
 
 def check_head(predict: Predictor, classes: Sequence[str], name: str, origin: Provenance) -> None:
     """Raises InputError where a component's head is not the joined one's, restricted to its classes."""
     same = trees.fingerprint(head_of(predict.w, classes, origin.classes)) == origin.head
     got, do = "another head", "Draw all heads by name, with one seed"
-    require(same, "join", f"the head of {name} drawn by the names of its classes", got, do)
+    expect(same, f"the head of {name} drawn by the names of its classes", got, do)

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, progress_bar, require, trees
+from tangent_jax.core import Tree, finite_number, one_of, progress_bar, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, check_factors
 from tangent_jax.store import sums
@@ -39,7 +39,7 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
     Guarantees: bitwise the same whatever the order of insertion; one component gives itself, up to rounding.
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.
     """
-    require(how in MERGES, "merge", f"how in {', '.join(MERGES)}", how)
+    one_of("how", how, MERGES)
     return sums.compose(components) if how == "mean" else Merger(components, factors, how).at(penalty)
 
 
@@ -50,7 +50,7 @@ class Merger:
     """
 
     def __init__(self, components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str) -> None:
-        require(how in MERGES[1:], "merge", f"how in {', '.join(MERGES[1:])}", how)
+        one_of("how", how, MERGES[1:], by="merge")
         names = sorted(components)
         missing = [name for name in names if name not in factors]
         do = "Keep them when components are made, or merge by mean"
@@ -97,7 +97,7 @@ class Merger:
 
     def at(self, penalty: float) -> Tree:
         """The merge with a penalty above 0, the ridge of H_s for one example."""
-        finite_number("merge", "penalty", penalty, 0.0)
+        finite_number("penalty", penalty, 0.0, by="merge")
         like = trees.leaves(self.like)
         merged = {}
         for path in self.solved(like):

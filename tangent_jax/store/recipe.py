@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, one_of, require
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
@@ -85,12 +85,12 @@ class Recipe:
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
             shows = not isinstance(text, str) or text.isprintable()
-            require(shows, "Recipe", f"{field} in characters that show", repr(text))
-        require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
+            expect(shows, f"{field} in characters that show", repr(text))
+        one_of("solver", self.solver, SOLVERS)
         free = self.solver == "adam" or self.radius is None
-        require(free, "Recipe", "no radius for solver optimum", self.radius)
+        expect(free, "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
-        require(is_convex, "Recipe", "a tangent model or the head alone for solver optimum", self.method, do)
+        expect(is_convex, "a tangent model or the head alone for solver optimum", self.method, do)
 
     @property
     def key(self) -> Array:

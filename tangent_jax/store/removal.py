@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import expect, one_of, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.data.identifiers import hidden
@@ -68,7 +68,7 @@ class RemovalPlan:
 
     def check_possible(self, how: str) -> None:
         """Raises InputError naming a component for which the way is not possible, and why."""
-        require(how in WAYS, "remove", f"how in {', '.join(WAYS)}", how)
+        one_of("how", how, WAYS, by="remove")
         for name, holding in self.components.items():
             reason, do = holding.impossible.get(how), "Drop it; train anew"
             require(reason is None, "remove", f"components that allow {how}", f"{name}: {reason}", do)
@@ -91,16 +91,16 @@ def plan_removal(
     Returns: RemovalPlan. Content is found under every name, in every component: a copy goes too.
     Raises:  InputError unless one of the three is given, and for an image whose owner nobody says.
     """
-    require(not isinstance(examples, str) and not isinstance(names, str), "plan_removal", "lists", "one text")
+    expect(not isinstance(examples, str) and not isinstance(names, str), "lists", "one text")
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
-    require(given == 1, "plan_removal", "examples, names or an owner, one of them", f"{given} of them")
-    require(owner is not None or not owners, "plan_removal", "an owner, of those in owners", "none")
+    expect(given == 1, "examples, names or an owner, one of them", f"{given} of them")
+    expect(owner is not None or not owners, "an owner, of those in owners", "none")
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing, do = [name for name in whole if name not in origins], "list says them"
-        require(not missing, "plan_removal", "names of components", f"{missing[:1]}", do)
+        expect(not missing, "names of components", f"{missing[:1]}", do)
         state = store.identity, contents(store)
     unknown: tuple[str, ...] = ()
     if whole:
@@ -143,7 +143,7 @@ def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, 
         said = owners_of([name for _, name in origin.examples], owners)
         for (identifier, name), other in zip(origin.examples, said, strict=True):
             whose, do = other or origin.owners.get(name), "Pass owners=, image name -> owner"
-            require(whose is not None, "plan_removal", f"an owner of {name} in {component}", "none", do)
+            expect(whose is not None, f"an owner of {name} in {component}", "none", do)
             gone |= {identifier} if whose == owner else set()
         said = owners_of([name for _, name in origin.public], owners)
         gone |= {i for (i, _), whose in zip(origin.public, said, strict=True) if whose == owner}
@@ -191,7 +191,7 @@ def remove(
     Raises:     InputError for a way that is not possible, a plan of nothing, and a store that changed since the plan.
     """
     plan.check_possible(how)
-    require(plan.components, "remove", "a plan of something that the store holds", "nothing")
+    expect(plan.components, "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
     data, retrained = functools.cache(open_dataset), {}
@@ -213,7 +213,7 @@ def contents(store: Store) -> str:
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
     fits = (plan.store, plan.contents) == (store.identity, contents(store))
-    require(fits, "remove", f"a plan of {store.root} as it is now", "one of another store, or older", "Plan again")
+    expect(fits, f"a plan of {store.root} as it is now", "one of another store, or older", "Plan again")
 
 
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
@@ -222,7 +222,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         check_one_body("remove", store.provenance(name), new.provenance)
         check_component(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
-        require(not left, "remove", f"{name} retrained without what is removed", sorted(left)[:1])
+        expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
         store.check_forgotten("remove", new.provenance)
 
 

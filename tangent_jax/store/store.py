@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import Tree, machine, require, trees
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core import Tree, expect, machine, require, trees
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expanded, fingerprint
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
@@ -90,6 +90,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     # What changes it
 
+    @public
     def add(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
     ) -> None:
@@ -102,7 +103,7 @@ class Store(Disk, Mapping[str, Tree]):
         """
         check_spelling(name)
         with self.using(change=True):
-            require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
+            expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
             self.check_account(provenance)
             check_component(dw, provenance)
@@ -115,10 +116,11 @@ class Store(Disk, Mapping[str, Tree]):
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of what was just written
-            require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
+            expect(not same, "numbers that no other component has", f"that of {same[:1]}")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
+    @public
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, each in one step; returns their names.
 
@@ -132,13 +134,13 @@ class Store(Disk, Mapping[str, Tree]):
         self.reload()
         other.reload()
         theirs, do = other.state.components, "Keep that one apart, or train its components here"
-        require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
+        expect(not other.state.receipts, "a store that has removed nothing", f"{other.root}", do)
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
-        require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        expect(not clash, f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
         expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
-        require(not unlike, "Store.add_all", expected, got, "Discard one of them")
+        expect(not unlike, expected, got, "Discard one of them")
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill leaves too much spent, never too little
         for name in missing:
@@ -170,7 +172,7 @@ class Store(Disk, Mapping[str, Tree]):
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
-        require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
+        expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
         provenance.protected()  # each owner is known
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, require
 from tangent_jax.core.boundary import public
 
 
@@ -86,7 +86,7 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
     """
     names = sorted(components if coefficients is None else coefficients)
     missing = [name for name in names if name not in components]
-    require(not missing, "compose", f"names among the {len(components)} components", missing[:1])
+    expect(not missing, f"names among the {len(components)} components", missing[:1])
     terms = read_ahead(components, names)
     shares = dict.fromkeys(names, 1 / max(len(names), 1)) if coefficients is None else coefficients
     return weighted_sum(terms, [shares[name] for name in names])
@@ -110,7 +110,7 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
 
     Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher better; equal scores go by name.
     """
-    require(components, "greedy_soup", "at least one component", "none")
+    expect(components, "at least one component", "none")
     alone = {name: score(component) for name, component in components.items()}
     ranked: Sequence[str] = sorted(components, key=lambda name: (-alone[name], name))
     chosen, best = [ranked[0]], alone[ranked[0]]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import placement, require, whole_number
+from tangent_jax.core import expect, placement, require, whole_number
 from tangent_jax.core.boundary import public_class
 from tangent_jax.core.checks import as_array
 from tangent_jax.core.rows import Rows
@@ -78,20 +78,20 @@ class Batches:
         device: "OnDevice | None" = None,
         owners: Sequence[Any] | None = None,
     ) -> None:
-        whole_number("Batches", "batch_size", batch_size, 1)
-        targets, inputs = as_targets("Batches", targets), as_inputs("Batches", inputs)
+        whole_number("batch_size", batch_size, 1)
+        targets, inputs = as_targets(targets), as_inputs(inputs)
         good = len(inputs) == len(targets) and len(targets) >= 1
-        require(good, "Batches", f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
+        expect(good, f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
         self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
-        self.rows = np.arange(len(targets)) if rows is None else as_array("Batches", "rows", rows)
-        require(len(self.rows) >= 1, "Batches", "at least one row", "none")
+        self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
+        expect(len(self.rows) >= 1, "at least one row", "none")
         within = (
             self.rows.dtype.kind in "iu"
             and self.rows.ndim == 1
             and self.rows.min() >= 0
             and self.rows.max() < len(targets)
         )
-        require(within, "Batches", f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
+        expect(within, f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
         self.batch_size = min(batch_size, len(self.rows))
         self.resident_bytes = placement.resident_bytes() if resident_bytes is None else resident_bytes
         self.device = OnDevice() if device is None else device
@@ -190,17 +190,17 @@ class OnDevice:
         return arrays
 
 
-def as_inputs(function: str, inputs: Any) -> Any:
+def as_inputs(inputs: Any) -> Any:
     """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
-    inputs = inputs if hasattr(inputs, "nbytes") else as_array(function, "inputs", inputs)
+    inputs = inputs if hasattr(inputs, "nbytes") else as_array("inputs", inputs)
     good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
-    require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
+    expect(good, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
     return inputs
 
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     """The owner of each of `count` examples, in one spelling; InputError where one has none."""
-    names = as_array("Batches", "owners", owners)
+    names = as_array("owners", owners, by="Batches")
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
     good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
@@ -213,7 +213,7 @@ def checked_key(key: Any) -> Array | None:
     """The key, where it is one of JAX's or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
     good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
-    require(good, "Batches", "a key such as jax.random.key(0)", repr(key))
+    expect(good, "a key such as jax.random.key(0)", repr(key))
     return key
 
 
@@ -225,7 +225,7 @@ class Data(Protocol):
         ...
 
 
-def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
+def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
     """The data as Batches: themselves, or those that Features make.
 
     Raises: InputError for other data.
@@ -233,7 +233,7 @@ def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None
     if isinstance(data, Batches):
         return data
     do = "Pass what predict.features gives, or Batches(inputs, targets)"
-    require(hasattr(data, "batches"), function, "Features or Batches", type(data).__name__, do)
+    expect(hasattr(data, "batches"), "Features or Batches", type(data).__name__, do)
     return data.batches(key, batch_size=batch_size)
 
 
@@ -251,14 +251,14 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
     batches: Any = source(epoch) if callable(source) else source
     for batch in batches:
         is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-        require(is_pair, "fit", "batches that are pairs (x, y)", type(batch).__name__)
-        x, y = np.asarray(batch[0]), as_targets("fit", batch[1])
+        expect(is_pair, "batches that are pairs (x, y)", type(batch).__name__)
+        x, y = np.asarray(batch[0]), as_targets(batch[1])
         size = size or len(y)
         good = x.ndim >= 1 and 1 <= len(y) <= size and len(x) == len(y)
-        require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
+        expect(good, f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
         check(x, y)
         more = placement.width(size) - len(y)
         present = (np.arange(len(y) + more) < len(y)).astype(np.float32)
         x, y = (placement.divided(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
         yield Chunk(x, y, None, present[None])
-    require(size, "fit", "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")
+    expect(size, "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

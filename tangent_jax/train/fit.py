@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, instance, placement, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
@@ -179,14 +179,14 @@ def fit(
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
-    whole_number("fit", "epochs", epochs, 1)
-    dw, metrics = started("fit", predict, start), metrics or {}
-    training = make_training("fit", predict, objective, optimizer, metrics)
-    predict, source = training.predict, as_source("fit", data, key)
+    whole_number("epochs", epochs, 1)
+    dw, metrics = started(predict, start), metrics or {}
+    training = make_training(predict, objective, optimizer, metrics)
+    predict, source = training.predict, as_source(data, key)
     if isinstance(source, Batches):
-        check_data("fit", predict, dw, source, training.objective)
+        check_data(predict, dw, source, training.objective)
     state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
-    with Run("fit", on_step) as run:
+    with Run(on_step) as run:
         if folder is not None:
             training = named(training, state, source)
             saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
@@ -201,7 +201,7 @@ def fit(
             for chunk in epoch_chunks(source, epoch, check):
                 keys = step_keys(source, epoch, sums.steps, len(chunk.present)) if training.draws else None
                 state = train_chunk(run, training, state, chunk, keys, sums)
-            row = epoch_row("fit", epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
+            row = epoch_row(epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
             measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
@@ -211,28 +211,28 @@ def fit(
 def named(training: Training, state: State, source: Any) -> Training:
     """The training with the program of its step, which names its run; InputError for data without an end."""
     kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
-    require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
+    expect(isinstance(source, Batches), "Batches, where a folder is given", kind, do)
     return dataclasses.replace(training, traced=step_program(training, state, source))
 
 
-def as_source(function: str, data: Any, key: Array | None) -> Any:
+def as_source(data: Any, key: Array | None) -> Any:
     """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
     Raises: InputError for other data, or Batches without a key to decide their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
-        batches = as_batches(function, data, key=key)
-        require(batches.key is not None, function, "batches with a key, which decides their order", "none", do)
+        batches = as_batches(data, key=key)
+        expect(batches.key is not None, "batches with a key, which decides their order", "none", do)
         return batches
     good = callable(data) or (hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str)))
-    require(good, function, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
+    expect(good, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
     return data
 
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
     """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
-    check_targets("fit", y, output_shape("fit", undrawn(predict), dw, x), objective)
+    check_targets(y, output_shape(undrawn(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
@@ -241,7 +241,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     Raises: InputError for data without one.
     """
     expected, do = "Batches with a key, where the predictor or the loss draws", "Pass Batches(inputs, targets, key)"
-    require(isinstance(data, Batches), "fit", expected, type(data).__name__, do)
+    instance(expected, data, Batches, do, by="fit")
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
     return placement.replicated(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
@@ -259,31 +259,31 @@ def step_program(training: Training, state: State, data: Batches) -> str:
 
 
 def make_training(
-    function: str, predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
+    predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
 ) -> Training:
     """The computation of a run, with the paper's objective and optimiser where none is given.
 
     Raises: InputError for what is no objective or optimiser, and for metrics under names of a row's own.
     """
-    objective = checked_objective(function, objective, make_objective)
-    optimizer = as_data(function, adam() if optimizer is None else optimizer)
+    objective = checked_objective(objective, make_objective)
+    optimizer = as_data(adam() if optimizer is None else optimizer)
     clash = sorted({*metrics} & {*OWN})
-    require(not clash, function, f"metrics of other names than {', '.join(OWN)}", clash)
+    expect(not clash, f"metrics of other names than {', '.join(OWN)}", clash)
     return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
     """Each metric's name and the program that it traces to."""
-    z = jax.ShapeDtypeStruct((1, *output_shape("fit", undrawn(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
+    z = jax.ShapeDtypeStruct((1, *output_shape(undrawn(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
     y = data.targets[data.rows[:1]]
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
 
 
-def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: float) -> Row:
+def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: float) -> Row:
     """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
-    require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
+    expect(np.isfinite(loss), "a finite loss", f"{loss} in epoch {epoch + 1}", do)
     return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, whole_number
+from tangent_jax.core import Tree, expect, instance, placement, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
@@ -24,6 +24,7 @@ from tangent_jax.train.fit import (
     Training,
     as_source,
     epoch_row,
+    make_training,
     step_keys,
     summary,
 )
@@ -70,13 +71,13 @@ def fit_many(
     Edge cases: runs with different numbers of steps train in different groups.
     Raises:     InputError for runs of different inputs, or without a key.
     """
-    require(len(runs) >= 1, "fit_many", "at least one run", "none")
-    whole_number("fit_many", "epochs", epochs, 1)
-    dw, metrics = started("fit_many", predict, start), metrics or {}
-    training = make_training("fit_many", predict, objective, optimizer, metrics)
+    expect(len(runs) >= 1, "at least one run", "none")
+    whole_number("epochs", epochs, 1)
+    dw, metrics = started(predict, start), metrics or {}
+    training = make_training(predict, objective, optimizer, metrics)
     check_runs(training, dw, runs)
     data, training, results = runs[0].resident(), placement.placed(training), {}
-    with Run("fit_many") as frame:
+    with Run() as frame:
         frame.show(len(runs) * epochs, "epoch")
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
@@ -89,7 +90,7 @@ def fit_many(
                 totals = placement.on_host(sums).astype(np.float64).sum(0)
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
-                    row = epoch_row("fit_many", epoch, total, len(run), run.steps, seconds)
+                    row = epoch_row(epoch, total, len(run), run.steps, seconds)
                     history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
                 frame.advance(len(together))
             for i, s in enumerate(members):
@@ -121,12 +122,12 @@ def check_runs(training: Training, dw: Tree, runs: Sequence[Batches]) -> None:
     """Raises InputError for runs that are no Batches, fit no targets of the loss, or are of several arrays."""
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
-        require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)
-        as_source("fit_many", run, None)
-        check_data("fit_many", training.predict, dw, run, training.objective)
+        instance("runs that are Batches", run, Batches, do)
+        as_source(run, None)
+        check_data(training.predict, dw, run, training.objective)
     shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
     do = "Pass rows= of the same features"
-    require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
+    expect(shared, "runs of one array of inputs and targets", "several", do)
 
 
 def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, refusal, require
+from tangent_jax.core import Tree, expect, placement, unexpected
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, write_whole
 
@@ -138,7 +138,7 @@ def optional(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise refusal("log_steps", module, "none installed", f"Install tangent-jax[{extra}]") from error
+        raise unexpected(module, "none installed", f"Install tangent-jax[{extra}]") from error
 
 
 def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
@@ -176,12 +176,12 @@ def log_steps(
     """
     known, root = ", ".join(WRITERS), expanded("log_steps", folder)
     for name in writers:
-        require(name in WRITERS, "log_steps", f"writers of {known}", name)
+        expect(name in WRITERS, f"writers of {known}", name)
         if name in MODULES:
             optional(*MODULES[name])
     if profile is not None:
         good = len(profile) == 2 and 1 <= profile[0] <= profile[1]
-        require(good, "log_steps", "a profile of steps (first, last) with 1 <= first <= last", profile)
+        expect(good, "a profile of steps (first, last) with 1 <= first <= last", profile)
     token = _SETTINGS.set(Settings(root, tuple(writers), profile))
     try:
         yield
@@ -270,7 +270,7 @@ def run_folder(metrics: Path, run: str | None) -> Path:
 
 
 @contextmanager
-def open_log(function: str, run: str | None, done: int, total: int | None) -> Iterator[Log]:
+def open_log(run: str | None, done: int, total: int | None) -> Iterator[Log]:
     """The log of a run that `log_steps` asks for, or one that writes nothing.
 
     Args:   run: the run's identity, None without one; done: the steps that it has taken; total: those it will, or None.
@@ -279,7 +279,7 @@ def open_log(function: str, run: str | None, done: int, total: int | None) -> It
     settings = _SETTINGS.get()
     if settings is not None and settings.profile is not None:
         last, at_most = settings.profile[1], total if total is not None else settings.profile[1]
-        require(last <= at_most, function, f"a profile of steps up to {total}", last, "Trace earlier steps")
+        expect(last <= at_most, f"a profile of steps up to {total}", last, "Trace earlier steps")
         if last <= done:
             print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
     log = Log(settings, run, done)

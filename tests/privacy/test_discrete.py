@@ -409,11 +409,11 @@ def test_runs_of_both_kinds_of_noise_compose():
         ),
         (lambda: Mechanism(1.0, 0.1, 5, 1e-5, noise="discrete"), "a noise multiplier of 0.25 or more; got 0.1"),
         (
-            lambda: check_grid("f", MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),
+            lambda: check_grid(MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),
             "268435456 numbers",
         ),
-        (lambda: check_grid("f", MECHANISM, START, 4, 2**16 + 1), "65536 micro-batches"),
-        (lambda: check_grid("f", MECHANISM, START, 4096, 1), "at most twice the clip norm; got 5"),
+        (lambda: check_grid(MECHANISM, START, 4, 2**16 + 1), "65536 micro-batches"),
+        (lambda: check_grid(MECHANISM, START, 4096, 1), "at most twice the clip norm; got 5"),
         (lambda: train_discrete(dataclasses.replace(MECHANISM, noise_multiplier=1e7)), "at most twice the clip norm"),
     ],
 )

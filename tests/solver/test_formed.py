@@ -17,7 +17,7 @@ from tangent_jax.train.objective import make_objective
 def make(blocks, classes=3, kind="blocks"):
     predict, dw, x, y, *_ = private_case(kind, blocks, classes=classes)
     data = Batches(x, y % classes, batch_size=4)
-    return make_problem("test", predict, data, make_objective("rsl", 0.5), None, dw), dw
+    return make_problem(predict, data, make_objective("rsl", 0.5), None, dw), dw
 
 
 @pytest.fixture

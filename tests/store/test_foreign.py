@@ -484,7 +484,7 @@ def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
         assert {*plan_removal(store, owner=word).components} == {"one", "two"}
     batches = Batches(np.zeros((2, 3)), np.zeros(2, int), owners=["alice", spelling])
     assert len({*batches.owners}) == 1
-    _, units = as_units("test", batches, make_mechanism(3.0, 1e-5, unit="owner"))
+    _, units = as_units(batches, make_mechanism(3.0, 1e-5, unit="owner"))
     assert len(units) == 1
 
 
