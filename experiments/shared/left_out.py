@@ -17,7 +17,7 @@ from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.core.trees import along, norm
-from tangent_jax.solver.formed import changes_of, formed
+from tangent_jax.solver.formed import changes_of, form_all
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import as_batches
 from tangent_jax.train.checkpoints import run_identity
@@ -65,7 +65,7 @@ class Leaving:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
         self.objective, self.at_once = method.recipe.objective(), at_once
         tested = make_problem(self.predict, self.test, self.objective, None, self.predict.zeros())
-        self.of_test = formed(tested)
+        self.of_test = form_all(tested)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""

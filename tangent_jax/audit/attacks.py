@@ -64,7 +64,7 @@ def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
     return Side(size, mean, np.sum((shadows - mean) ** 2 * member, 0))
 
 
-def calibrated(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def calibrate(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
     """The target's signal less the mean of the shadow models that never saw the example, "n"; of none, less 0."""
     return target - one_side(shadows, ~held).mean
 
@@ -147,7 +147,7 @@ def rmia_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> n
 
 
 ATTACKS: Mapping[str, Score] = {
-    "mean difference": calibrated,
+    "mean difference": calibrate,
     "LiRA online": lira_online,
     "LiRA offline": lira_offline,
     "RMIA": rmia,

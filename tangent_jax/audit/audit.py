@@ -172,14 +172,14 @@ def canary_scores(
                 gradients = [private_gradients(run, mechanism, objective) for run in runs]
                 runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape
                 gradients += [gradients[-1]] * (TOGETHER - len(gradients))
-                before, noisy = (stacked([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
+                before, noisy = (stack_runs([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
                 attacked = _attack(predict, before, noisy, data, len(part), objective, claimed)
                 of_part.append(np.asarray(attacked)[: min(TOGETHER, trials - start)])
             scores.append(np.concatenate(of_part))
     return scores[0], scores[1]
 
 
-def stacked(runs: Sequence[Sequence[Tree]]) -> Tree:
+def stack_runs(runs: Sequence[Sequence[Tree]]) -> Tree:
     """Trees of each run and step as one, "runs steps ..."."""
     flat = jax.tree.map(lambda *leaves: np.stack(leaves), *(tree for run in runs for tree in run))
     return jax.tree.map(lambda leaf: leaf.reshape(len(runs), len(runs[0]), *leaf.shape[1:]), flat)

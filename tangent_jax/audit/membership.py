@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy.special import log_softmax
 
-from tangent_jax.audit.attacks import calibrated
+from tangent_jax.audit.attacks import calibrate
 from tangent_jax.core import Tree, expect, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
@@ -98,7 +98,7 @@ def membership_attack(
 
     of_shadows = np.stack([score(dw) for dw in trained])
     plain = {name: score(dw) for name, dw in models.items()}
-    ratio = {name: calibrated(values, of_shadows, held) for name, values in plain.items()}
+    ratio = {name: calibrate(values, of_shadows, held) for name, values in plain.items()}
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 

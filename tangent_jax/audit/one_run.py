@@ -26,16 +26,16 @@ from tangent_jax.audit.audit import before_rounding
 from tangent_jax.audit.canaries import Released, check_canaries, parts_of, secret_coins
 from tangent_jax.core import Tree, expect, progress_bar, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import check_on_step
-from tangent_jax.train.objective import Objective, checked_objective
+from tangent_jax.train.objective import Objective, as_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
 from tangent_jax.train.run import Audit, Fitted, OnStep
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 
 @public
@@ -68,8 +68,8 @@ def fit_audited(
     expect(mechanism.unit == "example", "a mechanism that protects examples", mechanism.unit, do)
     images = as_batches(data, 64)
     check_canaries(images, canaries)
-    dw, root = started(predict, start), expanded("fit_audited", folder)
-    objective = checked_objective(objective, default_objective)
+    dw, root = start_of(predict, start), expand_path("fit_audited", folder)
+    objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
     check_on_step(on_step)
     check_affine(optimizer, dw)
@@ -147,7 +147,7 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
 @jax.jit
 def _unexpected(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
     """R, of the private gradient and the clipped sums of the images and of all canaries."""
-    expected, rate = mechanism.expected(0), mechanism.sampling_rate
+    expected, rate = mechanism.expected_size(0), mechanism.sampling_rate
     return jax.tree.map(lambda g, i, c: expected * g - rate * (i + c / 2), gradient, images, canaries)
 
 

@@ -73,7 +73,7 @@ def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str
     for parameter, value in given.items():
         hint = hints.get(parameter, Any)
         if signature.parameters[parameter].kind not in VARIADIC and not fits(hint, value):
-            words = TREE if is_tree(hint) else spelled(hint)
+            words = TREE if is_tree(hint) else type_in_words(hint)
             return f"{parameter}, {words}", short(value)
     return None
 
@@ -114,7 +114,7 @@ def is_tree_of_arrays(value: Any) -> bool:
     )
 
 
-def spelled(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """An annotation in words."""
     name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     for text, shown in SHOWN:

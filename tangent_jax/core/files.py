@@ -24,7 +24,7 @@ from tangent_jax.core.checks import refusal, require, visible
 COPY = "Make a plain copy of the folder, without links"
 
 
-def expanded(function: str, path: str | os.PathLike) -> Path:
+def expand_path(function: str, path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
@@ -231,7 +231,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 file.seek(0)
-                holder = said_in(file) or "a reader"
+                holder = read_holder(file) or "a reader"
                 if not wait:
                     got = f"{holder}, which holds it"
                     raise refusal("locked", f"no other process in {path.parent}", got) from error
@@ -264,10 +264,10 @@ def holder_of(path: Path) -> tuple[bool, str]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True, said_in(file)
-        return False, said_in(file)
+            return True, read_holder(file)
+        return False, read_holder(file)
 
 
-def said_in(file: IO) -> str:
+def read_holder(file: IO) -> str:
     """The text of a lock file, which names its holder, as one short line of characters that show."""
     return visible(" ".join(file.read(300).split()))

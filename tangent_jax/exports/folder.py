@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
 from tangent_jax.exports.card import make_card
@@ -34,8 +34,8 @@ from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.files import assemble
-from tangent_jax.models.load import METADATA, encoded, read
-from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.load import METADATA, encode_model, read
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.store.state import EXPORTED, partial_of
@@ -51,7 +51,7 @@ class Format(NamedTuple):
 def write_safetensors(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
     for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encoded("export", predict.model, trees.leaves(tree), "world")
+        content = encode_model("export", predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)
 
 
@@ -84,7 +84,7 @@ def export(
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
     """
-    folder, outputs = expanded("export", folder), predict.model.classes
+    folder, outputs = expand_path("export", folder), predict.model.classes
     check_format("export", format)
     expect(not folder.exists(), "a folder that does not exist yet", folder)
     expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
@@ -110,7 +110,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
-    folder = expanded("load_export", folder)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
@@ -122,17 +122,17 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     expect(is_model, "a model without weights", "a Pretrained", do)
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
-        check_described(model, paths[0])
+        check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
     return pretrained, dw
 
 
-def check_described(model: Model, path: Path) -> None:
+def check_description(model: Model, path: Path) -> None:
     """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
     said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
-    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
     expect(not other, f"the model that {path} is of", f"one of other {', '.join(other)}")

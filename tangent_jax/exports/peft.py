@@ -21,7 +21,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
@@ -54,7 +54,7 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
     Raises: InputError for a model that is no ViT of Hugging Face's with LoRA, and for a dw of other leaves.
     """
-    model = checked("write_peft", predict.model)
+    model = check_lora("write_peft", predict.model)
     is_total = predict.output == "total"
     require(is_total, "write_peft", "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
@@ -94,7 +94,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Guarantees: what `write_peft` wrote comes back with the bits of A and dB, for B = 0 at the anchor.
     Raises:     InputError naming what is no plain LoRA, or no module of this model.
     """
-    folder = expanded("read_peft", folder)
+    folder = expand_path("read_peft", folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     expect(modules, f"LoRA factors in {folder}", "none")
@@ -109,7 +109,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     rank = said
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
     adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
-    model = checked("read_peft", adapted.model)
+    model = check_lora("read_peft", adapted.model)
     w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
     dw = trees.leaves(subset.zeros(adapted.w))
     for module, (of_a, of_b) in model.factor_shapes().items():
@@ -155,7 +155,7 @@ def read_scale(path: Path) -> tuple[int, float]:
     return rank, config["lora_alpha"] / rank
 
 
-def checked(function: str, model: Any) -> LoRA:
+def check_lora(function: str, model: Any) -> LoRA:
     """The model, which is a ViT of Hugging Face's with LoRA; InputError for another."""
     expected, do = "a Vision Transformer with LoRA", "Make it by with_lora"
     instance(expected, model, LoRA, do, by=function)

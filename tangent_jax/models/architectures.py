@@ -81,7 +81,7 @@ def architectures() -> dict[str, Architecture]:
     return {name: typed(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
 
 
-def named(family: str, title: str, name: str, where: str) -> Architecture:
+def find(family: str, title: str, name: str, where: str) -> Architecture:
     """The architecture of a name; InputError for one that is not timm's, or of which a part is not here.
 
     title: of the family, in the plural.

@@ -24,7 +24,7 @@ from jax import Array
 
 from tangent_jax.core import InputError, Tree, expect, identity, placement, require, unexpected
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expanded, fingerprint, locked
+from tangent_jax.core.files import expand_path, fingerprint, locked
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
@@ -119,7 +119,7 @@ class Cache:
         """The absolute paths of the folders."""
         given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
         require(given, "Cache", "a folder at least", "none")
-        folders = [expanded("Cache", folder).absolute() for folder in given]
+        folders = [expand_path("Cache", folder).absolute() for folder in given]
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
         return folders

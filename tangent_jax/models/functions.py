@@ -73,7 +73,7 @@ class FunctionModel:
         flat = {leaf.path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in self.leaves}
         dtype = self.preprocessing.dtype if isinstance(self.preprocessing, Arrays) else "float32"
         x = jax.ShapeDtypeStruct((1, *self.input_shapes[0]), dtype)
-        programs = [t.program for t in traced(self.own_functions, self.as_given(flat), x)]
+        programs = [t.program for t in trace_stages(self.own_functions, self.as_given(flat), x)]
         inputs = {"shape": [*self.input_shapes[0]], "dtype": str(x.dtype)}
         return {"programs": programs, "inputs": inputs, "classes": self.classes, "jax": jax.__version__}
 
@@ -168,10 +168,10 @@ def model_of(
         good = callable(f) and hashable(f)
         expect(good, f"stage {s} as a function (w, x)", type(f).__name__, "Wrap it in a lambda")
     expect(len(stages) >= 1, "at least one stage", "none")
-    flat, x = checked_leaves(w), first_input(inputs, preprocessing)
+    flat, x = check_leaves(w), first_input(inputs, preprocessing)
     owner: dict[str, int] = {}
     shapes = [x.shape[1:]]
-    for s, (stage, again) in enumerate(zip(traced(functions, w, x), traced(functions, w, x), strict=True)):
+    for s, (stage, again) in enumerate(zip(trace_stages(functions, w, x), trace_stages(functions, w, x), strict=True)):
         alike, do = stage.program == again.program, "Draw it outside, and close over it"
         expect(alike, f"one program of stage {s}", "another at each trace", do)
         shapes.append(stage.shape)
@@ -197,7 +197,7 @@ def hashable(f: Any) -> bool:
         return False
 
 
-def checked_leaves(w: Any) -> dict[str, Any]:
+def check_leaves(w: Any) -> dict[str, Any]:
     """The leaves by path; InputError for one that no tangent can be of, or whose path is no other's alone."""
     flat = trees.leaves(w)
     do = "Leave state out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array)"
@@ -230,7 +230,7 @@ class Traced(NamedTuple):
     shape: tuple[int, ...]
 
 
-def traced(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
+def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
     """Yields every stage as it is traced for one example "1 ...".
 
     Raises: InputError for a function that fails, draws random numbers, or gives no array of floats "1 ...".

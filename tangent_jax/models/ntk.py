@@ -71,7 +71,7 @@ class FeatureMap:
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
         if "ntk" in self.parts:
-            probed = self.predict.probed(self.predict.zeros(), x, at_zero=True)
+            probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
             outputs, psi = probed.outputs, self.sketch(probed)
         else:
             outputs = self.predict(self.predict.zeros(), x)

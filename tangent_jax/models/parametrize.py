@@ -98,12 +98,12 @@ WRAPPERS: dict[str, type[Wrapper]] = {"frozen_head": WithFrozenHead, "lora": LoR
 """The classes of wrappers by their names in files."""
 
 
-def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
+def unwrap(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
     """Returns the model inside all wrappers, and these as {name: its fields but `base`}, the innermost first."""
     name = next((name for name, kind in WRAPPERS.items() if type(model) is kind), None)
     if name is None:
         return model, ()
-    base, inner = unwrapped(model.base)
+    base, inner = unwrap(model.base)
     own = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "base"}
     return base, (*inner, {name: own})
 

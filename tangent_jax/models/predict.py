@@ -19,7 +19,7 @@ from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
-from tangent_jax.models.protocol import Model, is_floating, prepared
+from tangent_jax.models.protocol import Model, is_floating, prepare
 from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
@@ -71,9 +71,9 @@ class Predictor:
         trees.check_part("Predictor", self.w, dw)
         start = self.subset.stage
         if self.method == "nlft":
-            moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype, start)
+            moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
-        w, x = prepared(self.model, self.w, x, self.dtype, start)
+        w, x = prepare(self.model, self.w, x, self.dtype, start)
         if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
             return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
@@ -85,13 +85,13 @@ class Predictor:
         assert dual is not None
         return dual
 
-    def probed(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
+    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
         """The outputs at dw (or at 0, whatever dw holds) by the closed form, with the inputs and signals of its leaves.
 
         Raises: InputError for a model without a closed form.
         """
-        stage, dual = self.subset.stage, self.closed_form("probed")
-        w, x = prepared(self.model, self.w, x, self.dtype, stage)
+        stage, dual = self.subset.stage, self.closed_form("probe")
+        w, x = prepare(self.model, self.w, x, self.dtype, stage)
         dw = trees.cast(dw, self.dtype)
         return probe_uses(lambda probes: self.answer(dual(trees.pair(w, probes), x, stage)), dw, at_zero)
 

@@ -75,7 +75,7 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     for sigma, rate, steps in taken:
         loss_of = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
         whole = rate == 1  # T steps are one of less noise
-        runs.append(loss_of(sigma / steps**0.5) if whole else repeated(loss_of(sigma, sampling_prob=rate), steps))
+        runs.append(loss_of(sigma / steps**0.5) if whole else self_compose(loss_of(sigma, sampling_prob=rate), steps))
     return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
 
 
@@ -120,7 +120,7 @@ def grid(parts: Iterable[Steps]) -> float:
     return max(min(1e-4, min(deviations) / 4), max(largest) / 2**16)
 
 
-def repeated(loss: Any, steps: int) -> Any:
+def self_compose(loss: Any, steps: int) -> Any:
     """The privacy loss distribution of `steps` times one step's, truncated as dp-accounting truncates, by 1e-15.
 
     In stages: at once, dp-accounting would compute (number of losses)^steps, which has millions of digits.
@@ -149,7 +149,7 @@ def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_ra
     expect(low <= epsilon <= high, f"epsilon in {low:g}..{high:g}", epsilon)
     alone = get_sigma_gaussian(epsilon, delta)
     if sampling_rate == 1:
-        return met(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
+        return raise_to_budget(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
     with progress_bar(None, "trial") as bar:
 
         def spent(coarser: int, sigma: float) -> float:
@@ -184,7 +184,7 @@ def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope:
     return best[0], slope
 
 
-def met(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
+def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
     """The noise multiplier, raised until it spends no more than the budget: rounding must not exceed the claim."""
     more = 1e-15
     while spent(sigma) > epsilon:

@@ -113,8 +113,8 @@ def clipped_sum(
         return a.reshape(-1, at_once, *a.shape[1:])
 
     def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
-        part, *counted = clip_units(predict, dw, batch, objective, clip_norm)
-        return jax.tree.map(jnp.add, total, part), tuple(counted)
+        part, norms, bad = clip_units(predict, dw, batch, objective, clip_norm)
+        return jax.tree.map(jnp.add, total, part), (norms, bad)
 
     zeros = jax.tree.map(jnp.zeros_like, dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))

@@ -126,11 +126,11 @@ def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Ar
     """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
     counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
     words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # no nonce: a key is used once
-    near, middle, far = (drawn(words[i : i + 3]) for i in (0, 3, 6))
+    near, middle, far = (draw(words[i : i + 3]) for i in (0, 3, 6))
     return near + STRIDE * middle + stride * far
 
 
-def drawn(words: list[Array]) -> Array:
+def draw(words: list[Array]) -> Array:
     """N_Z(0, 384^2) of 96 random bits: a column of the table, and which of its two numbers."""
     thresholds, other = alias_table()
     column = (words[0] >> 19).astype(jnp.int32)
@@ -185,7 +185,7 @@ def step_key(mechanism: Mechanism, seed: int | None, step: int) -> Array:
         return noise_key(seed, step)
     if seed is not None:
         return jnp.asarray(np.random.SeedSequence([seed, step]).generate_state(8))
-    return jnp.asarray(placement.agreed(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
+    return jnp.asarray(placement.agree(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
 
 
 def check_grid(mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:

@@ -87,7 +87,7 @@ class Mechanism:
         """The public number n of units, where the data hold `units`."""
         return units if self.count is None else self.count
 
-    def expected(self, units: int) -> float:
+    def expected_size(self, units: int) -> float:
         """B = q n, the constant by which a clipped sum is divided, whatever the size of its sample."""
         return self.sampling_rate * self.public_count(units)
 
@@ -169,7 +169,7 @@ class Spent:
     def __post_init__(self) -> None:
         whole_number("steps_paid", self.steps_paid, 0, self.mechanism.steps)
 
-    def paid(self, steps: int) -> "Spent":
+    def pay(self, steps: int) -> "Spent":
         """The same run once `steps` in all are paid for."""
         return dataclasses.replace(self, steps_paid=steps)
 

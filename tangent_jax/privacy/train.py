@@ -35,15 +35,15 @@ from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.units import as_units, sampled
+from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.checkpoints import Row, measure_name, run_identity
 from tangent_jax.train.fit import State
 from tangent_jax.train.log import norms_of
-from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, OnStep, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
 
@@ -158,8 +158,8 @@ def fit_private(
                 or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
                 ledger that is another run's or does not fit its checkpoint, a step that is not finite.
     """
-    dw, predict = started(predict, start), trees.as_pytree(predict)
-    objective = checked_objective(objective, default_objective)
+    dw, predict = start_of(predict, start), trees.as_pytree(predict)
+    objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
     batches, units = as_units(data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
@@ -171,13 +171,13 @@ def fit_private(
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
             state, spent = resume(run, folder, name, spent, state)
-        state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
+        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
         began = time.perf_counter() - show_steps(run, spent)
-        expected = mechanism.expected(len(units))
+        expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
             run.begin()
-            spent = spent.paid(step + 1)
-            chunks = sampled(batches, mechanism, units, seed, step)
+            spent = spent.pay(step + 1)
+            chunks = sample_chunks(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
@@ -211,8 +211,8 @@ def show_steps(run: Run, spent: Spent) -> float:
 
 def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
     """The result of a private run, whole on every device."""
-    rows = run.history.merged()
-    return Fitted(placement.replicated(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
+    rows = run.history.merge()
+    return Fitted(placement.replicate(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
 
 def check_private(
@@ -284,7 +284,7 @@ def add_up(
     total = None
     for chunk in chunks:
         steps = len(chunk.present)
-        chunk = chunk.padded(1 << (steps - 1).bit_length()).placed()  # few shapes, whatever the sample's size
+        chunk = chunk.pad(1 << (steps - 1).bit_length()).place()  # few shapes, whatever the sample's size
         part = _clip_all(predict, dw, chunk, steps, objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None

@@ -47,11 +47,11 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
     """True for each unit that a step takes: for all, or as independent coins of chance q fall."""
     if mechanism.sampling_rate == 1:
         return np.ones(units, bool)
-    entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
+    entropy = placement.agree(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
     return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
 
 
-def sampled(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
+def sample_chunks(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
     """Yields the units that a step takes, in chunks of micro-batches."""
     for part in micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step)):
         yield from batches.chunks(*part)
@@ -65,7 +65,7 @@ def micro_batches(
     At least one micro-batch, which may be empty; chosen: True for each unit that the step takes.
     """
     if mechanism.unit == "example":
-        yield batches.padded(batches.rows[chosen])
+        yield batches.pad(batches.rows[chosen])
         return
     widths = np.array([min(1 << (len(rows) - 1).bit_length(), batches.batch_size) for rows in units])
     for width in np.unique(widths):

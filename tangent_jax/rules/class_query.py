@@ -28,7 +28,7 @@ from jax import Array
 from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import bilinear, contract, dense, scale, shift, total
-from tangent_jax.rules.rotary import Turns, turned_back
+from tangent_jax.rules.rotary import Turns, turn_back
 
 Leaf = Mapping[str, Dual]
 
@@ -54,7 +54,7 @@ def class_attention(
         u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
         s, ds = contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"]))
     else:
-        s, ds = turned_scores(x, dx, *turned_back(q, dq, turns), norm, key, turns)
+        s, ds = turned_scores(x, dx, *turn_back(q, dq, turns), norm, key, turns)
     a, da = softmax(s, ds)
     r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])

@@ -51,7 +51,7 @@ def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
 
 def times(x: Array, d: Array | Probe) -> Array:
     """The product of x, "... d", and a gain's tangent, "d", in the dtype of x."""
-    return d.times(x) if isinstance(d, Probe) else (widened(x) * d).astype(x.dtype)
+    return d.times(x) if isinstance(d, Probe) else (widen(x) * d).astype(x.dtype)
 
 
 def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None) -> Array:
@@ -62,7 +62,7 @@ def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any 
     return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 
 
-def widened(a: Array) -> Array:
+def widen(a: Array) -> Array:
     """The array in f32 or wider, as a sum needs it."""
     return a.astype(jnp.promote_types(a.dtype, jnp.float32))
 
@@ -74,7 +74,7 @@ def product(spec: str, a: Array, b: Array) -> Array:
     inner products, which XLA's CPU compiler refuses to multiply by it, and their transposes, are multiplied in f32.
     """
     algorithm = None if is_thin(spec, a, b) else ALGORITHMS.get(str(a.dtype))
-    return jnp.einsum(spec, widened(a), widened(b), precision=algorithm)
+    return jnp.einsum(spec, widen(a), widen(b), precision=algorithm)
 
 
 def is_thin(spec: str, a: Array, b: Array) -> bool:

@@ -29,7 +29,7 @@ from tangent_jax.solver.problem import make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.evaluate import Metric, accuracy
-from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 
 LARGEST = 20_000  # examples x outputs
 
@@ -108,7 +108,7 @@ class KernelSolution:
 
     def dw(self) -> Tree:
         """dw = J^T a, in f64, on the host."""
-        return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
+        return self.kernel.rows.transposed_product(self.a, self.kernel.predict.zeros())
 
     def outputs(self) -> np.ndarray:
         """The outputs of the training examples, "n c": t - Lambda W^-1 a."""
@@ -176,7 +176,7 @@ def make_kernel(
     Raises:     InputError where examples x outputs are more than `LARGEST`, for losses other than the square ones, and
                 as `solve` does.
     """
-    objective = checked_objective(objective, make_objective)
+    objective = as_objective(objective, make_objective)
     instance("a Predictor", predict, Predictor, "Use tj.solve")
     problem = make_problem(predict, data, objective, example_weights, predict.zeros())
     got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"

@@ -36,12 +36,12 @@ from tangent_jax.linear.leading import leading
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.formed import add_products, formed
+from tangent_jax.solver.formed import add_products, form_all
 from tangent_jax.solver.passes import SHOWN, Part, Summed
-from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
+from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import Row
-from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.run import Fitted, Optimum, Run
 from tangent_jax.train.targets import Predict
 
@@ -99,7 +99,7 @@ def solve_many(
     whole_number("at_once", at_once, 1)
     if certificate is not None:
         finite_number("certificate", certificate, 0.0)
-    objective = checked_objective(objective, make_objective)
+    objective = as_objective(objective, make_objective)
     do = "Give the objective a penalty"
     expect(objective.penalty > 0, "penalty > 0", float(objective.penalty), do)
     starts = [start] if isinstance(start, Fitted) else list(start)
@@ -120,7 +120,7 @@ def _asked(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> I
     """The problems, as their rows of example weights are read."""
     for turn, row in enumerate(rows):
         with speaking("solve_many"):  # which has returned
-            v = checked_weights(row, len(problem.batches), problem.dtype)
+            v = as_example_weights(row, len(problem.batches), problem.dtype)
         count = turn + 1 if steps is None else len(steps)
         require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
         yield Asked(turn, v, None if steps is None else steps[turn])
@@ -145,8 +145,8 @@ class Many:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
             check_factors("solve_many", self.base, self.curvature)
-            self.inverse = placement.placed(invert(self.curvature, problem.total_penalty, SHARE))
-        self.formed = formed(problem)
+            self.inverse = placement.place(invert(self.curvature, problem.total_penalty, SHARE))
+        self.formed = form_all(problem)
         if self.formed is not None:  # nothing else is read from pass to pass
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
@@ -181,7 +181,7 @@ class Many:
                 before = len(ended)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
-                        ended[place.asked.turn] = self.fitted(place, state.x, k)
+                        ended[place.asked.turn] = self.result(place, state.x, k)
                         places[k] = Place()
                 run.advance(len(ended) - before)
                 while turn in ended:
@@ -236,8 +236,8 @@ class Many:
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:
         """The example weights "k n" of each batch, "k b"; those of padding count for nothing."""
-        at, _ = self.problem.batches.padded(np.arange(v.shape[1]))
-        return (placement.divided(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
+        at, _ = self.problem.batches.pad(np.arange(v.shape[1]))
+        return (placement.divide(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
 
     @property
     def nearly(self) -> float:
@@ -259,10 +259,10 @@ class Many:
         place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
-    def fitted(self, place: Place, delta: Tree, k: int) -> Fitted:
+    def result(self, place: Place, delta: Tree, k: int) -> Fitted:
         """The result of a problem that has ended, the k-th of those at work."""
         last = place.history[-1]
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
-        dw, seconds = placement.replicated(states.result(self.base, delta, k)), time.perf_counter() - place.began
+        dw, seconds = placement.replicate(states.result(self.base, delta, k)), time.perf_counter() - place.began
         return Fitted(dw, place.history, seconds, last["passes"], None, last["certificate"], optimum)

@@ -27,8 +27,8 @@ from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.passes import Part
 from tangent_jax.train.batches import Batches, Data, as_batches
-from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
-from tangent_jax.train.targets import Predict, called
+from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
+from tangent_jax.train.targets import Predict, call
 
 SIGNALS = 1024  # random cotangents of all examples together, at least, for factors that only precondition
 
@@ -85,13 +85,13 @@ class Problem:
                 if chunk.order is None:
                     inputs, y, rows = passes.take(chunk.inputs, i), passes.take(chunk.targets, i), None
                 else:
-                    rows = placement.divided(chunk.order[i], 0)
+                    rows = placement.divide(chunk.order[i], 0)
                     inputs, y = chunk.inputs, passes.take(chunk.targets, rows)
-                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.divided(next(v), 0))
+                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.divide(next(v), 0))
 
     def padded_weights(self) -> np.ndarray:
         """v batch by batch, "k b", 0 where padded."""
-        at, present = self.batches.padded(np.arange(len(self.batches)))
+        at, present = self.batches.pad(np.arange(len(self.batches)))
         return np.where(present > 0, self.example_weights[at], 0).astype(self.dtype)
 
     def parts(self) -> Iterator[Part]:
@@ -148,7 +148,7 @@ class Problem:
                 self.held.append(part._replace(jacobian=jacobian))
             else:
                 own = passes.part_curvature(*given)
-            total = own if total is None else passes.added(total, own)
+            total = own if total is None else passes.add(total, own)
         assert total is not None
         return total
 
@@ -194,14 +194,14 @@ def make_problem(
     shape = check_data(predict, like, batches, objective)
     expect(len(shape) == 1, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
     (classes,), x = shape, batches.inputs[batches.rows[:2]]
-    dtype = called.eval_shape(predict, like, x).dtype
-    v = checked_weights(example_weights, len(batches), dtype)
+    dtype = call.eval_shape(predict, like, x).dtype
+    v = as_example_weights(example_weights, len(batches), dtype)
     check_affine(predict, like, x)
     is_quadratic = check_square(objective.loss, batches.targets[batches.rows[:4]], classes)
     if batches is not data:
         batches = as_batches(data, passes.pass_batch(predict, zero, batches.inputs))
     keeps = keep and passes.kept_bytes(predict, zero, batches.inputs, batches.width) * batches.steps <= passes.room()
-    predict, zero = placement.placed((predict, zero))
+    predict, zero = placement.place((predict, zero))
     return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
 
 
@@ -218,7 +218,7 @@ def check_leaves(predict: Predict, dw: Tree) -> None:
         of_shape(path, leaf, known[path].shape, do)
 
 
-def checked_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
+def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
     """The weight of each example, "n", in f64; dtype: of the outputs, in which it will count; None: 1."""
     try:
         given = np.ones(count) if example_weights is None else np.asarray(example_weights)
@@ -253,9 +253,9 @@ def make_curvature(
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`, and for a model without a closed form.
     """
-    objective = checked_objective(objective, make_objective)
+    objective = as_objective(objective, make_objective)
     predict.closed_form("make_curvature", "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
     problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
-    return dataclasses.replace(placement.replicated(total), anchor="".join(fingerprints(predict.w)))
+    return dataclasses.replace(placement.replicate(total), anchor="".join(fingerprints(predict.w)))

@@ -13,7 +13,7 @@ from tangent_jax.core import Tree, expect, placement, show_progress, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Features
-from tangent_jax.models.heads import classes_in, relabelled, restricted
+from tangent_jax.models.heads import classes_in, relabel, restrict
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import make_curvature
@@ -51,7 +51,7 @@ class Shards:
 
     def batches(self, names: Iterable[str]) -> list[Batches]:
         """The batches of these shards, each in its own order of examples."""
-        named = [(self.recipe.named(name).key, self.rows[name]) for name in names]
+        named = [(self.recipe.for_shard(name).key, self.rows[name]) for name in names]
         return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
 
     def groups(self) -> list[list[str]]:
@@ -70,7 +70,7 @@ class Shards:
         """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
         if recipe.head == "named":
-            return {name: recipe.named(name).fit(*self.own(name)) for name in names}
+            return {name: recipe.for_shard(name).fit(*self.own(name)) for name in names}
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
         settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
@@ -121,7 +121,7 @@ def fill(
     placement.in_writer(filling.discard_stale)
     for number, group in enumerate(groups):
         if (only is None or number in only) and filling.missing(group):
-            with filling.claimed(groups, number):
+            with filling.hold(groups, number):
                 filling.train(group)
     filling.mirror()
 
@@ -139,7 +139,7 @@ class Filling:
     def discard_stale(self) -> None:
         """Takes stale components out, one process after the other: what another has just added is not stale."""
         if self.stale():
-            with self.claims.claimed("stale"):
+            with self.claims.hold("stale"):
                 old = self.stale()
                 if old:
                     of = f"of other shards or settings, {', '.join(old[:3])}"
@@ -151,12 +151,12 @@ class Filling:
         return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
 
     @contextmanager
-    def claimed(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
+    def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
         """Holds a group, after whoever holds it now; the store's state is then what that one left."""
 
         def claim() -> None:
             self.claims.write_groups(groups)
-            held.enter_context(self.claims.claimed(number))
+            held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
             placement.in_writer(claim)
@@ -198,11 +198,11 @@ class Filling:
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
         predict, features = self.shards.own(name)
-        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.named(name))
+        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
         if self.shards.recipe.head == "named":
             classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
             here = of_own_classes(here, predict, classes)
-        return here.trained(features, seconds)
+        return here.trained_on(features, seconds)
 
     def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
         """A component with its provenance and factors."""
@@ -212,8 +212,8 @@ class Filling:
 
 def check_own(store: Store) -> None:
     """Raises InputError where the store holds a component that `fill` did not make: its recipe is not of its name."""
-    origins = {name: store.provenance(name) for name in store}
-    foreign = [n for n, origin in origins.items() if origin.recipe is None or origin.recipe != origin.recipe.named(n)]
+    recipes = {name: store.provenance(name).recipe for name in store}
+    foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
     do = "Choose another folder for the stores"
     expect(not foreign, f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
 
@@ -225,7 +225,7 @@ def own_head(
     if recipe.head != "named":
         return predict, features
     own = classes_in(features, classes)
-    return restricted(predict, classes, own), relabelled(features, classes, own)
+    return restrict(predict, classes, own), relabel(features, classes, own)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

@@ -46,7 +46,7 @@ class Claims:
         return self.folder / f"{group}.lock"
 
     @contextmanager
-    def claimed(self, group: int | str) -> Iterator[None]:
+    def hold(self, group: int | str) -> Iterator[None]:
         """Holds a group, after whoever holds it now; the store's state is then what that one left."""
         with locked(self.lock(group)):
             self.store.reload()

@@ -32,7 +32,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, check_stop, expect, require, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import Lock, expanded, file_fingerprint, fingerprint, inside, locked, write_whole
+from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, inside, locked, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
@@ -64,7 +64,7 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root, self.trust = expanded("Store", root).absolute(), trust
+        self.root, self.trust = expand_path("Store", root).absolute(), trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker = self.root / "store.json"
@@ -95,7 +95,7 @@ class Disk:
         """The file that a journal entry names, in the folder of its kind."""
         return inside(self.root, kind, f"{entry['id']}.safetensors")
 
-    def journaled(self) -> dict[Path, str]:
+    def fingerprints(self) -> dict[Path, str]:
         """The SHA-256 that each file of the store must have, by its path."""
         state = self.state
         factors = [entry["factors"] for entry in state.components.values() if entry.get("factors")]
@@ -103,7 +103,7 @@ class Disk:
         paths = {self.root / kind / f"{e['id']}.safetensors": e["file"] for kind, own in kinds.items() for e in own}
         return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
 
-    def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
+    def read_checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
         """The tangent weights in a file, once the file's checksum is the journal's.
 
         CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
@@ -136,7 +136,7 @@ class Disk:
         require(entry, "Store.factors", f"factors of {name}", "none", do)
         assert entry is not None
         path = self.file("factors", entry)
-        return from_tree(self.checked(path, entry), read_metadata(path), path)
+        return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
         """True where the store holds the Kronecker factors of a component."""
@@ -160,7 +160,7 @@ class Disk:
     def verify(self) -> list[str]:
         """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
         with self.using():
-            expected = self.journaled()
+            expected = self.fingerprints()
             wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
             plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
             wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]

@@ -1,6 +1,6 @@
 """Components that share a body and differ in their classes: their bodies sum, their heads join over all classes.
 
-What a component says of a class c that it has not seen is in `widened`: the outputs of c are 0, as a square loss wants
+What a component says of a class c that it has not seen is in `widen`: the outputs of c are 0, as a square loss wants
 them for every image of another class. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component are
 counter-examples for the classes of all others, by their second moments A_s alone: no image is shown again. Exact for a
 head without penalty; what a body adds to the outputs of classes that its component has not seen is left out
@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from tangent_jax.core import Tree, expect, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.heads import head_of, widened
+from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import widened_factors
+from tangent_jax.store.factors import widen_factors
 from tangent_jax.store.provenance import Provenance, anchor_of, check_one_body, same
 from tangent_jax.store.store import Factors, Store
 from tangent_jax.store.sums import Mapped
@@ -80,8 +80,8 @@ def join(
     same("join", "output", first.recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
-    components = Mapped(store, lambda name, dw: widened(predict, classes, dw, origins[name].classes))
-    factors = Mapped(Factors(store), lambda name, own: widened_factors(own, classes, origins[name].classes))
+    components = Mapped(store, lambda name, dw: widen(predict, classes, dw, origins[name].classes))
+    factors = Mapped(Factors(store), lambda name, own: widen_factors(own, classes, origins[name].classes))
     return Joined(predict, tuple(classes), components, factors)
 
 

@@ -71,7 +71,7 @@ class Merger:
                 own, leaves = host(factors[name]), trees.leaves(components[name])
                 own = own.layers() if self.biases else own
                 require([*leaves] == paths, "merge", "components of one subset", f"{name} with other leaves")
-                for path in self.solved(paths):
+                for path in self.solved_leaves(paths):
                     v = self.as_blocks(path, leaves)
                     diagonal = diagonal_of(path, own, v.shape) if how == "fisher" else None
                     term = TERMS[how](path, v, own, total) if diagonal is None else diagonal * v
@@ -80,11 +80,11 @@ class Merger:
                     add(diagonals, path, diagonal)
                 bar.update()
             self.solvers = {}
-            for path in self.solved(paths):
+            for path in self.solved_leaves(paths):
                 self.solvers[path] = solver_of(how, path, total, diagonals[path])
                 bar.update(1 + (path in self.biases))
 
-    def solved(self, paths: Iterable[str]) -> list[str]:
+    def solved_leaves(self, paths: Iterable[str]) -> list[str]:
         """The leaves that are solved for: all but the biases, which go with their kernels."""
         return [path for path in paths if path not in {*self.biases.values()}]
 
@@ -100,7 +100,7 @@ class Merger:
         finite_number("penalty", penalty, 0.0, by="merge")
         like = trees.leaves(self.like)
         merged = {}
-        for path in self.solved(like):
+        for path in self.solved_leaves(like):
             right, ridge = self.data[path] + penalty * self.ridge[path], penalty * self.total.count
             blocks = self.solvers[path](right, ridge)
             if path in self.biases:

@@ -112,7 +112,7 @@ class Provenance:
             self.own(function, self.recipe.dataset, "Drop the component")
         return self.recipe.dataset
 
-    def trained(
+    def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance, of a component trained on these examples; `folders`: besides their cache."""
@@ -135,11 +135,11 @@ class Provenance:
         return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
 
     @property
-    def seen(self) -> tuple[tuple[str, str], ...]:
+    def images_seen(self) -> tuple[tuple[str, str], ...]:
         """(content identifier, name) of each image that its numbers depend on: of its examples, and public ones."""
         return *self.examples, *self.public
 
-    def protected(self) -> set[str]:
+    def protected_units(self) -> set[str]:
         """The names of the units that its account protects: owners where these are the unit, else identifiers.
 
         Raises: InputError where the unit is an owner, and an example's is not known.
@@ -179,7 +179,7 @@ class Provenance:
 
 @public
 def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
-    """The provenance of components of this predictor, whose outputs are these classes; `trained` adds the examples.
+    """The provenance of components of this predictor, whose outputs are these classes; `trained_on` adds the examples.
 
     The anchor is hashed here, once.
     """

@@ -24,7 +24,7 @@ from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, adam, projected
+from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
@@ -104,7 +104,7 @@ class Recipe:
     def optimizer(self) -> Optimizer:
         """Adam, projected to the ball of the radius where one is given."""
         own = adam(self.learning_rate)
-        return own if self.radius is None else projected(own, self.radius)
+        return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor: new head, new class token and reset as they are asked for.
@@ -116,7 +116,7 @@ class Recipe:
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
         if self.image_size is not None:
-            pretrained = pretrained.resized(self.image_size)
+            pretrained = pretrained.with_image_size(self.image_size)
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
         if self.head in HEADS:
             drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
@@ -128,7 +128,7 @@ class Recipe:
             pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
         if self.head not in HEADS:
             assert not isinstance(classes, int)
-            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).ordered(classes))
+            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
             require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
@@ -142,7 +142,7 @@ class Recipe:
         options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
         return tangent(pretrained, self.blocks, kind, **options)
 
-    def named(self, name: str) -> "Recipe":
+    def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 

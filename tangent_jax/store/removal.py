@@ -104,15 +104,15 @@ def plan_removal(
         state = store.identity, contents(store)
     unknown: tuple[str, ...] = ()
     if whole:
-        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.seen}
+        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.images_seen}
         gone = {i for name in whole for i in origins[name].identifiers} - left
     elif owner is not None:
-        gone = owned(origins, owner, owners or {})
+        gone = rows_of_owner(origins, owner, owners or {})
         asked, unknown = tuple(sorted(gone)), () if gone else (owner,)
     else:
         gone, unknown = identifiers_of(origins, asked)
     held = {name: origins[name] for name in whole}
-    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.seen}}
+    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.images_seen}}
     components = {name: holding_of(origin, gone, bool(whole)) for name, origin in sorted(held.items())}
     copies = {} if whole else copies_in(components)
     return RemovalPlan(components, tuple(sorted(gone)), copies, unknown, asked, owner, *state)
@@ -121,7 +121,7 @@ def plan_removal(
 def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
     """(the identifiers of what was asked for, by identifier or name; what of it no component saw)."""
     known: dict[str, set[str]] = {}
-    for identifier, name in (pair for origin in origins.values() for pair in origin.seen):
+    for identifier, name in (pair for origin in origins.values() for pair in origin.images_seen):
         known.setdefault(name, set()).add(identifier)
         known.setdefault(identifier, set()).add(identifier)
     return set().union(*(known.get(word, ()) for word in asked)), tuple(word for word in asked if word not in known)
@@ -136,7 +136,7 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
     return {identifier: tuple(where) for identifier, where in places.items() if len(where) > 1}
 
 
-def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
+def rows_of_owner(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
     """The identifiers of the rows that are an owner's; InputError for a row whose owner nobody says."""
     gone = set()
     for component, origin in origins.items():
@@ -152,7 +152,7 @@ def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     """The effect of a removal of these identifiers, or of the whole component, on it."""
-    rows = origin.examples if whole else tuple(pair for pair in origin.seen if pair[0] in gone)
+    rows = origin.examples if whole else tuple(pair for pair in origin.images_seen if pair[0] in gone)
     left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
     for how in WAYS[1:]:
@@ -239,7 +239,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
         origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
         shown = body if have_own_heads(origins) else dict
-        left = sums.Mapped(now, lambda _, entry: shown(store.checked(store.file("components", entry), entry)))
+        left = sums.Mapped(now, lambda _, entry: shown(store.read_checked(store.file("components", entry), entry)))
         composed = store.write("composed", sums.compose(left)) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(

@@ -12,7 +12,7 @@ from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.data.sources import Dataset
 from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.heads import classes_in, head_of, relabelled
+from tangent_jax.models.heads import classes_in, head_of, relabel
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.apart import factors_of, of_own_classes, own_head
@@ -76,7 +76,7 @@ def retrain(
         left = predict.features(train.take(np.array(rows)), cache)
     classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
     expect(origin.classes or len(dataset.classes) == classes, f"the {classes} classes of {name}", got)
-    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
+    left = relabel(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.head == "named":
         classes = classes_in(left, origin.classes)
@@ -85,17 +85,17 @@ def retrain(
         predict, left = own_head(predict, left, recipe, origin.classes)
         origin = of_own_classes(origin, predict, classes)
     if recipe.solver == "optimum" and origin.total_penalty:
-        new = solved_again(origin, predict, left, start, name)
+        new = solve_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
         bounded = recipe.method != "nlft" and recipe.penalty > 0
         bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
-        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
+        new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 
 
-def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
+def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
     """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
 
     From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
@@ -111,7 +111,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
     assert solved.optimum is not None
-    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
+    provenance = origin.trained_on(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
     return Retrained(solved.dw, provenance, solved.certificate, optimum)

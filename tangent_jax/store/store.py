@@ -14,7 +14,7 @@ from typing import Any
 
 from tangent_jax.core import Tree, expect, machine, require, trees
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expanded, fingerprint
+from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
@@ -62,7 +62,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def __getitem__(self, name: str) -> Tree:
         path, entry = self.path(name), self.state.components[name]
-        return self.checked(path, entry)
+        return self.read_checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component; its text is checked against the journal."""
@@ -84,7 +84,8 @@ class Store(Disk, Mapping[str, Tree]):
         Components that were composed or exported here and then removed still count: what left cannot be called back.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released
+        parts = [(origin.privacy, frozenset(hidden(origin.protected_units()))) for origin in origins]
+        parts += self.state.released
         accounts = [(spent, examples) for spent, examples in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
@@ -173,7 +174,7 @@ class Store(Disk, Mapping[str, Tree]):
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
         expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
-        provenance.protected()  # each owner is known
+        provenance.protected_units()  # each owner is known
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
@@ -205,7 +206,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.seen if self.state.has_forgotten(i)]
+        back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
@@ -249,7 +250,7 @@ class Store(Disk, Mapping[str, Tree]):
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
+            left = Exported(tuple(self), str(expand_path("release", path).absolute()), trees.fingerprint(dw))
             self.commit(
                 {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
             )
@@ -268,7 +269,7 @@ class Store(Disk, Mapping[str, Tree]):
             if was.privacy is not None:
                 account = dataclasses.asdict(was.privacy)
                 public = sorted(hidden(identifier for identifier, _ in was.public))
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected())), "public": public})
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself
@@ -279,7 +280,7 @@ class Store(Disk, Mapping[str, Tree]):
         Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        path = expanded("verify_receipt", path)
+        path = expand_path("verify_receipt", path)
         receipt, text_fingerprint = read_receipt(path)
         with self.using():
             wrong = []

@@ -46,7 +46,7 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(component) if not jnp.issubdtype(leaf.dtype, jnp.floating)}
         require(not kinds, "weighted_sum", "components of floats", ", ".join(kinds))
         first, add = shapes, partial(accumulate, coefficients[count])
-        alone = partial(scaled, coefficients[count])
+        alone = partial(scale, coefficients[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
         del component  # before the next is read
@@ -56,7 +56,7 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
 
 
-def scaled(coefficient: float, leaf: Any) -> Any:
+def scale(coefficient: float, leaf: Any) -> Any:
     """coefficient leaf, in f32 or wider."""
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
     return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)
@@ -68,11 +68,11 @@ BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's cac
 def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     """total + coefficient leaf; in place on the host, block by block."""
     if not isinstance(total, np.ndarray):
-        return total + scaled(coefficient, leaf)
+        return total + scale(coefficient, leaf)
     flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
     for start in range(0, flat.size, BLOCK):
         block = flat[start : start + BLOCK]
-        np.add(block, scaled(coefficient, terms[start : start + BLOCK]), out=block)
+        np.add(block, scale(coefficient, terms[start : start + BLOCK]), out=block)
     return total
 
 

@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
             return self.inputs[i], self.targets[i]
         return self.inputs[self.order[i]], self.targets[self.order[i]]
 
-    def padded(self, steps: int) -> "Chunk":
+    def pad(self, steps: int) -> "Chunk":
         """The chunk with empty steps at its end, `steps` in all."""
 
         def pad(a: Any) -> Any:
@@ -50,10 +50,10 @@ class Chunk(NamedTuple):
             return self._replace(order=pad(self.order), present=pad(self.present))
         return Chunk(pad(self.inputs), pad(self.targets), None, pad(self.present))
 
-    def placed(self) -> "Chunk":
+    def place(self) -> "Chunk":
         """The chunk with the rows of each batch divided over the devices."""
-        order = None if self.order is None else placement.divided(self.order, 1)
-        return self._replace(order=order, present=placement.divided(self.present, 1))
+        order = None if self.order is None else placement.divide(self.order, 1)
+        return self._replace(order=order, present=placement.divide(self.present, 1))
 
 
 @public_class
@@ -82,7 +82,7 @@ class Batches:
         targets, inputs = as_targets(targets), as_inputs(inputs)
         good = len(inputs) == len(targets) and len(targets) >= 1
         expect(good, f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
-        self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
+        self.inputs, self.targets, self.key = inputs, targets, check_key(key)
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
         expect(len(self.rows) >= 1, "at least one row", "none")
         within = (
@@ -122,20 +122,20 @@ class Batches:
         """The rows of a batch with its padding: the devices divide them."""
         return placement.width(self.batch_size)
 
-    def permuted(self, epoch: int) -> np.ndarray:
+    def permutation(self, epoch: int) -> np.ndarray:
         """Returns the rows, "n", in the order of an epoch."""
         assert self.key is not None
         return self.rows[np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))]
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
-        return self.padded(self.permuted(epoch))
+        return self.pad(self.permutation(epoch))
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present), "k b", of all rows in their own order."""
-        return self.padded(self.rows)
+        return self.pad(self.rows)
 
-    def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pad(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
         rows, size = np.asarray(rows, np.int32), self.batch_size
         padding = size - len(rows) if not len(rows) else -len(rows) % size
@@ -161,7 +161,7 @@ class Batches:
 
         def read(start: int) -> Chunk:
             rows = order[start : start + steps]
-            inputs, targets = (placement.divided(Rows(a, rows), 1) for a in (self.inputs, self.targets))
+            inputs, targets = (placement.divide(Rows(a, rows), 1) for a in (self.inputs, self.targets))
             return Chunk(inputs, targets, None, present[start : start + steps])
 
         with ThreadPoolExecutor(1) as reader:
@@ -185,7 +185,7 @@ class OnDevice:
         arrays = self.arrays
         if arrays is None or self.mesh != placement.mesh():
             inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
-            arrays = self.arrays = placement.replicated((inputs, targets))
+            arrays = self.arrays = placement.replicate((inputs, targets))
             self.mesh = placement.mesh()
         return arrays
 
@@ -209,7 +209,7 @@ def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     return names
 
 
-def checked_key(key: Any) -> Array | None:
+def check_key(key: Any) -> Array | None:
     """The key, where it is one of JAX's or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
     good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
@@ -259,6 +259,6 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
         check(x, y)
         more = placement.width(size) - len(y)
         present = (np.arange(len(y) + more) < len(y)).astype(np.float32)
-        x, y = (placement.divided(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
+        x, y = (placement.divide(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
         yield Chunk(x, y, None, present[None])
     expect(size, "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

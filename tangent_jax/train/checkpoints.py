@@ -24,7 +24,7 @@ from tangent_jax._version import __version__
 from tangent_jax.core import InputError, Tree, expect, identity, placement, refusal, require
 from tangent_jax.core.files import (
     allocate,
-    expanded,
+    expand_path,
     file_fingerprint,
     folder_fingerprint,
     inside,
@@ -47,7 +47,7 @@ def run_identity(batches: Batches, *others: Any) -> str:
     Raises: InputError where a value among them has no content to read.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
-    order = None if batches.key is None else (batches.key, batches.permuted(0))  # JAX's settings decide it too
+    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings decide it too
     return identity(data, order, others, FORMAT, __version__)[:32]
 
 
@@ -99,7 +99,7 @@ class History:
         self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
         return {**row, **self.measured[-1]}
 
-    def merged(self) -> list[Row]:
+    def merge(self) -> list[Row]:
         """Each row with the values measured at it."""
         return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
 
@@ -129,7 +129,7 @@ class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.run, self.folder = run, expanded("folder", folder).absolute() / run
+        self.run, self.folder = run, expand_path("folder", folder).absolute() / run
         placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
@@ -177,7 +177,7 @@ class Saver:
 
     def is_due(self, last: bool) -> bool:
         """True, in all processes, where the last save was `seconds` ago or more, and at the run's end."""
-        return last or bool(placement.agreed(np.array(time.perf_counter() - self.saved >= self.seconds)))
+        return last or bool(placement.agree(np.array(time.perf_counter() - self.saved >= self.seconds)))
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
         """Writes the state and the history; they are on disk when this returns, in all processes.

@@ -21,7 +21,7 @@ from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone
-from tangent_jax.train.targets import Predict, as_labels, called
+from tangent_jax.train.targets import Predict, as_labels, call
 
 Metric = Callable[[Array, Array], Array]
 
@@ -60,8 +60,8 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
     expect(not traced, "a dw outside jit", "one that is traced", do)
     expect(len(inputs), "at least one input", "none")
     size = placement.width(min(whole_number("batch_size", batch_size, 1), len(inputs)))
-    predict, dw = placement.placed((trees.as_pytree(predict), dw))
-    return in_batches(lambda x: called(predict, dw, placement.divided(x, 0)), inputs, size)
+    predict, dw = placement.place((trees.as_pytree(predict), dw))
+    return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
 
 
 @public
@@ -104,7 +104,7 @@ class Measure:
             batches = as_batches(self.data)
         predict = trees.as_pytree(self.predict)
         x, y = batches.inputs[batches.rows[:2]], batches.targets[batches.rows[:2]]
-        z = called.eval_shape(predict, dw, x)
-        programs = [program(called, predict, dw, x), *(program(m, z, y) for m in self.metrics.values())]
+        z = call.eval_shape(predict, dw, x)
+        programs = [program(call, predict, dw, x), *(program(m, z, y) for m in self.metrics.values())]
         data = batches.inputs, batches.targets, batches.rows
         return identity(programs, [*self.metrics], jax.tree.leaves(predict), data, self.every, self.last)

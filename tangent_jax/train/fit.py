@@ -29,16 +29,16 @@ from tangent_jax.train.objective import (
     Keyed,
     Objective,
     alone,
+    as_objective,
     check_data,
     check_targets,
-    checked_objective,
     make_objective,
     outputs_of,
-    undrawn,
+    with_fixed_key,
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.run import Fitted, OnStep, Run
-from tangent_jax.train.targets import Predict, output_shape, started
+from tangent_jax.train.targets import Predict, output_shape, start_of
 
 Metrics = Mapping[str, Metric]
 OWN = ("epoch", "loss", "seconds", "steps", "examples")
@@ -136,7 +136,7 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
     """Trains on a chunk, logs its steps, and adds them to the epoch's sums; the state after it."""
     present, progress = chunk.present, sums.epoch / sums.epochs
     run.begin(len(present))
-    state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, progress)
+    state, (per_step, norms) = train_epoch(training, state, chunk.place(), keys, progress)
     per_step = np.asarray(per_step, np.float64)
     run.log.add_chunk(sums.epoch, dict(zip(sums.names, per_step.T, strict=True)), norms, present)
     sums.totals += per_step.sum(0)
@@ -180,7 +180,7 @@ def fit(
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
     whole_number("epochs", epochs, 1)
-    dw, metrics = started(predict, start), metrics or {}
+    dw, metrics = start_of(predict, start), metrics or {}
     training = make_training(predict, objective, optimizer, metrics)
     predict, source = training.predict, as_source(data, key)
     if isinstance(source, Batches):
@@ -188,11 +188,11 @@ def fit(
     state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
     with Run(on_step) as run:
         if folder is not None:
-            training = named(training, state, source)
+            training = with_program(training, state, source)
             saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
             run.keep(saver, measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
         state = jax.tree.map(jnp.array, run.restore(state))  # the caller's dw is not donated
-        state, training = placement.placed((state, training))
+        state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history))
         total = None if folder is None else epochs * source.steps
         run.open_log(sum(row["steps"] for row in run.history.rows), total)
@@ -205,10 +205,10 @@ def fit(
             measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
-    return summary(placement.replicated(state.dw), run.history.merged(), run.identity)
+    return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
 
 
-def named(training: Training, state: State, source: Any) -> Training:
+def with_program(training: Training, state: State, source: Any) -> Training:
     """The training with the program of its step, which names its run; InputError for data without an end."""
     kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
     expect(isinstance(source, Batches), "Batches, where a folder is given", kind, do)
@@ -232,7 +232,7 @@ def as_source(data: Any, key: Array | None) -> Any:
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
     """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
-    check_targets(y, output_shape(undrawn(predict), dw, x), objective)
+    check_targets(y, output_shape(with_fixed_key(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
@@ -244,7 +244,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     instance(expected, data, Batches, do, by="fit")
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
-    return placement.replicated(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
+    return placement.replicate(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:
@@ -265,7 +265,7 @@ def make_training(
 
     Raises: InputError for what is no objective or optimiser, and for metrics under names of a row's own.
     """
-    objective = checked_objective(objective, make_objective)
+    objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)
     clash = sorted({*metrics} & {*OWN})
     expect(not clash, f"metrics of other names than {', '.join(OWN)}", clash)
@@ -274,7 +274,7 @@ def make_training(
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
     """Each metric's name and the program that it traces to."""
-    z = jax.ShapeDtypeStruct((1, *output_shape(undrawn(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
+    z = jax.ShapeDtypeStruct((1, *output_shape(with_fixed_key(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
     y = data.targets[data.rows[:1]]
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
 

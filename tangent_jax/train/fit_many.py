@@ -31,7 +31,7 @@ from tangent_jax.train.fit import (
 from tangent_jax.train.objective import Objective, check_data
 from tangent_jax.train.optimizers import Optimizer
 from tangent_jax.train.run import Fitted, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 
 @partial(jax.jit, donate_argnames="states")
@@ -73,10 +73,10 @@ def fit_many(
     """
     expect(len(runs) >= 1, "at least one run", "none")
     whole_number("epochs", epochs, 1)
-    dw, metrics = started(predict, start), metrics or {}
+    dw, metrics = start_of(predict, start), metrics or {}
     training = make_training(predict, objective, optimizer, metrics)
     check_runs(training, dw, runs)
-    data, training, results = runs[0].resident(), placement.placed(training), {}
+    data, training, results = runs[0].resident(), placement.place(training), {}
     with Run() as frame:
         frame.show(len(runs) * epochs, "epoch")
         for members in groups(runs, at_once):
@@ -94,7 +94,7 @@ def fit_many(
                     history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
                 frame.advance(len(together))
             for i, s in enumerate(members):
-                own = placement.replicated(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
+                own = placement.replicate(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
                 results[s] = summary(own, histories[i])
     return [results[s] for s in range(len(runs))]
 
@@ -104,16 +104,16 @@ def start_together(training: Training, dw: Tree, count: int) -> tuple[State, int
 
     It is the models' where each device has whole models, else that of the examples.
     """
-    states = repeated(training.start(dw), count)
+    states = repeat(training.start(dw), count)
     if count % placement.mesh().size == 0:
-        return jax.tree.map(lambda leaf: placement.divided(leaf, 0), states), 1
-    return placement.placed(states), 2
+        return jax.tree.map(lambda leaf: placement.divide(leaf, 0), states), 1
+    return placement.place(states), 2
 
 
 def steps_together(runs: Sequence[Batches], epoch: int, draws: bool, axis: int) -> tuple[Array, Array, Array | None]:
     """The rows and `present` of an epoch's steps, "k s b", divided along an axis, and the keys "k s" of what draws."""
     order = zip(*(run.order(epoch) for run in runs), strict=True)
-    rows, present = (placement.divided(np.stack(parts, 1), axis) for parts in order)
+    rows, present = (placement.divide(np.stack(parts, 1), axis) for parts in order)
     keys = [step_keys(run, epoch, 0, run.steps) for run in runs] if draws else None
     return rows, present, None if keys is None else jnp.stack(keys, 1)
 
@@ -139,6 +139,6 @@ def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
         yield from (members[start : start + at_once] for start in range(0, len(members), at_once))
 
 
-def repeated(state: Tree, count: int) -> Tree:
+def repeat(state: Tree, count: int) -> Tree:
     """`count` copies of the state along a new first axis, s."""
     return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], count, 0), state)

@@ -27,7 +27,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, expect, placement, unexpected
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 
 Row = dict[str, Any]
 
@@ -174,7 +174,7 @@ def log_steps(
                 `fit_private` writes private values alone.
     Raises:     InputError for another writer, one whose package is not installed, steps that are none.
     """
-    known, root = ", ".join(WRITERS), expanded("log_steps", folder)
+    known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
     for name in writers:
         expect(name in WRITERS, f"writers of {known}", name)
         if name in MODULES:
@@ -234,7 +234,7 @@ class Log:
                 row[name] = value
         self.add(rows, int(count.sum()))
 
-    def measured(self, values: Mapping[str, Any] | None) -> None:
+    def add_measured(self, values: Mapping[str, Any] | None) -> None:
         """The values measured after the last step: with them its row is written. Call it before a save."""
         if self.writers:
             self.write([{**row, **{name: float(v) for name, v in (values or {}).items()}} for row in self.held])

@@ -25,7 +25,7 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     >>> round(calibration_error(p, np.array([0, 0])), 3)
     0.35
     """
-    p, labels = checked(p, labels)
+    p, labels = check_probabilities(p, labels)
     whole_number("bins", bins, 1)
     confidence, right = p.max(1), p.argmax(1) == labels
     at = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -44,7 +44,7 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
     0.37
     """
-    p, labels = checked(p, labels)
+    p, labels = check_probabilities(p, labels)
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
@@ -94,7 +94,7 @@ def as_probabilities(p: np.ndarray) -> np.ndarray:
     return p
 
 
-def checked(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def check_probabilities(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
     p, labels = as_probabilities(p), np.asarray(labels)
     whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(p),)

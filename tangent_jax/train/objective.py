@@ -112,7 +112,7 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
     return jax.vmap(of_one)(outputs, targets, *keys)
 
 
-def checked_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
+def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
     """The objective, or the default for None; InputError for what is none, such as a loss or its name."""
     objective = default() if objective is None else objective
     do = "Pass tj.make_objective(loss)"
@@ -125,7 +125,7 @@ def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 
-def undrawn(predict: Predict) -> Predict:
+def with_fixed_key(predict: Predict) -> Predict:
     """The predictor as a function of (dw, x), with one fixed key where it draws: for the shapes of its outputs."""
     return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
 
@@ -152,18 +152,18 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
-    placement.check_alike(SPEAKER.get(), partial(sampled, batches))
-    shape = output_shape(undrawn(predict), dw, batches.inputs[batches.rows[:2]])
+    placement.check_alike(SPEAKER.get(), partial(sample_of_data, batches))
+    shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(batches.targets[batches.rows], shape, objective)
     return shape
 
 
-def sampled(batches: Batches) -> Iterator[np.ndarray]:
+def sample_of_data(batches: Batches) -> Iterator[np.ndarray]:
     """Yields some of the inputs, all targets, and the first order: enough to tell other data, or another key."""
     yield np.asarray(batches.inputs[batches.rows[:: max(1, len(batches) // 8)]])
     yield batches.targets[batches.rows]
     if batches.key is not None:
-        yield batches.permuted(0)
+        yield batches.permutation(0)
 
 
 def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
@@ -189,10 +189,10 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     floats = all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw))
     expect(floats, "a dw of floats", "other numbers")
     batches = as_batches(data, 64)
-    predict, dw = placement.placed((trees.as_pytree(predict), dw))
+    predict, dw = placement.place((trees.as_pytree(predict), dw))
     total, n = jax.grad(objective.ridge)(dw), len(batches)
     for chunk in batches.chunks(*batches.in_order()):
-        total = trees.plus(total, trees.scaled(1 / n, summed_gradient(predict, dw, chunk.placed(), objective)))
+        total = trees.plus(total, trees.scale(1 / n, summed_gradient(predict, dw, chunk.place(), objective)))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 

@@ -56,7 +56,7 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
 
 
 @public
-def projected(optimizer: Optimizer, radius: float) -> Optimizer:
+def project(optimizer: Optimizer, radius: float) -> Optimizer:
     """Projected descent: after each of the optimiser's steps dw is scaled back onto the ball |dw| <= radius.
 
         dw = min(1, R / |dw'|) dw',    dw' = dw + the optimiser's update

@@ -145,7 +145,7 @@ class Run(ExitStack):
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
         whole = self.history.add(row, returned, **measured)
-        self.log.measured(returned)
+        self.log.add_measured(returned)
         placement.agree_to_stop()
         if self.saver is not None and self.saver.is_due(is_last or is_stopping()):
             (self.ledger or self.saver).save(state, self.history)

@@ -48,7 +48,7 @@ def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
 
 
 @jax.jit
-def called(predict: Predict, dw: Tree, x: Any) -> Any:
+def call(predict: Predict, dw: Tree, x: Any) -> Any:
     """predict(dw, x), "b ...", as one program that all callers share."""
     return predict(dw, x)
 
@@ -58,7 +58,7 @@ def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
 
     Raises: InputError where `predict` gives no array "b ..." of floats.
     """
-    shape = called.eval_shape(trees.as_pytree(predict), dw, x)
+    shape = call.eval_shape(trees.as_pytree(predict), dw, x)
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
     rows_match = hasattr(shape, "shape") and len(shape.shape) >= 1 and shape.shape[0] == len(x)
     good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)
@@ -77,7 +77,7 @@ def check_start(dw: Tree) -> None:
         expect(str(kind) in ("float32", "float64"), f"{path} of dw in float32 or float64", kind, do)
 
 
-def started(predict: Predict, start: Tree | None) -> Tree:
+def start_of(predict: Predict, start: Tree | None) -> Tree:
     """Returns the start; without one, the zero of a predictor.
 
     Raises: InputError for a function without a start, or a start that cannot be trained.

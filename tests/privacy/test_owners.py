@@ -53,7 +53,7 @@ def plainly(predict, dw, x, y, clip_norm):
     for rows, here in zip((slice(0, 3), slice(3, 6)), OF_TWO, strict=True):
         own = gradient(dw, x[rows], y[rows], here)
         norms.append(jnp.sqrt(trees.squared_norm(own)))
-        total = trees.plus(total, trees.scaled(jnp.minimum(1, clip_norm / norms[-1]), own))
+        total = trees.plus(total, trees.scale(jnp.minimum(1, clip_norm / norms[-1]), own))
     return total, jnp.stack(norms)
 
 

@@ -12,8 +12,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
-from tangent_jax.models.heads import classes_in, widened
+from tangent_jax.core.files import expand_path
+from tangent_jax.models.heads import classes_in, widen
 
 
 class Method:
@@ -85,7 +85,7 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
-        return expanded("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
@@ -112,7 +112,7 @@ class Method:
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
         own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        wide = {name: widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:

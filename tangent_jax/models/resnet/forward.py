@@ -36,7 +36,7 @@ def forward(
     dx: Tangent = None
     for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
-            x, dx = convolved(config, p, "stem_conv", x, dx, 2 if config.stem == "large" else 1, seen)
+            x, dx = conv_norm(config, p, "stem_conv", x, dx, 2 if config.stem == "large" else 1, seen)
             x, dx = relu(x, dx, config.slope)
             x, dx = max_pool(x, dx) if config.stem == "large" else (x, dx)
         elif stage <= config.depth:
@@ -52,14 +52,14 @@ def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: St
     sizes, y, dy = config.windows(i), x, dx
     for j, size in enumerate(sizes):
         stride = config.stride(i) if size == 3 and (config.bottleneck or j == 0) else 1
-        y, dy = convolved(config, p, f"{config.name(i)}/conv{j + 1}", y, dy, stride, seen)
+        y, dy = conv_norm(config, p, f"{config.name(i)}/conv{j + 1}", y, dy, stride, seen)
         y, dy = relu(y, dy, config.slope) if j + 1 < len(sizes) else (y, dy)
     if config.has_shortcut(i):
-        x, dx = convolved(config, p, f"{config.name(i)}/shortcut_conv", x, dx, config.stride(i), seen)
+        x, dx = conv_norm(config, p, f"{config.name(i)}/shortcut_conv", x, dx, config.stride(i), seen)
     return relu(x + y, total(dx, dy), config.slope)
 
 
-def convolved(
+def conv_norm(
     config: ResNetConfig, p: Tree, path: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None
 ) -> Pair:
     """BN(conv x), "b y x c", and its tangent; `path`: of the convolution, whose norm is named after it."""

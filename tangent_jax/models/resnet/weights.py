@@ -9,7 +9,7 @@ import re
 from tangent_jax.core import expect
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, key_of, named
+from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
@@ -81,7 +81,7 @@ def check_said(file: Tensors) -> None:
     name = file.architecture or config.get("architecture")
     do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
     expect(isinstance(name, str), f"a ResNet of which the architecture is said, in {file.path}", "none", do)
-    own = named("resnet", "ResNets", str(name), where)
+    own = find("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
     check_understood(args, known, f"model_args of {where}")

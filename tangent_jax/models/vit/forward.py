@@ -21,7 +21,7 @@ from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.embedding import embed, turns_of
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
-from tangent_jax.models.vit.pools import head, pooled
+from tangent_jax.models.vit.pools import head, pool
 from tangent_jax.rules import (
     ACTIVATIONS,
     attention,
@@ -62,7 +62,7 @@ def run_block(config: ViTConfig, p: Tree, i: int, x: Array, dx: Tangent) -> Pair
     x, dx = block(config, p[f"block_{i}"], x, dx)
     if reads_one_query(config, i + 1):
         return one_query_input(config, x, dx)
-    return pooled(config, x, dx) if i == config.depth - 1 else (x, dx)
+    return pool(config, x, dx) if i == config.depth - 1 else (x, dx)
 
 
 def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:

@@ -116,7 +116,7 @@ class VisionTransformer:
         require(not old, "with_adapters", "a model without adapters", f"one with adapters of width {old}", BEFORE)
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
-    def resized(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
+    def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
         """The model at another image size, its position embedding resampled; rotary ones follow the grid themselves.
 
         Source: timm's resample_abs_pos_embed: bicubic (Hugging Face's SigLIP 2: bilinear) with antialiasing over the

@@ -20,7 +20,7 @@ from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
 from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, standardize, total
 
 
-def pooled(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
+def pool(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
     """The input of the head's stage, from all tokens "b n d"; with `token`, the last block gives it itself."""
     if config.pool == "avg":
         return over_patches(config, x), None if dx is None else over_patches(config, dx)

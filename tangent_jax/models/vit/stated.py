@@ -16,8 +16,8 @@ from tangent_jax.models.architectures import (
     WHOLE,
     alike,
     check_understood,
+    find,
     key_of,
-    named,
 )
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.vit.config import ViTConfig
@@ -55,7 +55,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
         return by_shapes(file)
-    own = named("vit", "Vision Transformers", name, where if said else "architecture=")
+    own = find("vit", "Vision Transformers", name, where if said else "architecture=")
     is_whole = bool(args) or key_of(file.shapes) == own.key
     expect(is_whole, f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
     facts = dict(own.facts)
@@ -100,7 +100,7 @@ def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     expected = f"tensors of one architecture of timm's in {file.path}"
     expect(one_network, expected, got, do)
     first = next(iter(own))
-    facts = named("vit", "Vision Transformers", first, file.path).facts
+    facts = find("vit", "Vision Transformers", first, file.path).facts
     images = [a.images for a in own.values()]
     shown = {fact: value for fact, value in facts.items() if fact != "width"}
     return shown, images[0] if all(a == images[0] for a in images) else None

@@ -74,7 +74,7 @@ def from_timm(file: Tensors) -> Pretrained:
     facts["pool"] = pool_of(file, facts["pool"])
     if images is None and file.preprocessing() is None:
         tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
-    return built(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
+    return build(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -95,7 +95,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
     agrees, got = not kind or kind.startswith("dinov2") == is_dino, f"{'layer' if is_dino else 'no layer'} scales"
     expect(agrees, f"tensors of {kind}, as config.json says, in {file.path}", got)
-    fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **stated(file)}
+    fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
     if "distillation" in flat:  # DeiT's: a token with a position, of which its classifier reads nothing
@@ -103,7 +103,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     if is_gated:
         flat, fields["activation"] = with_gates(flat, file.path), "silu"  # whatever config.json says
     guess = IMAGENET if is_dino or kind in ("deit", "vit_mae", "ijepa") else INCEPTION
-    return built(flat, file, fields, Preprocessing(*guess))
+    return build(flat, file, fields, Preprocessing(*guess))
 
 
 def with_distillation(flat: Flat, path: str) -> Flat:
@@ -122,8 +122,8 @@ def from_dinov3(file: Tensors) -> Pretrained:
     flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
     theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
-    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **stated(file)}
-    return built(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
+    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **read_fields(file)}
+    return build(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
 
 
 def from_tower(file: Tensors) -> Pretrained:
@@ -139,7 +139,7 @@ def from_tower(file: Tensors) -> Pretrained:
     else:
         fields, guess = {"eps": 1e-6, "activation": "gelu_tanh"}, Preprocessing(crop=1.0, resize="exact")
     fields |= {"position_filter": "bilinear"} if is_of_any_shape else {}
-    return built(flat, file, {**fields, **stated(file)}, guess)
+    return build(flat, file, {**fields, **read_fields(file)}, guess)
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -152,10 +152,10 @@ def as_images(kernel: np.ndarray) -> np.ndarray:
 def from_google(file: Tensors) -> Pretrained:
     """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
     tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
-    return built(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
+    return build(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
 
 
-def stated(file: Tensors) -> dict[str, Any]:
+def read_fields(file: Tensors) -> dict[str, Any]:
     """The fields of a configuration that config.json states and the tensors do not show."""
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
@@ -234,7 +234,7 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
     return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square or said is False else flat
 
 
-def built(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
+def build(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
     """The model of these leaves; without JSON beside the weights, with the preprocessing of such models."""
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
