@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, expect, show_progress
+from tangent_jax.core import Tree, expect, require, show_progress
 from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.data.sources import Dataset
@@ -70,12 +70,12 @@ def retrain(
     row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
     there = sum(pair in row_of for pair in remaining)
     expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
-    expect(there == len(remaining), expected, f"{there} of them")
+    require(there == len(remaining), "remove", expected, f"{there} of them")
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
         left = predict.features(train.take(np.array(rows)), cache)
     classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    expect(origin.classes or len(dataset.classes) == classes, f"the {classes} classes of {name}", got)
+    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
     left = relabel(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.head == "named":

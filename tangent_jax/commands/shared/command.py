@@ -24,6 +24,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
 from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
+from tangent_jax.core.checks import speaking
 from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.store.disk import is_store
 
@@ -91,7 +92,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
                 check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with jobs.asked_for():
+            with speaking(name), jobs.asked_for():
                 main(*given)
             check_stop()
         except tj.InputError as error:
