@@ -33,7 +33,7 @@ FEWEST = 20  # all guessed right, they prove an epsilon of 1
 
 @public
 def make_canaries(data: Any, classes: int, count: int) -> Batches:
-    """Canaries for an audit: normal draws in the place of features, and labels of all classes in equal number.
+    """Canaries for an audit: normal draws as features, and labels of all classes in equal number.
 
     They are public, and the same at every call: a seed draws them. They come of no image. In hundreds of dimensions
     their clipped gradients are nearly orthogonal, and their sum is little beside noise in every dimension.

@@ -115,7 +115,7 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 def allocate(path: Path, size: int) -> None:
     """Makes a private file of this size and reserves its blocks: a full disk is an OSError, no fault in a memory map.
 
-    Raises: OSError naming the file, of which nothing is left.
+    Raises: OSError naming the file, which is gone then.
     """
     try:
         with open_plain(path, "w+b") as file:

@@ -216,7 +216,7 @@ def in_writer(function: Callable[[], T]) -> T | None:
 
 
 def from_writer(function: Callable[[], T]) -> T:
-    """The value of function(), which process 0 alone calls, in all processes; what it raises, all raise."""
+    """Calls function() on process 0, and broadcasts its value, or its exception, to all processes."""
     value: Any = in_writer(function)
     if jax.process_count() == 1:
         return value

@@ -3,7 +3,7 @@
     ours   W + A B          A "inputs r", B "r outputs"
     PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; written with s = 1
 
-on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB in the place of W.
+on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB instead of W.
 Tangent LoRA, whose dw holds dB, is its first order in dB: the two differ by O(|dB|^2).
 """
 

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, of which only products A p are known.
+"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, known by its products A p.
 
     x* = argmin f,   f(x) = <x, A x> / 2 - <b, x>,   gradient A x - b = -r,   r the residual
 

@@ -118,7 +118,7 @@ class Leaf:
 def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> Probed:
     """The outputs f(dw) on a batch, the uses of every leaf of dw, and the way back to their signals.
 
-    Args:       f: a closed form, made of rules, which take probes in the place of the leaves; its leaves come nested;
+    Args:       f: a closed form, made of rules, which take probes as leaves; its leaves come nested;
                 at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """

@@ -82,7 +82,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def find(family: str, title: str, name: str, where: str) -> Architecture:
-    """The architecture of a name; InputError for one that is not timm's, or of which a part is not here.
+    """The architecture of a name; InputError for a name that timm lacks, and for one with parts that are not here.
 
     title: of the family, in the plural.
     """

@@ -46,7 +46,7 @@ def run_size() -> int:
 
 
 def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
-    """Writes the missing chunks, of which each process of a job computes its part.
+    """Writes the missing chunks; each process of a job computes its part of them.
 
     Args:   source: gives the rows of chunks, in order; keeper: the process that lays out this one's disk. On a common
             disk each process writes what it computed; else the keeper of each writes all, and the chunks go round.

@@ -1,4 +1,4 @@
-"""LoRA: low-rank factors as leaves of their own, which are trained in the place of a kernel.
+"""LoRA: low-rank factors as leaves of their own, which train instead of a kernel.
 
     W = W_0 + A B            A "inputs r", drawn; B "r outputs", 0 at the anchor
     dW = dA B + A dB         = A_0 dB there: the tangent of a network with LoRA is linear in dB, and composes

@@ -69,7 +69,7 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
                 "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
                 first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
                 the embedding included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function
-                of a path: all leaves of which it is true, and no others.
+                of a path: the leaves for which it is true.
     Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
                 nothing trains, as in a frozen head alone.
 

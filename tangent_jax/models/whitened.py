@@ -90,7 +90,7 @@ def times_root(root: Any, v: Array, axes: Layout) -> Array:
 
 
 class Rooted(probe.Probe):
-    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x in the place of x."""
+    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x instead of x."""
 
     def __init__(self, root: Array, v: probe.Probe, axes: Layout) -> None:
         self.root, self.v, self.axes = root, v, axes

@@ -70,7 +70,7 @@ def clip_scales(
 
 
 def of_units(present: Array) -> Array:
-    """1 for each unit of which an example is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
+    """1 for each unit with an example that is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
     return present if present.ndim == 1 else present.max(1)
 
 

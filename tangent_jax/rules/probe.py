@@ -4,7 +4,7 @@
     times       y += x * dg                  gains
     broadcast   y += dbeta                   biases, tokens, positions
 
-A Probe in the place of a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
+A Probe that stands for a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
 
 The transpose of each is a sum over examples and tokens. In a network that computes in half precision the tangents of
 its parameters stay in f32, and so do these sums: only what flows from layer to layer is rounded to half.
@@ -24,7 +24,7 @@ ALGORITHMS = {"bfloat16": DotAlgorithmPreset.BF16_BF16_F32}
 
 
 class Probe(ABC):
-    """A value in the place of a parameter's tangent d; each method returns the term that a use of d adds to dy."""
+    """A value that stands for a parameter's tangent d; each method returns the term that a use of d adds to dy."""
 
     @abstractmethod
     def einsum(self, spec: str, x: Array) -> Array:
@@ -78,7 +78,7 @@ def product(spec: str, a: Array, b: Array) -> Array:
 
 
 def is_thin(spec: str, a: Array, b: Array) -> bool:
-    """True for one matrix product of which two of the three sizes are 1: rows of a, columns of b, what is summed.
+    """True for one matrix product where two of the three sizes are 1: rows of a, columns of b, what is summed.
 
     They are the same three, in another order, in its transposes.
     """

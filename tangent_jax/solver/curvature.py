@@ -79,7 +79,7 @@ class Curvature:
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
 
     def layers(self) -> "Curvature":
-        """Each kernel with its bias as one block: A' in the place of A, and none of the bias. On the host."""
+        """Each kernel with its bias as one block: A' instead of A, and none of the bias. On the host."""
         kernels, biases = dict(self.kernels), {bias for _, bias in self.biases}
         for path, _ in self.biases:
             (a, g), last = self.kernels[path], self.sums[path]

@@ -82,7 +82,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
 
 
 def eigen_effects(expansion: Expansion, others: Rows) -> np.ndarray:
-    """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
+    """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian instead of H.
 
     Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
     diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse et

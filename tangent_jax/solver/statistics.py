@@ -6,8 +6,8 @@
     LDA:   argmax_c of Gaussians that share one covariance, (G - sum_c B_c B_c^T / n_c) / n + lambda I, and one prior
 
 Both need G, B and n alone (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
-f64. A removal re-sums what is left. G and B are second and first moments of the images' features, and so no secret: of
-few images they can be read off.
+f64. A removal re-sums the statistics that remain. G and B are second and first moments of the images' features, and so
+no secret: of few images they can be read off.
 """
 
 import dataclasses

@@ -4,13 +4,13 @@
 
     curvature   H_s = A_s (x) G / N + n_s penalty I     kernels; A_s of each component, G and N of all
                 H_s = B_s + n_s penalty I               gains, and biases without a kernel
-    inputs      the same with G = its mean eigenvalue times I, and n_s in the place of B_s: only inputs are needed
+    inputs      the same with G = its mean eigenvalue times I, and n_s instead of B_s: only inputs are needed
     fisher      the diagonal of H_s, with each component's own G_s
     mean        H_s = I: the paper's
 
 A kernel and its bias are one kernel of the inputs (x, 1), by `curvature` and `inputs`. Exact joint training where the
 objectives are quadratic with these H_s. Every term is a sum over components, taken in
-the order of their names: so removal re-sums what is left. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
+the order of their names: so removal re-sums the others. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
 Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
 """
 

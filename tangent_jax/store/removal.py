@@ -181,7 +181,7 @@ def remove(
     """Carries out a plan: the components that hold what must go leave the store, and with them all traces of it.
 
     Args:       how: "drop"; "retrain" puts each component back, trained again from its recipe on the rows that are
-                left; "exact" moves each to the optimum of what is left, Lambda as it was, from where it is.
+                left; "exact" moves each from where it is to the optimum of its remaining examples, Lambda as it was.
                 cache: where features are read and kept for that (None: `Cache()`), and searched for traces, as are all
                 folders that the provenance names; weights: the file of the network's weights, where it is now.
     Returns:    the Receipt, which lies in the store.

@@ -56,7 +56,7 @@ def retrain(
 ) -> Retrained:  # fmt: skip
     """A component trained again from its recipe, without its rows of the content identifiers `gone`.
 
-    A class of a named head of which no image is left goes too.
+    A named head also loses the classes that have no image any more.
     Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
             takes fewer passes than from zero.
     Raises: InputError where the images that are left are no longer in the data set.
@@ -96,7 +96,7 @@ def retrain(
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
-    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
+    """The optimum of a component's remaining examples, with the Lambda of all of them.
 
     From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
     """

@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 class Training:
     """The computation of a run; its numbers are data to jit.
 
-    `traced`: the fingerprint of a step's program, where a run is named by it: another one is compiled anew.
+    `traced`: the fingerprint of a step's program, where a run is named by it: another program is compiled.
     """
 
     predict: Predict

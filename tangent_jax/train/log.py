@@ -61,7 +61,7 @@ class Csv:
         self.begin([row for row in rows if int(row["step"]) <= done])
 
     def begin(self, rows: Sequence[Row]) -> None:
-        """Writes the file anew, whole: the names of the columns, and these rows."""
+        """Writes the whole file again: the names of the columns, and these rows."""
         head = io.StringIO()
         csv.writer(head).writerow(self.columns)
         write_whole(self.path, head.getvalue() + self.lines(rows))

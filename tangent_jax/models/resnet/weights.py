@@ -72,7 +72,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
 
 
 def check_said(file: Tensors) -> None:
-    """Raises InputError for a network that nobody names, that is not here, or of which a field is not understood."""
+    """Raises InputError for a network without a name, one that we lack, or a field that we do not understand."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
     if config.get("model_type") == "resnet":
         check_understood(config, (*COMMON, *HUGGING_FACE), where)

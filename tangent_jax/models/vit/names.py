@@ -79,7 +79,7 @@ def place_of(ours: str, gated: bool) -> tuple[str, tuple[str, ...]]:
 def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token", gated: bool = False) -> Flat:
     """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)` and `with_gates`.
 
-    What timm has in one and of which only a part is given has zeros in the rest: right for a tangent, where absent
+    timm fuses q, k and v; where a tree has only some of them, the others are zero: right for a tangent, where absent
     means frozen. Leaves that timm has not keep our path.
     """
     joined: dict[str, dict[str, np.ndarray]] = {}
