@@ -45,7 +45,7 @@ class Side(NamedTuple):
         own = self.squares / np.maximum(self.size - 1, 1)
         return np.where(several, own, own[several].mean() if several.any() else 1.0)
 
-    def filled(self, other: "Side") -> "Side":
+    def fill_from(self, other: "Side") -> "Side":
         """The side with the other's mean where it has no shadow."""
         return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
 
@@ -54,7 +54,7 @@ def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
     require(shadows.shape == held.shape and len(held), "sides", "held of the shadows' shape, k >= 1", held.shape)
     inside, outside = (one_side(shadows, member) for member in (held, ~held))
-    return inside.filled(outside), outside.filled(inside)
+    return inside.fill_from(outside), outside.fill_from(inside)
 
 
 def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:

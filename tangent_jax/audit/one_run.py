@@ -110,7 +110,7 @@ def one_run_scores(
             gradient, state = released_gradient(before, after, state, objective, mechanism, optimizer)
             parts = [b.chunks(*b.in_order()) for b in (images, canaries)]
             sums = [add_up(predict, before, part, objective, mechanism).value for part in parts]
-            rest = _unexpected(gradient, *sums, mechanism)
+            rest = _residual(gradient, *sums, mechanism)
             along, lengths = _signals(predict, before, rest, chunk, objective, mechanism)
             signal, size = signal + np.asarray(along), size + np.square(np.asarray(lengths))
             bar.update()
@@ -145,7 +145,7 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
 
 
 @jax.jit
-def _unexpected(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
+def _residual(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
     """R, of the private gradient and the clipped sums of the images and of all canaries."""
     expected, rate = mechanism.expected_size(0), mechanism.sampling_rate
     return jax.tree.map(lambda g, i, c: expected * g - rate * (i + c / 2), gradient, images, canaries)

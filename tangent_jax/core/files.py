@@ -203,11 +203,11 @@ class Lock:
     def check(self) -> None:
         """Raises InputError where the lock file was deleted: call it before every write that the lock guards."""
         do = "Run the same command again; leave lock files alone"
-        require(self.is_there(), "locked", f"the lock {self.path}", "none: it was deleted while it was held", do)
+        require(self.is_there(), "hold_lock", f"the lock {self.path}", "none: it was deleted while it was held", do)
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
+def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
     """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
     A process that waits prints the name of the holder on stderr. A reader writes nothing: without a lock file, or the
@@ -234,12 +234,12 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 holder = read_holder(file) or "a reader"
                 if not wait:
                     got = f"{holder}, which holds it"
-                    raise refusal("locked", f"no other process in {path.parent}", got) from error
+                    raise refusal("hold_lock", f"no other process in {path.parent}", got) from error
                 print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
                 fcntl.flock(file, kind)
             except OSError as error:
                 do = "Mount it with locks, or keep this folder on a local disk"
-                raise refusal("locked", f"a file system with locks (flock) in {path.parent}", error, do) from error
+                raise refusal("hold_lock", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
                 continue  # deleted while this process waited: the next one is another file
             if not shared:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import allocate, inside, locked, make_private, open_plain, synchronize, write_whole
+from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.rows import Parts
@@ -260,7 +260,7 @@ def erase(folder: Path, identifiers: Set[str]) -> bool:
     names = identifiers_of(first)
     layout = read_layout(folder, len(names))
     errors: list[OSError] = []
-    with locked(first / "lock"):
+    with hold_lock(first / "lock"):
         (first / "complete").unlink(missing_ok=True)
         synchronize(first)
         for number in sorted({row // layout.rows_per_file for row in rows}):

@@ -24,7 +24,7 @@ from jax import Array
 
 from tangent_jax.core import InputError, Tree, expect, identity, placement, require, unexpected
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expand_path, fingerprint, locked
+from tangent_jax.core.files import expand_path, fingerprint, hold_lock
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
@@ -167,7 +167,7 @@ def features(
     keeper = placement.keeper(folder)
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
-        placement.together(lambda: held.enter_context(locked(folder / "lock")) if is_keeper else None)
+        placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
     return readable(rows, examples, identifiers, cache)

@@ -88,7 +88,7 @@ class FeatureMap:
         plain, waves = 0, 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                plain += self.placed(leaf.s.reshape(b, -1), path)
+                plain += self.count_sketch(leaf.s.reshape(b, -1), path)
             else:
                 waves += self.waves(path, leaf)
         return plain + jnp.fft.irfft(waves, self.width)
@@ -101,12 +101,12 @@ class FeatureMap:
         total: Any = 0
         for head in range(heads):
             own = x[:, :, head if x.shape[2] > 1 else 0]
-            pair = self.placed(own, f"{path} in"), self.placed(s[:, :, head], f"{path} out {head}")
+            pair = self.count_sketch(own, f"{path} in"), self.count_sketch(s[:, :, head], f"{path} out {head}")
             a, d = (jnp.fft.rfft(part) for part in pair)
             total += jnp.sum(a * d, 1)
         return total
 
-    def placed(self, x: Array, name: str) -> Array:
+    def count_sketch(self, x: Array, name: str) -> Array:
         """The count sketch of the last axis, of `width` numbers: random signs, random places, as full as each other."""
         n, m = x.shape[-1], self.width
         rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))

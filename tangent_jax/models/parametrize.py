@@ -63,14 +63,14 @@ class LoRA(Wrapper):
         return deviation * jax.random.normal(key, shape, jnp.float32)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
-        pairs: Any = merged(trees.pair(w, {}))
+        pairs: Any = merge_factors(trees.pair(w, {}))
         plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=lambda node: isinstance(node, Dual))
         return self.base.apply(plain, x, start, stop)
 
     @property
     def dual(self) -> Callable[..., Dual] | None:
         dual = self.base.dual
-        return dual and (lambda pairs, x, start=0: dual(merged(pairs), x, start))
+        return dual and (lambda pairs, x, start=0: dual(merge_factors(pairs), x, start))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -108,11 +108,11 @@ def unwrap(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
     return base, (*inner, {name: own})
 
 
-def merged(node: Any) -> Any:
+def merge_factors(node: Any) -> Any:
     """The pairs in which every kernel W that has factors is W + A B, with its tangent."""
     if isinstance(node, Dual):
         return node
-    inner = {name: merged(child) for name, child in node.items() if not name.startswith("lora_")}
+    inner = {name: merge_factors(child) for name, child in node.items() if not name.startswith("lora_")}
     if "lora_a" in node:
         inner["kernel"] = low_rank(node["kernel"], node["lora_a"], node["lora_b"])
     return inner

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import placement, require
-from tangent_jax.core.files import Lock, expand_path, fingerprint, locked, write_whole
+from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
@@ -110,7 +110,7 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
         locks: list[Lock] = []
 
         def hold() -> None:
-            locks.extend(filter(None, [held.enter_context(locked(root / "ledger.lock", wait=False))]))
+            locks.extend(filter(None, [held.enter_context(hold_lock(root / "ledger.lock", wait=False))]))
 
         placement.in_writer(hold)
         yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

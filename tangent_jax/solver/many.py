@@ -112,11 +112,11 @@ def solve_many(
     expect(problem.is_quadratic, "a square loss", type(objective.loss).__name__, do)
     first = starts[0].curvature if isinstance(starts[0], Fitted) else None
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
-    rows = _asked(problem, example_weights, None if isinstance(start, Fitted) else steps)
+    rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
     return solver.run(rows, at_once, length_hint(example_weights) or None)
 
 
-def _asked(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
+def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
     """The problems, as their rows of example weights are read."""
     for turn, row in enumerate(rows):
         with speaking("solve_many"):  # which has returned

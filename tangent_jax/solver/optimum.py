@@ -99,7 +99,7 @@ def solve(
         check_factors("solve", dw, curvature)
     with Run(on_step) as run:
         if folder is not None:
-            name = run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes)
+            name = run_identity(problem.batches, problem.identity_inputs(dw), curvature, certificate, passes)
             run.keep(Saver(folder, name), measure_name(on_step, dw))
         return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 

@@ -162,7 +162,7 @@ class Problem:
         """The outputs 0 of a batch."""
         return np.zeros((self.batches.width, self.classes), self.dtype)
 
-    def decided(self, dw: Tree) -> list[Any]:
+    def identity_inputs(self, dw: Tree) -> list[Any]:
         """The programs of the passes and their numbers: they decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)

@@ -32,7 +32,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, check_stop, expect, require, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, inside, locked, write_whole
+from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
@@ -80,7 +80,7 @@ class Disk:
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
         require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
-        with locked(self.root / "lock"):
+        with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
                 self.mark()
@@ -207,7 +207,7 @@ class Disk:
         """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
         for name in (*KINDS, *MARKS, CLAIMS, "lock"):
             inside(self.root, name)
-        with locked(self.root / "lock", shared=not change) as lock:
+        with hold_lock(self.root / "lock", shared=not change) as lock:
             self.load()
             if change:
                 self._lock: Lock | None = lock

@@ -31,7 +31,7 @@ def sketched(built, x):
     psi = np.zeros((len(x), built.width))
 
     def sketch(n, name):
-        table = np.asarray(built.placed(jnp.eye(n), name))
+        table = np.asarray(built.count_sketch(jnp.eye(n), name))
         places = np.abs(table).argmax(1)
         assert np.all(np.abs(table).sum(1) == 1)
         return places, table[np.arange(n), places]

@@ -9,7 +9,7 @@ import pytest
 from helpers import origin, part
 
 from tangent_jax.core import InputError, files, trees
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
@@ -85,7 +85,7 @@ def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trai
     if claim == "stale":
         fill(store, dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, penalty=1e-3)))
     monkeypatch.setattr(Shards, "fit", None)
-    with locked(Claims(store).lock(claim)):
+    with hold_lock(Claims(store).lock(claim)):
         second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), shards))
         second.start()
         second.join(0.5)
@@ -105,7 +105,7 @@ def test_a_shard_is_done_running_lost_or_waiting(tmp_path):
     assert claims.states() == {"shard 0": {"state": "done"}}
     claims.write_groups([["shard 0", "a"], ["b"], ["c"]])
     claims.lock(2).write_text("process 7 on there (compose.py)")  # as one that was killed leaves it
-    with locked(claims.lock(0)):
+    with hold_lock(claims.lock(0)):
         states = claims.states()
     assert {name: of["state"] for name, of in states.items()} == {
         "shard 0": "done", "a": "running", "b": "waiting", "c": "lost"

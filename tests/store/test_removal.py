@@ -14,7 +14,7 @@ from photos import write
 from run_binary import run
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
@@ -425,9 +425,9 @@ def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr("tangent_jax.core.files.open_plain", read_only)
-        with locked(tmp_path / "store/lock", shared=True) as lock:
+        with hold_lock(tmp_path / "store/lock", shared=True) as lock:
             assert lock is None
-        with pytest.raises(PermissionError), locked(tmp_path / "store/lock"):
+        with pytest.raises(PermissionError), hold_lock(tmp_path / "store/lock"):
             pass
 
 
