@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, placement, unexpected
+from tangent_jax.core import Tree, expect, placement, refusal, require
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
 
@@ -138,7 +138,7 @@ def optional(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise unexpected(module, "none installed", f"Install tangent-jax[{extra}]") from error
+        raise refusal("log_steps", module, "none installed", f"Install tangent-jax[{extra}]") from error
 
 
 def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
@@ -176,12 +176,12 @@ def log_steps(
     """
     known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
     for name in writers:
-        expect(name in WRITERS, f"writers of {known}", name)
+        require(name in WRITERS, "log_steps", f"writers of {known}", name)
         if name in MODULES:
             optional(*MODULES[name])
     if profile is not None:
         good = len(profile) == 2 and 1 <= profile[0] <= profile[1]
-        expect(good, "a profile of steps (first, last) with 1 <= first <= last", profile)
+        require(good, "log_steps", "a profile of steps (first, last) with 1 <= first <= last", profile)
     token = _SETTINGS.set(Settings(root, tuple(writers), profile))
     try:
         yield
