@@ -91,7 +91,7 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: own.composed(divided, title_of(count, name)) for name, own in sums.items()}
+        row = {name: own.accuracy_of(divided, title_of(count, name)) for name, own in sums.items()}
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
@@ -106,7 +106,7 @@ def main() -> None:
                 row["greedy"] = greedy(method, store)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.composed(own.whole(), "full") for name, own in sums.items()}
+    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
     full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     columns = list(table[f"{counts[0]}"])
     rows = {**table, "full data": full}.items()

@@ -6,8 +6,8 @@
     LDA:   argmax_c of Gaussians that share one covariance, (G - sum_c B_c B_c^T / n_c) / n + lambda I, and one prior
 
 Both need G, B and n alone (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
-f64. A removal re-sums what is left. G and B are second and first moments of the images' features, and so no secret: of
-few images they can be read off.
+f64. A removal re-sums the statistics that remain. G and B are second and first moments of the images' features, and so
+no secret: of few images they can be read off.
 
 A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (store/kinds.py).
 """
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, check_stop, finite_number, progress_bar, require, trees
+from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -74,7 +74,7 @@ class Statistics:
     source: str
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        require(isinstance(other, Statistics), "Statistics", "statistics to add", type(other).__name__)
+        instance("statistics to add", other, Statistics, by="Statistics")
         do = "Make both by one feature_map"
         require(self.source == other.source, "Statistics", "statistics of one feature map", "those of two", do)
         classes = tuple(sorted({*self.classes, *other.classes}))
@@ -84,16 +84,18 @@ class Statistics:
     def __radd__(self, zero: int) -> "Statistics":
         return self if zero == 0 else NotImplemented
 
+    @public
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
         """The same statistics with these classes, in this order; one that was not here counts no example."""
         names = check_classes("Statistics.of_classes", classes)
         lost = sorted({*self.classes} - {*names})
-        require(not lost, "Statistics.of_classes", "names that hold every class here", f"none for {lost[:1]}")
+        expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
         at = [names.index(name) for name in self.classes]
         sums, counts = np.zeros((len(names), len(self.gram))), np.zeros(len(names))
         sums[at], counts[at] = self.sums, self.counts
         return dataclasses.replace(self, sums=sums, counts=counts, classes=names)
 
+    @public
     def solve(self, settings: Settings | None = None) -> Tree:
         """The head {"kernel": "k c", "bias": "c"}, f32, in the order of `classes`: `map(head, x)` are its scores.
 
@@ -113,11 +115,11 @@ class Statistics:
     def system(self, settings: Settings) -> System:
         """The system that `solve` solves, of settings that it takes."""
         how, shrinkage, balance = settings
-        require(how in WAYS, "Statistics.solve", f"how in {', '.join(WAYS)}", how)
-        finite_number("Statistics.solve", "shrinkage", shrinkage, 1e-12)
-        finite_number("Statistics.solve", "balance", balance, 1e-12)
+        one_of("how", how, WAYS)
+        finite_number("shrinkage", shrinkage, 1e-12)
+        finite_number("balance", balance, 1e-12)
         n, k = self.counts.sum(), len(self.gram)
-        require(n > 0, "Statistics.solve", "an example", "none")
+        expect(n > 0, "an example", "none")
         class_means = self.sums / np.maximum(self.counts, 1)[:, None]
         mean = self.sums.sum(0) / n
         means = self.sums.T @ class_means if how == "lda" else n * np.outer(mean, mean)
@@ -128,6 +130,7 @@ class Statistics:
         factor = scipy.linalg.cholesky(spread, lower=True, overwrite_a=True, check_finite=False)
         return System(factor, scale, class_means, mean)
 
+    @public
     def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> np.ndarray:
         """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
 
@@ -142,7 +145,7 @@ class Statistics:
         """
         factor, scale, class_means, mean = self.system(settings)
         n, scores = self.counts.sum(), np.empty((len(rows), len(self.classes)))
-        require(n > 1, "Statistics.leave_one_out", "two examples at least", "one")
+        expect(n > 1, "two examples at least", "one")
         solved = solve_lower(factor, (class_means * scale).T)  # L^-1 m, "k c"
         middle = solve_lower(factor, (mean * scale)[:, None])
         for start in range(0, len(rows), BLOCK):
@@ -153,7 +156,7 @@ class Statistics:
                 f = self.counts / n + (u.T @ (solved - middle)) * self.counts
                 scores[at] = hot - (hot - f) / (1 - 1 / n - np.square(u).sum(0))[:, None]
             else:
-                scores[at] = without(z, y, solved, self.counts)
+                scores[at] = scores_without(z, y, solved, self.counts)
         alone = self.counts[targets] == 1
         scores[alone, targets[alone]] = NEVER
         scores[:, self.counts == 0] = NEVER
@@ -165,7 +168,7 @@ class Statistics:
 
         Raises: InputError for a G that is not symmetric.
         """
-        require(np.array_equal(self.gram, self.gram.T), "Statistics", "a symmetric G", "another")
+        expect(np.array_equal(self.gram, self.gram.T), "a symmetric G", "another")
         return as_tree(self.gram, self.sums, self.counts)
 
     def scales(self, variances: np.ndarray, balance: float) -> np.ndarray:
@@ -223,21 +226,21 @@ def upper(k: int) -> np.ndarray:
     return np.triu(np.ones((k, k), bool))
 
 
-def check_leaves(function: str, tree: Tree, count: int) -> int:
+def check_leaves(tree: Tree, count: int) -> int:
     """The number of features k of the leaves of statistics of `count` classes.
 
     Raises: InputError for other leaves, dtypes or shapes, for a number that is not finite, and a count below 0.
     """
     leaves = trees.leaves(tree)
     do = "Add what make_statistics gave"
-    require(sorted(leaves) == [*SUMS], function, f"the leaves {', '.join(SUMS)}", sorted(leaves)[:4], do)
+    expect(sorted(leaves) == [*SUMS], f"the leaves {', '.join(SUMS)}", sorted(leaves)[:4], do)
     k = (*leaves["sums"].shape, 0, 0)[1]
     shapes = {"counts": (count,), "gram": (k * (k + 1) // 2,), "sums": (count, k)}
     for path, leaf in leaves.items():
-        require(leaf.dtype == np.float64, function, f"{path} in float64", leaf.dtype, do)
-        require(leaf.shape == shapes[path], function, f"{path} of shape {shapes[path]}", leaf.shape, do)
-        require(np.isfinite(leaf).all(), function, f"{path} finite", "NaN or infinity", do)
-    require((leaves["counts"] >= 0).all(), function, "counts >= 0", "one below", do)
+        expect(leaf.dtype == np.float64, f"{path} in float64", leaf.dtype, do)
+        expect(leaf.shape == shapes[path], f"{path} of shape {shapes[path]}", leaf.shape, do)
+        expect(np.isfinite(leaf).all(), f"{path} finite", "NaN or infinity", do)
+    expect((leaves["counts"] >= 0).all(), "counts >= 0", "one below", do)
     return k
 
 
@@ -246,7 +249,7 @@ def solve_lower(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     return scipy.linalg.solve_triangular(factor, right, lower=True, check_finite=False)
 
 
-def without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The scores "b c" of LDA of examples z "k b" of classes y by all others; z and means "k c" are L^-1 of theirs."""
     n, own, rows = counts.sum(), counts[y], np.arange(len(y))
     u = z - means[:, y]

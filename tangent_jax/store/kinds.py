@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
@@ -52,11 +52,11 @@ class SumsOfFeatures(TangentWeights):
 
     def check(self, dw: Tree, origin: Provenance) -> None:
         classes = check_classes("statistics", origin.classes)
-        settings_of(origin).sizes(check_leaves("statistics", dw, len(classes)))
+        settings_of(origin).sizes(check_leaves(dw, len(classes)))
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
         gram, shape = np.shape(other["gram"]), np.shape(dw["gram"])
-        require(gram == shape, "Store.add", f"gram of shape {gram}", shape)
+        expect(gram == shape, f"gram of shape {gram}", shape)
 
     def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
         return False
@@ -66,7 +66,7 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             self.check(own, origins[name])  # a file that another machine wrote need not be one that `add` takes
-            return widened(own, origins[name].classes, classes)
+            return widen(own, origins[name].classes, classes)
 
         return Mapped(components, wide)
 
@@ -85,10 +85,10 @@ def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
     return kind.sum(kind.summands(components, origins))
 
 
-def statistics_of(function: str, total: Tree, origins: Origins) -> Statistics:
+def statistics_of(total: Tree, origins: Origins) -> Statistics:
     """The sum of components that are statistics; InputError for tangent weights."""
     do = "Compose them"
-    require(all(origin.features for origin in origins.values()), function, "statistics", "tangent weights", do)
+    expect(all(origin.features for origin in origins.values()), "statistics", "tangent weights", do)
     first = next(iter(origins.values()))
     settings = settings_of(first)
     sizes, source = settings.sizes(total["sums"].shape[1]), settings.identity(first.anchor)
@@ -106,7 +106,7 @@ def classes_of(origins: Origins) -> tuple[str, ...]:
     return tuple(sorted({name for origin in origins.values() for name in origin.classes}))
 
 
-def widened(own: Tree, classes: tuple[str, ...], every: tuple[str, ...]) -> Tree:
+def widen(own: Tree, classes: tuple[str, ...], every: tuple[str, ...]) -> Tree:
     """The leaves of statistics of these classes as of `every`: others count no example."""
     if classes == every:
         return own

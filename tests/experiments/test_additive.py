@@ -34,7 +34,7 @@ def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command
     first = json.loads(run("compose", *flags)[0])
     root = next(path for path in (tmp_path / "store").iterdir() if "h-ntk-uniform-5" in path.name)
     with monkeypatch.context() as patch:
-        patch.setattr(recipes, "summed", lambda *_: pytest.fail("computed again"))
+        patch.setattr(recipes, "sum_features", lambda *_: pytest.fail("computed again"))
         again = json.loads(run("compose", *flags)[0])
     assert again["shards"] == first["shards"]
     where, cache = f"--store={root}", f"--cache_dir={tmp_path / 'cache_dir'}"

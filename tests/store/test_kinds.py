@@ -13,6 +13,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import Settings, Statistics, make_statistics
+from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.kinds import SumsOfFeatures
 from tangent_jax.store.provenance import make_provenance
@@ -139,7 +140,7 @@ def digits(tmp_path_factory):
 def fill(root, digits, shards):
     recipe, data, built, train, _ = digits
     store = Store(root)
-    tj.store.fill(store, built, train, recipe, shards, classes=data.classes)
+    tj.store.fill(store, Shards(built, train, recipe, shards, data.classes))
     return store
 
 
@@ -163,7 +164,8 @@ def test_a_shard_is_made_again_of_what_is_left_to_the_bits_of_a_store_that_never
     assert weights(store) == weights(never)
     assert receipt.composed_after == trees.fingerprint(never.compose())
     before = store.path("s0").stat().st_mtime_ns
-    tj.store.fill(store, digits[2], digits[3], digits[0], shards, classes=digits[1].classes)  # nothing is made again
+    fill(store.root, digits, shards)  # nothing is made again
+    store.reload()
     assert store.path("s0").stat().st_mtime_ns == before
     assert trees.fingerprint(store.compose()) == receipt.composed_after
 

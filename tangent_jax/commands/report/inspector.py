@@ -13,6 +13,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
+from tangent_jax.core.checks import speaking
 from tangent_jax.store.kinds import kind_of
 from tangent_jax.store.receipts import Receipt, read_receipt
 
@@ -152,10 +153,11 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # a component that another machine made need not be one that `add` takes
                 dw = store[name]
-                kind = kind_of([origin])
-                kind.check(dw, origin)
-                first = first or (dw, origin)
-                kind.check_beside(dw, origin, *first)
+                with speaking("Store.add"):
+                    kind = kind_of([origin])
+                    kind.check(dw, origin)
+                    first = first or (dw, origin)
+                    kind.check_beside(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry["weights"], origin, damage)

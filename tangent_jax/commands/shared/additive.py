@@ -68,7 +68,7 @@ class Additive(Method):
         with tj.show_progress(f"{self.title}: settings"):
             return choose_settings(total, rows, data.targets, (self.how,), left_out)
 
-    def composed(self, divided: dict[str, np.ndarray], title: str) -> float:
+    def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
         """The test accuracy of the head that the sum of the shards' statistics has."""
         head = self.statistics(divided, title).solve(self.chosen[0])
         scores = self.rows_of(self.test, "test") @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
