@@ -51,8 +51,8 @@ class SumsOfFeatures(TangentWeights):
     """Statistics, of which the sum composes."""
 
     def check(self, dw: Tree, origin: Provenance) -> None:
-        classes = check_classes("statistics", origin.classes)
-        settings_of(origin).sizes(check_leaves(dw, len(classes)))
+        k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
+        settings_of(origin).sizes(k)
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
         gram, shape = np.shape(other["gram"]), np.shape(dw["gram"])
@@ -109,6 +109,7 @@ def statistics_of(total: Tree, origins: Origins) -> Statistics:
 
 def settings_of(origin: Provenance) -> FeatureSettings:
     """The settings of the features of a component of statistics."""
+    expect(origin.features is not None, "a component of statistics", "tangent weights")
     assert origin.features is not None
     return origin.features
 
