@@ -1584,7 +1584,7 @@ def survives(mutation: Mutation, copy: Path) -> str | None:
     whole = path.read_text()
     try:
         path.write_text(mutated(mutation, whole))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutation.test]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", mutation.test]
         run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=600, check=False)
     except subprocess.TimeoutExpired:
         return None
