@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import monitoring
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
@@ -40,6 +41,11 @@ MODERN = {  # what DINOv2 and DINOv3 with registers, and SigLIP, are made of
     "no positions, class token replaced": {"positions": "none", "registers": 1, "class_token_at": 1},
 }
 WIDE = (8, 12)  # pixels: a grid of 2 x 3 patches
+
+
+def in_long(*cases):
+    """Cases of a parametrisation that `make test-all` alone runs: their code is that of a quick case."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long) for case in cases]
 
 
 def assert_rel_close(got, want, tolerance=None):
