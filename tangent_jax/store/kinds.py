@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tangent_jax.core import Tree, expect
+from tangent_jax.core.checks import speaking
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
@@ -66,7 +67,8 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             origin = origins[name]
-            self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
+            with speaking("Store"):  # in the thread that reads ahead
+                self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
             return widen(own, origin.classes, classes)
 
         return Mapped(components, wide)
