@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, trees
+from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
