@@ -189,7 +189,7 @@ MUTATIONS = [
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
     M("tangent_jax/store/store.py", "Store.spent", "(hidden(origin.protected_units()))", "(hidden(origin.identifiers))",
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
-    M("tangent_jax/store/store.py", "Store.was_released", "(hidden(was.protected_units()))", "(hidden(was.identifiers))",
+    M("tangent_jax/store/state.py", "State.accounts_shown", "(hidden(was.protected_units()))", "(hidden(was.identifiers))",
       f"{OWNERS}::test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit"),
     M("tangent_jax/data/shards.py", "owners_of", "name, *({end} & alone)", "name if name in owners else end",
       "tests/data/test_shards.py::test_owners_come_from_a_table_by_full_name_or_last_part"),
@@ -1345,7 +1345,7 @@ MUTATIONS = [
     M(CARD, "privacy", "if cost.private", "if True", f"{CARDS}::test_what_is_not_known_is_said_and_not_invented"),
     M(CARD, "training", "and all(other[name] == value for other in recipes)", "",
       f"{CARDS}::test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values"),
-    M(CARD, "loading", ', output="tangent"', "", f"{CARDS}::test_its_lines_of_python_load_the_export"),
+    M("tangent_jax/exports/loading.py", "loading", ', output="tangent"', "", f"{CARDS}::test_its_lines_of_python_load_the_export"),
     M("tangent_jax/commands/store.py", "export_all", "store.state.receipts", "{}",
       "tests/experiments/test_binaries.py::test_the_store_from_the_command_line"),
     # The site
