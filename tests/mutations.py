@@ -1532,7 +1532,7 @@ MUTATIONS = [
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
     M(STATISTICS, "Statistics.leave_one_out", "(1 - 1 / n - np", "(1 - np",
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
-    M(STATISTICS, "scores_without", "- 2 * less * mine", "",
+    M(STATISTICS, "scores_without", "- 2 * less * along", "",
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "scores_without", "grown = a / (1 - a * q)", "grown = a",
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
