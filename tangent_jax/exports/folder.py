@@ -58,11 +58,11 @@ class Format(NamedTuple):
 def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
     if isinstance(predict, FeatureMap):
-        predict, step = predict.predict, encode(trees.leaves(dw), {})
+        predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
-        step = encode_model("export", predict.model, trees.leaves(dw), "world")
+        tangent = encode_model("export", predict.model, trees.leaves(dw), "world")
     write_whole(folder / "model.safetensors", encode_model("export", predict.model, trees.leaves(predict.w), "world"))
-    write_whole(folder / "tangent.safetensors", step)
+    write_whole(folder / "tangent.safetensors", tangent)
 
 
 FORMATS = {

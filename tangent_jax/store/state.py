@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import typed
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import is_name
 
 FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
@@ -145,6 +146,17 @@ class State:
             )
             self.released.append((account, frozenset(hashes)))
             self.public |= {*public}
+
+    def accounts_shown(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
+        """The accounts of components that go, where they were composed or exported: those stay spent."""
+        shown = [was for name, was in before.items() if self.components[name]["id"] in self.shown]
+        lines: list[dict[str, Any]] = []
+        for was in shown:
+            if was.privacy is not None:
+                account = dataclasses.asdict(was.privacy)
+                public = sorted(hidden(identifier for identifier, _ in was.public))
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
+        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     def files(self) -> list[dict]:
         """The entries of all files: components, compositions, and the components' factors."""
