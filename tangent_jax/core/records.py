@@ -67,6 +67,8 @@ def typed(kind: Any, value: Any, function: str, where: object) -> Any:
     Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
             number with a fraction no whole one; a number that no float holds is none.
     """
+    if type(value) is kind:  # most that is read: names of examples, whole numbers
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if not matches(kind, value):
         raise refusal(function, f"{spell(kind)} in {where}", short(value))
@@ -75,8 +77,6 @@ def typed(kind: Any, value: Any, function: str, where: object) -> Any:
     if dataclasses.is_dataclass(kind):
         return record(kind, value, function, where)
     if origin is tuple and arguments[-1] is Ellipsis:
-        if arguments[0] in (int, str) and {*map(type, value)} <= {arguments[0]}:
-            return tuple(value)  # most that is read are names of examples
         return tuple(typed(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is tuple:
         if len(value) != len(arguments):
