@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, trees, whole_number
+from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, require, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -128,7 +128,7 @@ class FeatureMap:
 
     @property
     def method(self) -> str:
-        """What its components are: statistics."""
+        """The method of its components, for provenances: statistics."""
         return "statistics"
 
     @property

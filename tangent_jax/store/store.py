@@ -10,7 +10,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tangent_jax.core import Tree, expect, machine, require, trees
 from tangent_jax.core.boundary import public, public_class
@@ -260,18 +259,7 @@ class Store(Disk, Mapping[str, Tree]):
         """Takes components out because others will take their place: their examples may come back, no receipt."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
-
-    def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-        """The accounts of components that go, where they were composed or exported: those stay spent."""
-        shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
-        lines: list[dict[str, Any]] = []
-        for was in shown:
-            if was.privacy is not None:
-                account = dataclasses.asdict(was.privacy)
-                public = sorted(hidden(identifier for identifier, _ in was.public))
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
-        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
+            self.commit({"op": "discard", "removed": sorted(names), "released": self.state.accounts_shown(removed)})
 
     # How it proves itself
 

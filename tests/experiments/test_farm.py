@@ -92,8 +92,9 @@ def test_of_two_launchers_at_once_the_second_is_refused(alone, tmp_path):
 
 
 def held(path):
+    from tangent_jax.core.files import hold_lock
 
-    return locked(path)
+    return hold_lock(path)
 
 
 def test_a_search_is_not_left_to_workers(alone, tmp_path):
