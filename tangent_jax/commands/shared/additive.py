@@ -63,7 +63,8 @@ class Additive(Method):
             data, of = setup.features(self.predict, splits["validation"], "validation inputs"), "validation"
         elif not left_out:
             title = "settings" + "-twice" * self.is_held_out
-            own = copy.copy(self).hold_out()
+            own = copy.copy(self)
+            own.hold_out()
             data, of = own.test, "held out"
         total, rows = own.statistics(own.whole(), title), self.rows_of(data, of)
         with tj.show_progress(f"{self.title}: settings"):
