@@ -27,8 +27,8 @@ from tangent_jax.exports.loading import loading
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.load import EMBEDDED, load
-from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.ntk import FeatureMap
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.store.provenance import Provenance
