@@ -72,6 +72,7 @@ MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
+CLUSTERS = "tests/test_clusters.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -959,6 +960,9 @@ MUTATIONS = [
     M("tangent_jax/models/vit/stated.py", "    is_whole = bool(args) or key_of(file.shapes) == own.key\n", "    is_whole = True\n", "tests/models/test_weights.py::test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes"),
     M("tangent_jax/models/architectures.py", "        require(is_off, \"load\", f\"no {name} in {where}\", short(value), do)\n", "        pass\n", "tests/models/test_weights.py::test_what_config_json_says_of_the_network_is_built_or_refused"),
     M("tangent_jax/core/boundary.py", "            raise refusal(name, *wrong) from error\n", "            raise\n", "tests/test_boundary.py::test_no_public_call_ends_in_another_error_than_one_line"),
+    M("tangent_jax/core/job.py", "(is_alone or sees_one)", "is_alone", f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "return [] if (is_alone", "return None if (is_alone", f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):", f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
 ]  # fmt: skip
 
 
