@@ -70,6 +70,7 @@ INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
+CLUSTERS = "tests/test_clusters.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
 PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
@@ -1538,6 +1539,12 @@ MUTATIONS = [
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "Statistics.leave_one_out", "scores[alone, targets[alone]] = NEVER", "",
       f"{SOLVED_SUMS}::test_an_example_that_is_alone_in_its_class_is_never_given_it"),
+    M("tangent_jax/core/job.py", "local_devices", "(is_alone or sees_one)", "is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "local_devices", "[] if (is_alone", "None if (is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "_reach", "if time.monotonic() < until:", "if not isinstance(error, socket.gaierror):",
+      f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
 ]  # fmt: skip
 
 
