@@ -2,7 +2,7 @@
 
     python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--soon]
 
-The parts are this file's functions, by default all but newton and slowly; --soon: the others must join within 2 s.
+The parts are this file's functions, by default all but newton, slowly and saved; --soon: others must join within 2 s.
 Process 0 writes FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
 """
 
@@ -26,6 +26,7 @@ from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import features
 from tangent_jax.privacy import units
+from tangent_jax.train import checkpoints as train_checkpoints
 from tangent_jax.train.batches import Batches
 
 RNG = np.random.default_rng(0)
@@ -113,6 +114,15 @@ def slowly(folder):
 
     data, settings = batches(size=26), {"mechanism": mechanism, "start": START, "folder": folder / "slow"}
     yield "slow steps", np.array([tj.fit_private(linear, data, on_step=write, **settings).spent.steps_paid])
+
+
+def saved(folder):
+    """A run with a checkpoint at every epoch; only where it is asked for."""
+    train_checkpoints.CHECKPOINT_SECONDS = 0.0
+    settings = {"start": START, "epochs": 60, "optimizer": tj.adam(0.05), "folder": folder / "saved"}
+    fitted = tj.fit(linear, batches(), on_step=lambda row, dw: time.sleep(0.02), **settings)
+    yield "saved", host(fitted.dw)
+    yield "saved losses", np.array([row["loss"] for row in fitted.history])
 
 
 def stopped(folder):
@@ -209,9 +219,9 @@ def main():
     parts = {
         "trained": trained, "solved": solved, "privately": lambda: privately(folder),
         "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided, "apart": apart,
-        "newton": newton, "slowly": lambda: slowly(folder),
+        "newton": newton, "slowly": lambda: slowly(folder), "saved": lambda: saved(folder),
     }  # fmt: skip
-    chosen = [name for name in parts if f"--{name}" in sys.argv] or [*parts][:-2]
+    chosen = [name for name in parts if f"--{name}" in sys.argv] or [*parts][:-3]
     results = {}
     for name in chosen:
         began = time.perf_counter()
