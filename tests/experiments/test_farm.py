@@ -70,6 +70,7 @@ def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits
     assert content(tmp_path / "stores") == content(stores)
 
 
+@pytest.mark.long
 def test_a_farm_on_this_machine_gives_the_result_of_one_process(alone, tmp_path):
     flags, line, stores = alone
     flags = [*flags, "--epochs=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
