@@ -31,7 +31,7 @@ def products(jacobian, dw, u, steps):
     changes = times(q)
     back = jacobian.apart(jax.linear_transpose(times, q)(changes)[0], steps)
     at_zero = jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs
-    return at.outputs, at.times(dw), at.transposed(u), at_zero, changes, back
+    return at.outputs, at.times(dw), at.transposed_product(u), at_zero, changes, back
 
 
 @pytest.mark.parametrize("held", HELD)
@@ -54,7 +54,7 @@ def test_each_way_of_holding_it_gives_the_same_outputs_products_and_transposes(h
 def multiplied_out(predict, dw, x, u):
     """Each leaf's rows of the cotangents u "k b c", "b k p"."""
     k, got = len(u), []
-    rows = predict.probed(dw, x, at_zero=True).rows(u)
+    rows = predict.probe(dw, x, at_zero=True).rows(u)
     for path, like in trees.leaves(dw).items():
         leaf = rows.get(path)
         if leaf is None:
@@ -78,5 +78,5 @@ def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
 def test_signals_of_a_step_are_those_of_the_gradient_there_and_of_its_outputs():
     """As private clipping needs them: the outputs are those at dw, and `at_zero` those at 0."""
     predict, dw, x, _, j, f = private_case("blocks", 1)
-    assert_rel_close(predict.probed(dw, x).outputs, jnp.asarray(f + j @ flat(dw)))
-    assert_rel_close(predict.probed(dw, x, at_zero=True).outputs, jnp.asarray(f))
+    assert_rel_close(predict.probe(dw, x).outputs, jnp.asarray(f + j @ flat(dw)))
+    assert_rel_close(predict.probe(dw, x, at_zero=True).outputs, jnp.asarray(f))
