@@ -83,9 +83,10 @@ def assert_alike(expected, given):
 
 
 @pytest.mark.long
-def test_newton_s_optimum_is_that_of_one_device(tmp_path):
-    finish(start(tmp_path / "1", "--newton"), start(tmp_path / "4", "--newton", devices=4))
-    job(tmp_path / "processes", "--newton")
+@pytest.mark.parametrize("part", ["--newton", "--factored"])
+def test_an_optimum_is_that_of_one_device(tmp_path, part):
+    finish(start(tmp_path / "1", part), start(tmp_path / "4", part, devices=4))
+    job(tmp_path / "processes", part)
     for placement in ("4", "processes"):
         assert_alike(*(np.load(tmp_path / name / "results.npz") for name in ("1", placement)))
 
