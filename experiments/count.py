@@ -18,7 +18,7 @@ from typing import Any
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
 from tangent_jax._public import public_names
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY, COMMANDS_FOLDER = ROOT / "tangent_jax", ROOT / "tangent_jax/commands"

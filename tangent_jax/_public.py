@@ -19,7 +19,6 @@ from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.protocol import Model
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
-from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.heads import join
 from tangent_jax.store.merge import merge
@@ -78,7 +77,6 @@ __all__ = [
     "shards",
     "show_progress",
     "solve",
-    "solve_many",
     "solver",
     "store",
     "tangent",

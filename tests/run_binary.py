@@ -15,7 +15,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = multiprocessing.get_context("forkserver")

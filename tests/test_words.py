@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tangent_jax
 from tangent_jax._public import public_names
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 ROOT = Path(tangent_jax.__file__).parents[1]
 QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")

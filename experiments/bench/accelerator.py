@@ -36,8 +36,7 @@ from experiments.shared import operations, timing
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import Tree, check_stop, require
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import Tree, check_stop, require, write_whole
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.models.features import run_trunk
 from tangent_jax.solver import passes

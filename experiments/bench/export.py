@@ -21,8 +21,7 @@ import tangent_jax as tj
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core import Tree, expanded, require
 from tangent_jax.exports.serving import flat, serve
 from tangent_jax.models.features import features
 

@@ -102,6 +102,7 @@ def membership_attack(
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 
+@public
 def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p_y - log (1 - p_y) of the label y, "n", of logits "n c"."""
     log_p = log_softmax(np.asarray(logits, np.float64), -1)

@@ -38,8 +38,6 @@ from tangent_jax.commands.shared.flags import (
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import Tree, identity, placement, require, trees
-from tangent_jax.solver.posterior import fitted_beta
-from tangent_jax.store.merge import MERGES, Merger
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(*SHARDED, *OPTIMUM, *FARM, "head", "left", "width", **{**SHARDED_DEFAULTS, "lr": ["3e-3"]}, out="out/compose")
@@ -126,7 +124,7 @@ def additive(methods: Mapping[str, Method], first: Method) -> dict[str, Additive
 def check_flags() -> None:
     """Raises InputError for flags that no composition can have: before any long work."""
     methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
-    is_mean = listed("merge", MERGES) == ["mean"]
+    is_mean = listed("merge", tj.store.MERGES) == ["mean"]
     require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
     require(not (is_mean and F["merge_penalty"].present), "flags", "--merge beside --merge_penalty", "mean")
     positive("lr")
@@ -226,10 +224,10 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     tried = {}
     components, factors = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = Merger(left(components), factors, how)
+        merger = tj.store.Merger(left(components), factors, how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
-        tried[penalty] = fitted_beta(logits, None, on.targets)[1]
+        tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
     return min(tried, key=lambda p: (tried[p], -p))
 

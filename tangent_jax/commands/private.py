@@ -21,8 +21,7 @@ from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import identity, require, trees
-from tangent_jax.data.owners import Owner
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data import Dataset, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", "owners", method=("taft", "nlft"), blocks=1, epochs=50, lr=0.03, out="out/private")

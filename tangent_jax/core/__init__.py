@@ -1,13 +1,21 @@
-"""The foundation of all other packages: notation, trees, identities, messages, files, progress."""
+"""The foundation of all other packages: checks, files, records, journal, trees, identities, placement, progress.
+
+It is a namespace too, for whoever writes a command or an experiment; a user of models needs nothing of it.
+"""
 
 from tangent_jax.core import files, job, machine, placement, records, trees
-from tangent_jax.core.checks import InputError, finite_number, refusal, require, whole_number
+from tangent_jax.core.checks import InputError, finite_number, refusal, require, visible, whole_number
+from tangent_jax.core.files import expanded, fingerprint, locked, write_whole
 from tangent_jax.core.identities import identity
+from tangent_jax.core.journal import Journal
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, request_stop, show_progress
+from tangent_jax.core.records import read_lines, typed
+from tangent_jax.core.rows import Parts
 
 __all__ = [
-    "Dual", "InputError", "Tangent", "Tree", "check_stop", "files", "finite_number", "identity", "is_stopping",
-    "job", "machine", "placement", "progress_bar", "records", "refusal", "request_stop", "require", "show_progress",
-    "trees", "whole_number",
+    "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "expanded", "files", "fingerprint",
+    "finite_number", "identity", "is_stopping", "job", "locked", "machine", "placement", "progress_bar", "read_lines",
+    "records", "refusal", "request_stop", "require", "show_progress", "trees", "typed", "visible", "whole_number",
+    "write_whole",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
-from tangent_jax.exports.card import make_card
+from tangent_jax.exports.card import make_card, unnamed
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
@@ -38,6 +38,7 @@ from tangent_jax.models.load import METADATA, encoded, read
 from tangent_jax.models.parametrize import unwrapped
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import EXPORTED, partial_of
 
 
@@ -62,8 +63,10 @@ FORMATS = {
     "torch": Format(write_torch),
     "peft": Format(write_peft),
 }
+"""The formats that `tj.export` writes."""
 
 
+@public
 def check_format(function: str, format: str) -> None:
     """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
     require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
@@ -79,7 +82,8 @@ def export(
 ) -> None:  # fmt: skip
     """Writes a folder that does not exist yet, whole or not at all.
 
-    Args:       provenance: any JSON; of some of its fields the model card tells (`make_card`);
+    Args:       provenance: any JSON; of some of its fields the model card tells (`make_card`). `of` may be the
+                Provenance of each component by name: no name of an image, component or owner then leaves;
                 classes: the names of the outputs, () where they have none.
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
@@ -89,6 +93,7 @@ def export(
     require(not folder.exists(), "export", "a folder that does not exist yet", folder)
     require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
     trees.check_part("export", predict.w, dw)
+    provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # of this export, killed before
@@ -98,6 +103,14 @@ def export(
         said = {"classes": list(classes) or None, "output": predict.output}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
+
+
+def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
+    """What is said of an export as JSON: the provenances in `of`, if there are any, without names."""
+    parts = provenance.get("of")
+    if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
+        return provenance
+    return {**provenance, "of": {name: part.fields for name, part in unnamed(parts).items()}}
 
 
 @public

@@ -70,6 +70,7 @@ def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -
     return relabelled(features.take(rows), classes, own)
 
 
+@public
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     """Those of `classes` that the features have images of, in their order."""
     return tuple(classes[int(label)] for label in np.unique(features.targets))

@@ -1,10 +1,6 @@
-"""The influence of each training example on predictions, exactly, and the score of what predicts it.
+"""The score of what predicts the influence of training examples (Park et al. 2023), and the outputs that it is of.
 
-With M^-1 of kernel.py, B = k(x, X) M^-1 and a_i the example's coefficients, an example's leaving changes f(x) by
-
-    -B_i ([M^-1]_ii)^-1 a_i
-
-and a set's by KernelSolution.without. The estimates that the field uses are in expansion.py.
+The influence itself is `KernelSolution.changes`; the estimates that the field uses are in expansion.py.
 """
 
 from typing import Any
@@ -13,25 +9,17 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require
-from tangent_jax.solver.kernel import KernelSolution
+from tangent_jax.core.boundary import public
 
 
-def changes(solution: KernelSolution, cross: np.ndarray) -> np.ndarray:
-    """The changes of the outputs of other examples when each training example leaves, "m c n".
-
-    Args:   cross: the kernel of the others with the training examples, "mc nc".
-    """
-    n, c = solution.a.shape
-    b = (cross @ solution.inverse).reshape(-1, c, n, c)
-    return -np.einsum("mknc,nc->mkn", b, solution.residuals(), optimize=True)
-
-
+@public
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
     """u, "n c", with u . f the output of the label less the mean of the others."""
     truth = np.eye(classes)[targets]
     return truth - (1 - truth) / (classes - 1)
 
 
+@public
 def datamodeling_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     """The linear datamodeling score: Spearman's correlation over subsets, "s m", averaged over the m outputs.
 

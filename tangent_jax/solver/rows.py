@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
@@ -19,6 +20,7 @@ from tangent_jax.models.predict import Predictor
 BATCH = 32  # examples whose signals are computed at once
 
 
+@public
 def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
     """The rows of J for every input and output, by one backward pass an output, in f64."""
     n, parts = len(inputs), []

@@ -125,6 +125,7 @@ def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) ->
     return of_rows(map_, rows_of(map_, data), np.asarray(data.targets), classes)
 
 
+@public
 def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
     """The statistics of examples whose rows of features "n k" are known; classes without examples are left out."""
     names = check_classes("make_statistics", classes)

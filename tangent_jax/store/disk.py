@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import Tree, check_stop, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
@@ -235,6 +236,7 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
+@public
 def is_store(path: Path) -> bool:
     """True for the folder of a store, whole or damaged."""
     return (path / "HEAD").exists() or (path / "store.json").exists()

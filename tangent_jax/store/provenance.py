@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,11 @@ class Provenance:
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
 
+    def same_training(self, now: "Provenance") -> bool:
+        """True where training now would make the component that was made: the same settings, examples and targets."""
+        pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
+        return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
+
     @property
     def identifiers(self) -> set[str]:
         """The content identifiers of the examples it saw."""
@@ -234,15 +239,9 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
             same(function, field, first, second)
 
 
-def same_training(was: Provenance, now: Provenance) -> bool:
-    """True where training now would make the component that was made: the same settings, examples and targets."""
-    pairs = {field: (getattr(was, field), getattr(now, field)) for field in TRAINED}
-    return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
-
-
-def have_own_heads(origins: Iterable[Provenance]) -> bool:
+@public
+def have_own_heads(origins: Sequence[Provenance]) -> bool:
     """True where not all of the components have one head: then their bodies alone are summed."""
-    origins = [*origins]
     return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
 
 
@@ -255,8 +254,15 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
     require(first == second, function, f"{field} {first}", second, do)
 
 
-def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
+@public
+def check_component(
+    dw: Tree, provenance: Provenance, other: Tree | None = None, first: Provenance | None = None
+) -> None:
+    """Raises InputError for a component that no store takes, and for one that does not fit another, `other`.
+
+    It is empty, has other leaves than its provenance says, is not finite, or differs from `other`, of the provenance
+    `first`, in leaves, shapes or dtypes.
+    """
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"
     require(leaves, "Store.add", "a component with leaves", "none", do)
@@ -264,6 +270,8 @@ def check_component(dw: Tree, provenance: Provenance) -> None:
     require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
     for path, leaf in leaves.items():
         require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
+    if other is not None and first is not None:
+        check_shapes(dw, provenance, other, first)
 
 
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:

@@ -28,6 +28,7 @@ from tangent_jax.train.optimizers import Optimizer, adam, projected
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
+"""How a component is found: see `Recipe`."""
 HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
 

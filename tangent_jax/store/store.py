@@ -31,7 +31,6 @@ from tangent_jax.store.provenance import (
     check_component,
     check_one_body,
     check_same,
-    check_shapes,
     have_own_heads,
 )
 from tangent_jax.store.receipts import check_spelling, read_receipt
@@ -106,11 +105,9 @@ class Store(Disk, Mapping[str, Tree]):
             require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
             self.check_account(provenance)
-            check_component(dw, provenance)
             first = min(self, default=None)
-            if first is not None:
-                other = read_component(self.path(first), check=False)[0]
-                check_shapes(dw, provenance, other, self.provenance(first))
+            other = () if first is None else (read_component(self.path(first), check=False)[0], self.provenance(first))
+            check_component(dw, provenance, *other)
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
@@ -200,7 +197,7 @@ class Store(Disk, Mapping[str, Tree]):
     @property
     def has_own_heads(self) -> bool:
         """True where not all components have one head, so that their bodies alone are summed."""
-        return have_own_heads(self.provenance(name) for name in self)
+        return have_own_heads([self.provenance(name) for name in self])
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""

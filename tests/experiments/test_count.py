@@ -6,7 +6,7 @@ from run_binary import run
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.table import TABLE
 
 

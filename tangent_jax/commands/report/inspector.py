@@ -13,9 +13,6 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
-from tangent_jax.models.heads import body
-from tangent_jax.store.provenance import check_component, check_shapes, have_own_heads
-from tangent_jax.store.receipts import Receipt, read_receipt
 
 MOST_BYTES = 1 << 28
 """Of tangent weights that are held at once to compare components."""
@@ -58,7 +55,7 @@ class Removal:
     """A removal: its line of the journal; its receipt, None where it cannot be read; `wrong`: what does not verify."""
 
     line: dict[str, Any]
-    receipt: Receipt | None
+    receipt: tj.store.Receipt | None
     wrong: list[str]
 
     @property
@@ -108,7 +105,7 @@ class Inspection:
         self.whole = [component.name for component in self.components if not component.damage]
         self.numbers = [component.number for component in self.components if not component.damage]
         self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
-        self.has_own_heads = have_own_heads(self.origins.values())
+        self.has_own_heads = tj.store.have_own_heads([*self.origins.values()])
         self.tasks = groups(self.origins)
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
@@ -144,7 +141,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     for line in store.journal.entries:
         if line["op"] not in ("compose", "export", "merge"):
             added |= {name: line["time"] for name in names_in(line)}
-    first: tuple[Tree, tj.store.Provenance] | None = None
+    first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
@@ -152,9 +149,8 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # a component that another machine made need not be one that `add` takes
                 dw = store[name]
-                check_component(dw, origin)
+                tj.store.check_component(dw, origin, *first)
                 first = first or (dw, origin)
-                check_shapes(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry["weights"], origin, damage)
@@ -176,7 +172,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             path = store.root / "receipts" / f"{line['receipt']}.json"
             receipt, wrong = None, []
             try:
-                receipt = read_receipt(path)[0]
+                receipt = tj.store.read_receipt(path)[0]
                 wrong = store.verify_receipt(path)
             except InputError as error:
                 wrong.append(str(error))
@@ -253,7 +249,9 @@ def similarity(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarra
     """
 
     def flat(dw: Tree) -> np.ndarray:
-        numbers = [np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(body(dw) if bodies else dw).values()]
+        numbers = [
+            np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(tj.models.body(dw) if bodies else dw).values()
+        ]
         return np.concatenate([*numbers, np.zeros(0, np.float32)])
 
     count = len(names)

@@ -9,8 +9,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.models.ntk import feature_map, rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, of_rows
+from tangent_jax.models import feature_map, rows_of
+from tangent_jax.solver import Settings, Statistics, choose_settings, of_rows
 
 RANPAC = 5000  # random ReLU features
 DIRECTIONS = 4  # random directions of h whose gradients are sketched

@@ -23,9 +23,7 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
-from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
-from tangent_jax.core.files import expanded, write_whole
-from tangent_jax.store.disk import is_store
+from tangent_jax.core import check_stop, expanded, job, placement, refusal, request_stop, require, write_whole
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 
@@ -42,7 +40,7 @@ def check_out(path: Path) -> None:
     nearest = next(place for place in (path, *path.parents) if place.exists())
     good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     require(good, "flags", "--out in a folder that can be written to", path)
-    store = next((place for place in (path, *path.parents) if is_store(place)), None)
+    store = next((place for place in (path, *path.parents) if tj.store.is_store(place)), None)
     require(store is None, "flags", "--out in a folder of no store, which would not verify", store, "Choose another")
 
 

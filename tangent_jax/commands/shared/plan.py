@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, placement, refusal
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data import Dataset
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_size, run_trunk
 from tangent_jax.privacy.train import _clip_all, _private_step

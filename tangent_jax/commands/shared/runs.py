@@ -3,10 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.core import placement
-from tangent_jax.core.files import locked
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import typed
+from tangent_jax.core import Journal, locked, placement, typed
 
 
 @dataclasses.dataclass(frozen=True)

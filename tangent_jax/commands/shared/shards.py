@@ -11,10 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
-from tangent_jax.models.heads import classes_in, widened
-from tangent_jax.store.apart import Shards
+from tangent_jax.core import Tree, expanded, require
 
 
 class Method:
@@ -91,7 +88,7 @@ class Method:
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+        return tj.store.Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -107,9 +104,11 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
-        own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+            fitted = tj.store.Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+        own = {
+            name: tj.models.classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"
+        }
+        wide = {name: tj.models.widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
