@@ -1,8 +1,5 @@
 """The public names of tangent_jax, which `tangent_jax` gives at their first use: about forty, and eight namespaces."""
 
-import inspect
-from typing import Any
-
 from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
 from tangent_jax._version import __version__
 from tangent_jax.core import InputError, show_progress
@@ -81,13 +78,3 @@ __all__ = [
     "store",
     "tangent",
 ]
-
-
-def public_names() -> dict[str, Any]:
-    """Every public value by its name below `tangent_jax`, such as "fit" and "privacy.epsilon_of"."""
-    names = {}
-    for name in __all__:
-        value = globals()[name]
-        inner = getattr(value, "__all__", None) if inspect.ismodule(value) else None
-        names |= {name: value} if inner is None else {f"{name}.{each}": getattr(value, each) for each in inner}
-    return names

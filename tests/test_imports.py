@@ -10,7 +10,10 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import tangent_jax
+from experiments.shared.names import deep_imports
 from tangent_jax.models.load import FAMILIES
 
 ROOT = Path(tangent_jax.__file__).parent
@@ -30,6 +33,7 @@ ORDER = [
     "store",
     "audit",
     "exports",
+    "programs",
     "_public",
     "__init__",
     "commands",
@@ -86,9 +90,33 @@ def test_experiments_and_tests_are_imported_by_nothing_in_the_library():
         assert not {target.split(".")[0] for target in imports(path)} & {"experiments", "tests"}, name
 
 
+COMMANDS = [path for name, path in MODULES.items() if name.startswith("tangent_jax.commands.")]
+
+
+@pytest.mark.parametrize("path", [*COMMANDS, *EXPERIMENTS], ids=lambda path: str(path.relative_to(ROOT.parent)))
+def test_commands_and_experiments_take_public_names_alone(path):
+    assert [*deep_imports(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "deep"),
+    [
+        ("from tangent_jax.store.claims import Claims", [("tangent_jax.store.claims", "Claims")]),
+        ("from tangent_jax.store import Store, Claims", [("tangent_jax.store", "Store")]),
+        ("from tangent_jax import store, core", [("tangent_jax", "core")]),
+        ("import tangent_jax.core", [("tangent_jax.core", "")]),
+        ("from tangent_jax.commands.main import main", [("tangent_jax.commands.main", "main")]),
+        ("tj.store.claims.Claims(tj.store.Claims(tj.Store('x')))", [("tangent_jax.store", "claims")]),
+        ("from tangent_jax.commands.shared import plots; tj.fit(tj.metrics.accuracy)", []),
+    ],
+)
+def test_a_deep_import_is_told(tmp_path, line, deep):
+    (tmp_path / "file.py").write_text(line)
+    assert [*deep_imports(tmp_path / "file.py")] == deep
+
+
 def test_no_message_of_the_library_names_a_flag():
-    commands = [path for name, path in MODULES.items() if name not in LIBRARY]
-    text = "".join(path.read_text() for path in [*EXPERIMENTS, *commands])
+    text = "".join(path.read_text() for path in [*EXPERIMENTS, *COMMANDS])
     flags = {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text), *re.findall(r'^ +"(\w+)": flag\(', text, re.MULTILINE)}
     assert {"retrain", "skip_unreadable"} <= flags
     for name, path in LIBRARY.items():

@@ -37,9 +37,8 @@ from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, check_stop, require, write_whole
-from tangent_jax.linear.jacobian import Fresh
-from tangent_jax.models.features import run_trunk
-from tangent_jax.solver import passes
+from tangent_jax.programs import Program, solver_pass
+from tangent_jax.programs import trunk as program_of_trunk
 
 define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
 
@@ -68,37 +67,54 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.quick else 2)
     key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
-    given = predict, dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
+    given = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
-        want = jax.device_get(jax.jit(values)(*jax.device_put(given, cpu)))
+        want = values(predict, *given, cpu)
     for name in [*PRECISIONS][2 if F.quick else 0 :]:
         dtype, precision, tolerance = PRECISIONS[name]
         with jax.default_matmul_precision(precision):
-            got = jax.device_get(jax.jit(values)(dataclasses.replace(predict, dtype=dtype), *given[1:]))
+            got = values(dataclasses.replace(predict, dtype=dtype), *given)
         for what, value in got.items():
             error = relative(value, want[what])
             right = "" if tolerance is None else "yes" if error <= tolerance else f"NO, above {tolerance:g}"
             yield {"name": f"{what}, {name}", "error": f"{error:.1e}", "right": right}
 
 
-def values(predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array]) -> dict[str, Any]:
+def values(
+    predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array], device: Any = None
+) -> dict[str, Any]:
     """Each of the library's computations once, on the same inputs: the values that are compared."""
-    (x, y), objective = data, tj.make_objective("ce", penalty=1e-2)
-    part = passes.Part(Fresh(predict, x, jnp.arange(len(y))), y, jnp.ones(len(y)))
-    options: Any = {"loss": objective.loss, "clip_norm": 0.1}
-    outputs = predict(dw, x)
-    curvature = passes.part_curvature(part, dw, outputs, objective, None, 0, signals=1)
-    jvp = dataclasses.replace(predict, linearization="autodiff")
-    return {
-        "trunk": run_trunk(predict.w, images, model=predict.model, stop=predict.subset.stage, dtype=predict.dtype),
-        "outputs": outputs,
-        "outputs by jax.jvp": jvp(dw, x),
-        "gradient": jax.grad(lambda dw: objective(predict, dw, x, y))(dw),
-        "clipped sum": tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), **options).value,
-        "clipped sum by vmap": tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(len(y)), **options).value,
-        "Hessian's product": passes.add_product(jax.tree.map(jnp.zeros_like, dw), part, dw, outputs, objective),
-        "factors": (curvature.kernels, curvature.blocks),
+    objective = tj.make_objective("ce", penalty=1e-2)
+    x, y = data
+    own = solver_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)
+
+    def at(f: Callable[..., Any], predict: tj.Predictor = predict) -> Program:
+        return Program(f, (predict, dw, x, y))
+
+    def clipped(f: Callable[..., tj.privacy.ClippedSum]) -> Program:
+        present, options = jnp.ones(len(y)), {"loss": objective.loss, "clip_norm": 0.1}
+        return at(lambda predict, dw, x, y: f(predict, dw, x, y, present, **options).value)
+
+    def times(predict: tj.Predictor, dw: Tree, part: Any) -> Tree:
+        zero = jax.tree.map(jnp.zeros_like, dw)
+        return own.product.run(zero, part, dw, predict(dw, x), objective)
+
+    def factors(*arguments: Any) -> tuple[Any, Any]:
+        curvature = own.factors.run(*arguments)
+        return curvature.kernels, curvature.blocks
+
+    programs = {
+        "trunk": program_of_trunk(predict, images),
+        "outputs": at(lambda predict, dw, x, y: predict(dw, x)),
+        "outputs by jax.jvp": at(lambda p, dw, x, y: p(dw, x), dataclasses.replace(predict, linearization="autodiff")),
+        "gradient": at(lambda predict, dw, x, y: jax.grad(lambda dw: objective(predict, dw, x, y))(dw)),
+        "clipped sum": clipped(tj.privacy.clipped_sum_closed_form),
+        "clipped sum by vmap": clipped(tj.privacy.clipped_sum),
+        "Hessian's product": Program(times, (predict, dw, own.factors.arguments[0])),
+        "factors": Program(factors, (own.factors.arguments[0], dw, predict(dw, x), *own.factors.arguments[3:])),
     }
+    calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments, _) in programs.items()}
+    return jax.device_get({name: run(*arguments) for name, (run, arguments) in calls.items()})
 
 
 def relative(got: Tree, want: Tree) -> float:

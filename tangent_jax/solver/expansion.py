@@ -64,8 +64,8 @@ class Expansion(NamedTuple):
         """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
 
         Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
-        diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse et
-        al. 2023.
+        diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse
+        et al. 2023.
         """
         rows, roots, damping = self.rows, self.roots, self.total_penalty
         pulled = rows.along(self.gradients)

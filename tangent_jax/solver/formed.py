@@ -68,7 +68,7 @@ def add_products(
 
 @public
 def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], np.ndarray]:
-    """The function of steps "k ..." to the changes J q of the outputs of each, "k n c"; J is formed once, where it can be.
+    """The function of steps "k ..." to the changes J q of the outputs, "k n c"; where it can be, J is formed once.
 
     Args:   data: whose inputs f is taken at; predict: affine in dw.
     """
