@@ -78,28 +78,13 @@ def main() -> None:
     for count, divided in shards.items():
         row = {name: own.accuracy(divided) for name, own in sums.items()}
         for name, method in methods.items():
-            merges = merges_of(name)
-            store = method.store(divided, title_of(count, name), bool(merges))
-            components, factors = method.components(store)
-            row[name] = method.accuracy(tj.compose(left(components)))
-            for how in merges:
-                penalty = chosen_penalty(method, count, store, how)
-                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
-                penalties[f"{count}, {how}"] = penalty
-            row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
-            if name == "soup":
-                row["greedy"] = greedy(method, store)
+            row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full = {name: own.accuracy(own.method.whole()) for name, own in sums.items()}
     full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
-    columns = list(table[f"{counts[0]}"])
-    rows = {**table, "full data": full}.items()
-    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
-    text = command.markdown(["shards", *columns], lines)
-    (command.out_folder() / "compose.md").write_text(text)
+    write_table(table, full)
     draw(first.dataset.name, table, full)
-    print(text, file=None if placement.is_writer() else sys.stderr)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {
@@ -109,6 +94,31 @@ def main() -> None:
     settings |= {name: own.facts() for name, own in sums.items()}
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+
+
+def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
+    """Writes compose.md, and prints it."""
+    columns = list(next(iter(table.values())))
+    rows = {**table, "full data": full}.items()
+    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
+    text = command.markdown(["shards", *columns], lines)
+    (command.out_folder() / "compose.md").write_text(text)
+    print(text, file=None if placement.is_writer() else sys.stderr)
+
+
+def composed(
+    name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
+) -> dict[str, float]:
+    """The accuracies of a method's components composed, by each merge and alone; `penalties` gains chosen ridges."""
+    merges = merges_of(name)
+    store = method.store(divided, title_of(count, name), bool(merges))
+    components, factors = method.components(store)
+    row = {name: method.accuracy(tj.compose(left(components)))}
+    for how in merges:
+        penalty = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
+    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
+    return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
 
 
 def additive(methods: Mapping[str, Method], first: Method) -> dict[str, Additive]:

@@ -99,10 +99,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             print(f"{name}: {error}", file=sys.stderr)
             leave(1)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
-            expected = "enough memory" if is_memory else "a computation without error"
-            print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
+            print(f"{name}: {of_device(error)}", file=sys.stderr)
             leave(1)
         except Exception as error:
             if not jax.distributed.is_initialized():
@@ -115,6 +112,13 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
+
+
+def of_device(error: Exception) -> str:
+    """An error of memory or of a device, in one line."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
+    return f"expected {'enough memory' if is_memory else 'a computation without error'}; got {first}."
 
 
 def parsed(argv: list[str]) -> list[str]:
