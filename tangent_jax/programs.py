@@ -73,7 +73,7 @@ class Pass(NamedTuple):
 
     gradient: Program
     product: Program
-    factors: Program
+    curvature: Program
     batches: int
     held: int
 
@@ -173,15 +173,15 @@ def solver_pass(
     total = passes.Summed(zero, shaped(lambda: jnp.zeros(()), mesh))
     key = None if signals == 0 else shaped(lambda: jax.random.key(0), mesh)
     count = -(-SIGNALS // len(batches)) if signals is None else signals or 1
-    factors = partial(inspect.unwrap(passes.part_curvature), signals=count)
-    of_factors = placed((part, zero, outputs, objective, key, 0), mesh)
+    curvature = partial(inspect.unwrap(passes.part_curvature), signals=count)
+    of_curvature = placed((part, zero, outputs, objective, key, 0), mesh)
     if held <= passes.room():
         part = part._replace(jacobian=kept if mesh is not None else keep(part.jacobian, zero))
     gradient, product = (inspect.unwrap(f) for f in (passes.add_gradient, passes.add_product))
     return Pass(
         Program(gradient, placed((total, part, zero, objective), mesh), donates=True),
         Program(product, placed((zero, part, zero, outputs, objective), mesh), donates=True),
-        Program(factors, of_factors),
+        Program(curvature, of_curvature),
         batches.steps,
         held if held <= passes.room() else 0,
     )
@@ -239,9 +239,10 @@ def chunk_of(batches: Batches, mesh: Mesh | None = None) -> Chunk:
     kinds = (batches.inputs.shape[1:], batches.inputs.dtype), (batches.targets.shape[1:], jnp.int32)
     present = divided(steps, jnp.float32, mesh, 1)
     if not batches.is_resident:
-        return Chunk(*(divided((*steps, *shape), kind, mesh, 1) for shape, kind in kinds), None, present)
-    whole = (jax.ShapeDtypeStruct((len(batches), *shape), kind) for shape, kind in kinds)
-    return Chunk(*whole, divided(steps, jnp.int32, mesh, 1), present)
+        inputs, targets = (divided((*steps, *shape), kind, mesh, 1) for shape, kind in kinds)
+        return Chunk(inputs, targets, None, present)
+    inputs, targets = (jax.ShapeDtypeStruct((len(batches), *shape), kind) for shape, kind in kinds)
+    return Chunk(inputs, targets, divided(steps, jnp.int32, mesh, 1), present)
 
 
 def part_of(predict: Predict, chunk: Chunk) -> passes.Part:

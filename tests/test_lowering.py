@@ -119,7 +119,7 @@ def solver(predict, dw, x, y):
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
         return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
 
-    part = solver_pass(predict, tj.Batches(x, y, batch_size=4), OBJECTIVE, signals=2).factors.arguments[0]
+    part = solver_pass(predict, tj.Batches(x, y, batch_size=4), OBJECTIVE, signals=2).curvature.arguments[0]
     return run, dw, part
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import networks
+from experiments.shared.datamodeling import datamodeling_score, margin_directions
 from experiments.shared.parts import saved
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
@@ -53,7 +54,7 @@ class Setting:
         self.train = setup.features(self.predict, dataset.train, "train inputs")
         self.test = setup.features(self.predict, dataset.test, "test inputs")
         require(self.n >= 4, "attribution", "at least 4 training images", self.n)
-        self.directions = tj.solver.margin_directions(self.test.targets, len(dataset.classes))
+        self.directions = margin_directions(self.test.targets, len(dataset.classes))
 
     def objective(self, penalty: float) -> tj.Objective:
         """The loss of the flags with a penalty."""
@@ -98,7 +99,7 @@ def main() -> None:
     truths = retrained(setting, solved, halves, penalty)
     predicted = {name: np.stack([leaving(effect, half) for half in halves]) for name, effect in effects.items()}
     predicted["exact"] = truths["optimum"]
-    scores = {how: {m: tj.solver.datamodeling_score(p, t) for m, t in truths.items()} for how, p in predicted.items()}
+    scores = {how: {m: datamodeling_score(p, t) for m, t in truths.items()} for how, p in predicted.items()}
     draw(scores, setting.name)
     result = {"penalty": penalty, "accuracy": tj.evaluate(setting.predict, solved.dw, setting.test)}
     result |= {"leave_one_out_accuracy": max(row["score"] for row in tried), "scores": scores, "loo_max_error": error}

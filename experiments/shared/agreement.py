@@ -20,6 +20,7 @@ def values(
     objective = tj.make_objective("ce", penalty=1e-2)
     x, y = data
     own = solver_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)
+    part = own.curvature.arguments[0]
 
     def at(f: Callable[..., Any], predict: tj.Predictor = predict) -> Program:
         return Program(f, (predict, dw, x, y))
@@ -32,8 +33,8 @@ def values(
         zero = jax.tree.map(jnp.zeros_like, dw)
         return own.product.run(zero, part, dw, predict(dw, x), objective)
 
-    def factors(*arguments: Any) -> tuple[Any, Any]:
-        curvature = own.factors.run(*arguments)
+    def of_curvature(*arguments: Any) -> tuple[Any, Any]:
+        curvature = own.curvature.run(*arguments)
         return curvature.kernels, curvature.blocks
 
     programs = {
@@ -43,8 +44,8 @@ def values(
         "gradient": at(lambda predict, dw, x, y: jax.grad(lambda dw: objective(predict, dw, x, y))(dw)),
         "clipped sum": clipped(tj.privacy.clipped_sum_closed_form),
         "clipped sum by vmap": clipped(tj.privacy.clipped_sum),
-        "Hessian's product": Program(times, (predict, dw, own.factors.arguments[0])),
-        "factors": Program(factors, (own.factors.arguments[0], dw, predict(dw, x), *own.factors.arguments[3:])),
+        "Hessian's product": Program(times, (predict, dw, part)),
+        "factors": Program(of_curvature, (part, dw, predict(dw, x), *own.curvature.arguments[3:])),
     }
     calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments, _) in programs.items()}
     return jax.device_get({name: run(*arguments) for name, (run, arguments) in calls.items()})

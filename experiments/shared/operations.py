@@ -153,9 +153,9 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
     own = solver_pass(predict, tj.Batches(x, y, batch_size=batch), tj.make_objective("rsl", penalty=0.1), signals=4)
     total, _, *others = own.gradient.arguments
     programs = {
-        "gradient": own.gradient._replace(arguments=(total, own.factors.arguments[0], *others)),  # linearised afresh
+        "gradient": own.gradient._replace(arguments=(total, own.curvature.arguments[0], *others)),  # linearised afresh
         "product with kept values": own.product,
-        "factors, 4 signals an example": own.factors,
+        "factors, 4 signals an example": own.curvature,
     }
     return {name: partial(compiled, name, program.run, *program.arguments) for name, program in programs.items()}
 

@@ -4,7 +4,7 @@
 """
 
 from tangent_jax.data.archives import ARCHIVES
-from tangent_jax.data.decode import decode
+from tangent_jax.data.decode import decode as decode_image
 from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, check_image_size
@@ -22,7 +22,7 @@ __all__ = [
     "Preprocessing",
     "check_image_size",
     "content_identifier",
-    "decode",
     "decode_chunks",
+    "decode_image",
     "hidden",
 ]

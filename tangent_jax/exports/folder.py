@@ -106,7 +106,7 @@ def export(
 
 
 def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
-    """What is said of an export as JSON: the provenances in `of`, if there are any, without names."""
+    """The provenance of an export as JSON: the components' in `of`, if there are any, without names."""
     parts = provenance.get("of")
     if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
         return provenance

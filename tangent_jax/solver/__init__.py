@@ -3,7 +3,6 @@
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.expansion import Expansion, expand
 from tangent_jax.solver.formed import make_changes
-from tangent_jax.solver.influence import datamodeling_score, margin_directions
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
@@ -22,7 +21,6 @@ __all__ = [
     "SolverPosterior",
     "Statistics",
     "choose_settings",
-    "datamodeling_score",
     "distance_bound",
     "expand",
     "fitted_beta",
@@ -32,7 +30,6 @@ __all__ = [
     "make_kernel",
     "make_posterior",
     "make_statistics",
-    "margin_directions",
     "of_rows",
     "probabilities",
     "solve_many",

@@ -138,11 +138,11 @@ def private_phase(
 def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
     """The gradient, the product and the factors of a batch of a pass, and what is held from pass to pass."""
     own = solver_pass(predict, features, recipe.objective(), mesh=mesh)
-    part, dw = own.factors.arguments[:2]
-    matrices = jax.eval_shape(own.factors.run, *own.factors.arguments)
+    part, dw = own.curvature.arguments[:2]
+    matrices = jax.eval_shape(own.curvature.run, *own.curvature.arguments)
     # the state's four trees, the product and its sum; the factors and their inverses
     stays = predict.w, part.jacobian.inputs, (dw,) * 6, (matrices,) * 2
-    programs = {"product": own.product, "gradient": own.gradient, "factors": own.factors}
+    programs = {"product": own.product, "gradient": own.gradient, "factors": own.curvature}
     return Phase(programs, stays, own.batches, own.held)
 
 

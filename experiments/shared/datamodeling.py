@@ -1,7 +1,4 @@
-"""The score of what predicts the influence of training examples (Park et al. 2023), and the outputs that it is of.
-
-The influence itself is `KernelSolution.changes`; the estimates that the field uses are in expansion.py.
-"""
+"""The score of what predicts the influence of training examples (Park et al. 2023), and the outputs that it is of."""
 
 from typing import Any
 
@@ -9,17 +6,14 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require
-from tangent_jax.core.boundary import public
 
 
-@public
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
     """u, "n c", with u . f the output of the label less the mean of the others."""
     truth = np.eye(classes)[targets]
     return truth - (1 - truth) / (classes - 1)
 
 
-@public
 def datamodeling_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     """The linear datamodeling score: Spearman's correlation over subsets, "s m", averaged over the m outputs.
 
