@@ -128,9 +128,9 @@ def private_steps(
     chunk = chunk_of(data, mesh)
     clip = predict, state.dw, chunk, chunk.present.shape[0], objective, mechanism
     total = jax.eval_shape(clip_all, *clip)
-    step = state, total, 1.0, jax.eval_shape(lambda: step_key(mechanism, 0, 0)), objective, mechanism, optimizer
+    of_step = state, total, 1.0, jax.eval_shape(lambda: step_key(mechanism, 0, 0)), objective, mechanism, optimizer
     clipped = Program(clip_all, placed(clip, mesh))
-    return clipped, Program(stepped, placed(step, mesh), donates=True)
+    return clipped, Program(stepped, placed(of_step, mesh), donates=True)
 
 
 def private_step(
@@ -157,7 +157,7 @@ def solver_pass(
     predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, signals: int | None = None,
     mesh: Mesh | None = None,
 ) -> Pass:  # fmt: skip
-    """What a pass of `solve` computes of a batch, at dw = 0; arguments as `solve` has them.
+    """The programs of a pass of `solve` on a batch, at dw = 0; arguments as `solve` has them.
 
     Args:   data: of Features the batch has as many examples as `solve` takes at once; signals: random cotangents of an
             example, of which factors are made, 0 for those of all outputs, None for as many as `solve` takes.
@@ -167,16 +167,16 @@ def solver_pass(
     if batches is not data:
         batches = as_batches("solver_pass", data, passes.pass_batch(predict, zero, batches.inputs))
     part = part_of(predict, chunk_of(batches, mesh))
-    kept: Any = jax.eval_shape(keep, part.jacobian, zero)
-    held = size_of(kept) * batches.steps
-    outputs = shaped(lambda: jnp.zeros(kept.outputs.shape, kept.outputs.dtype), mesh)
+    jacobian: Any = jax.eval_shape(keep, part.jacobian, zero)
+    held = size_of(jacobian) * batches.steps
+    outputs = shaped(lambda: jnp.zeros(jacobian.outputs.shape, jacobian.outputs.dtype), mesh)
     total = passes.Summed(zero, shaped(lambda: jnp.zeros(()), mesh))
     key = None if signals == 0 else shaped(lambda: jax.random.key(0), mesh)
     count = -(-SIGNALS // len(batches)) if signals is None else signals or 1
     curvature = partial(inspect.unwrap(passes.part_curvature), signals=count)
     of_curvature = placed((part, zero, outputs, objective, key, 0), mesh)
     if held <= passes.room():
-        part = part._replace(jacobian=kept if mesh is not None else keep(part.jacobian, zero))
+        part = part._replace(jacobian=jacobian if mesh is not None else keep(part.jacobian, zero))
     gradient, product = (inspect.unwrap(f) for f in (passes.add_gradient, passes.add_product))
     return Pass(
         Program(gradient, placed((total, part, zero, objective), mesh), donates=True),
@@ -188,7 +188,7 @@ def solver_pass(
 
 
 def served(predict: Predictor, dw: Tree, x: Any) -> Program:
-    """What `tj.export` serves, the outputs of inputs "b ..." of stage 0; the weights are an argument."""
+    """The program that `tj.export` serves, the outputs of inputs "b ..." of stage 0; the weights are an argument."""
     return Program(partial(serve, predict), (flat(predict, dw), x))
 
 
