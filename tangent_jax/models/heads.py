@@ -73,7 +73,10 @@ def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -
 @public
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     """Those of `classes` that the features have images of, in their order."""
-    return tuple(classes[int(label)] for label in np.unique(features.targets))
+    present = np.unique(features.targets)
+    most = int(present.max(initial=-1)) + 1
+    require(len(classes) >= most, "classes_in", f"the names of {most} classes or more", len(classes))
+    return tuple(classes[int(label)] for label in present)
 
 
 @public

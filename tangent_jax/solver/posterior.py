@@ -31,6 +31,7 @@ from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
+from tangent_jax.train.targets import check_indices
 
 
 @public_class
@@ -134,6 +135,9 @@ def probabilities(
 @public
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
     """The beta of the least mean -log p of the targets, class indices, between 1e-3 and 1e3, and that mean."""
+    check_indices("fitted_beta", outputs, targets)
+    shape, given = (*np.shape(outputs), np.shape(outputs)[-1]), np.shape(covariance)
+    require(covariance is None or given == shape, "fitted_beta", f"covariance of shape {shape}", given)
 
     def loss(log_beta: float) -> float:
         if covariance is None:
