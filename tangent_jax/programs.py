@@ -33,7 +33,7 @@ from tangent_jax.solver.problem import SIGNALS
 from tangent_jax.train.batches import Batches, Chunk, Data, as_batches
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.fit_many import repeated, train_epoch_many
+from tangent_jax.train.fit_many import repeat, train_epoch_many
 from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data, momentum
@@ -113,7 +113,7 @@ def train_steps_many(
     def run(states: State, training: Training, data: Any, steps: Any, progress: Any) -> Any:
         return inspect.unwrap(train_epoch_many)(training, states, data, steps, progress)
 
-    states = repeated(training.start(zeros_of(predict)), count)
+    states = repeat(training.start(zeros_of(predict)), count)
     arguments = states, training, (chunk.inputs, chunk.targets), (order, present, None), 0.0
     return Program(run, arguments, donates=True)
 
@@ -163,9 +163,9 @@ def solver_pass(
             example, of which factors are made, 0 for those of all outputs, None for as many as `solve` takes.
     """
     objective, zero = objective or make_objective(), shaped(lambda: zeros_of(predict), mesh)
-    batches = as_batches("solver_pass", data)
+    batches = as_batches(data)
     if batches is not data:
-        batches = as_batches("solver_pass", data, passes.pass_batch(predict, zero, batches.inputs))
+        batches = as_batches(data, passes.pass_batch(predict, zero, batches.inputs))
     part = part_of(predict, chunk_of(batches, mesh))
     jacobian: Any = jax.eval_shape(keep, part.jacobian, zero)
     held = size_of(jacobian) * batches.steps
@@ -204,13 +204,13 @@ def training_of(
     predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: tuple[Metric, ...] = ()
 ) -> Training:
     """The computation of a run with the settings that `fit` has by default."""
-    optimizer = as_data("programs", adam() if optimizer is None else optimizer)
+    optimizer = as_data(adam() if optimizer is None else optimizer)
     return Training(predict, objective or make_objective(), optimizer, metrics)
 
 
 def private_settings(objective: Objective | None, optimizer: Optimizer | None) -> tuple[Objective, Optimizer]:
     """The objective and the optimiser, those that `fit_private` has by default."""
-    return objective or default_objective(), as_data("programs", momentum() if optimizer is None else optimizer)
+    return objective or default_objective(), as_data(momentum() if optimizer is None else optimizer)
 
 
 def stepped(state: State, *arguments: Any) -> tuple[State, Any]:

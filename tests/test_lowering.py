@@ -26,7 +26,7 @@ from tangent_jax.programs import trunk as program_of_trunk
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
 from tangent_jax.solver import passes
-from tangent_jax.train.targets import called
+from tangent_jax.train.targets import call
 
 ACCELERATORS = ("cuda", "tpu")
 MECHANISM = tj.privacy.Mechanism(1.0, 2.0, 3, 1e-5)
@@ -142,7 +142,7 @@ def trunk(predict, dw, x, y):
 
 
 def outputs(predict, dw, x, y):
-    return called, predict, dw, x
+    return call, predict, dw, x
 
 
 PROGRAMS = [

@@ -66,7 +66,7 @@ def write(out: Path, fitted: tj.Fitted, predict: tj.Predictor, train: tj.Feature
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
-    origin = origin.trained(train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate)
+    origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate)
     text = origin.to_json(trees.fingerprint(fitted.dw))
     tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
 

@@ -31,7 +31,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.core import Tree, expanded, require, trees, visible
+from tangent_jax.core import Tree, expand_path, require, trees, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define(
@@ -43,13 +43,13 @@ def main(command: str) -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         of = ", ".join(other for other in READ if name in READ[other])
         require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
-    path = expanded("store", F.store)
+    path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
     known = command in ("add", "merge") or tj.store.is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
-        other = expanded("store merge", F.source)
+        other = expand_path("store merge", F.source)
         require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
         find_component(F.source or "out/finetune")  # before a store is made
@@ -66,7 +66,7 @@ def main(command: str) -> None:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store does not hold."""
-    return {"added": store.add_all(tj.Store(expanded("store merge", F.source))), "components": len(store)}
+    return {"added": store.add_all(tj.Store(expand_path("store merge", F.source))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
 
 def find_component(source: str) -> Path:
     """The file of a component in a folder; InputError where there is none."""
-    path = expanded("store add", source) / "dw.safetensors"
+    path = expand_path("store add", source) / "dw.safetensors"
     require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
     return path
 
@@ -183,7 +183,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
-        wrong += store.verify_receipt(expanded("store verify", F.receipt))
+        wrong += store.verify_receipt(expand_path("store verify", F.receipt))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -192,7 +192,7 @@ def verify(store: tj.Store) -> dict[str, Any]:
 def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
-    names, to = [*store], expanded("store export", F.to)
+    names, to = [*store], expand_path("store export", F.to)
     do = "Pass one of the components, or union"
     fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)

@@ -4,8 +4,21 @@ It is a namespace too, for whoever writes a command or an experiment; a user of 
 """
 
 from tangent_jax.core import files, job, machine, placement, records, trees
-from tangent_jax.core.checks import InputError, finite_number, refusal, require, visible, whole_number
-from tangent_jax.core.files import expanded, fingerprint, locked, write_whole
+from tangent_jax.core.checks import (
+    InputError,
+    expect,
+    finite_number,
+    instance,
+    of_shape,
+    one_of,
+    refusal,
+    require,
+    speaking,
+    unexpected,
+    visible,
+    whole_number,
+)
+from tangent_jax.core.files import expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.core.identities import identity
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.notation import Dual, Tangent, Tree
@@ -14,8 +27,8 @@ from tangent_jax.core.records import read_lines, typed
 from tangent_jax.core.rows import Parts
 
 __all__ = [
-    "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "expanded", "files", "fingerprint",
-    "finite_number", "identity", "is_stopping", "job", "locked", "machine", "placement", "progress_bar", "read_lines",
-    "records", "refusal", "request_stop", "require", "show_progress", "trees", "typed", "visible", "whole_number",
-    "write_whole",
+    "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "expand_path", "expect", "files",
+    "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job", "machine", "of_shape",
+    "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop", "require",
+    "show_progress", "speaking", "trees", "typed", "unexpected", "visible", "whole_number", "write_whole",
 ]  # fmt: skip

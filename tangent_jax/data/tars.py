@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar, refusal, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import as_text, parse_json
 from tangent_jax.data.columns import Label, Part, as_labels, assembled, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
@@ -99,7 +99,7 @@ def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
 
 def matching(pattern: str) -> tuple[Path, list[Path]]:
     """(the folder around them, the tars that a pattern names)."""
-    text = str(expanded("open_dataset", pattern))
+    text = str(expand_path("open_dataset", pattern))
     if Path(text).is_dir():
         files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
         require(files, "open_dataset", f"tars in {text}", "none")

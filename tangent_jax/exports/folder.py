@@ -23,19 +23,19 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.tensors import read_tensors
-from tangent_jax.exports.card import make_card, unnamed
+from tangent_jax.exports.card import anonymize, make_card
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.files import assemble
-from tangent_jax.models.load import METADATA, encoded, read
-from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.load import METADATA, encode_model, read
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.store.provenance import Provenance
@@ -52,7 +52,7 @@ class Format(NamedTuple):
 def write_safetensors(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
     for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encoded("export", predict.model, trees.leaves(tree), "world")
+        content = encode_model("export", predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)
 
 
@@ -69,7 +69,7 @@ FORMATS = {
 @public
 def check_format(function: str, format: str) -> None:
     """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
-    require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
+    one_of("format", format, FORMATS, by=function)
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
@@ -88,10 +88,10 @@ def export(
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
     """
-    folder, outputs = expanded("export", folder), predict.model.classes
+    folder, outputs = expand_path("export", folder), predict.model.classes
     check_format("export", format)
-    require(not folder.exists(), "export", "a folder that does not exist yet", folder)
-    require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
+    expect(not folder.exists(), "a folder that does not exist yet", folder)
+    expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
     trees.check_part("export", predict.w, dw)
     provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
@@ -110,7 +110,7 @@ def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
     parts = provenance.get("of")
     if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
         return provenance
-    return {**provenance, "of": {name: part.fields for name, part in unnamed(parts).items()}}
+    return {**provenance, "of": {name: part.fields for name, part in anonymize(parts).items()}}
 
 
 @public
@@ -123,32 +123,32 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
-    folder = expanded("load_export", folder)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
     for path in (*paths, said):
-        require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
+        expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
     files = parse_json("load_export", said.read_bytes(), said).get("files")
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
-        require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+        expect(whole, f"an unaltered {path}", f"another than {said} names", "Export it again")
     is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
-    require(is_model, "load_export", "a model without weights", "a Pretrained", do)
+    expect(is_model, "a model without weights", "a Pretrained", do)
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
-        check_described(model, paths[0])
+        check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
     return pretrained, dw
 
 
-def check_described(model: Model, path: Path) -> None:
+def check_description(model: Model, path: Path) -> None:
     """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
     said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
-    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
-    require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
+    expect(not other, f"the model that {path} is of", f"one of other {', '.join(other)}")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from jax import Array, export
 from jax.extend.core import jaxpr_as_fun
 
 from tangent_jax._version import __version__
-from tangent_jax.core import InputError, Tree, refusal, require, trees
+from tangent_jax.core import InputError, Tree, expect, refusal, trees
 from tangent_jax.core.files import file_fingerprint, write_whole
 from tangent_jax.core.tensors import encode
 from tangent_jax.data.preprocessing import Preprocessing
@@ -81,7 +81,7 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
     arrays = {path: np.asarray(leaf) for path, leaf in trees.leaves({"w": predict.w, "dw": dw}).items()}
     for path, leaf in arrays.items():
         got, do = f"{path} in {leaf.dtype}", "Cast them to float32 first"
-        require(leaf.dtype.itemsize <= 4, "export", "leaves that float32 holds", got, do)
+        expect(leaf.dtype.itemsize <= 4, "leaves that float32 holds", got, do)
     return arrays
 
 
@@ -102,7 +102,7 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     expected = np.asarray(want(inputs))
     error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
     got = f"one that is {error:.1e} away from their {norm:.1e}"
-    require(error <= ALIKE * norm, "export", "an ONNX of the predictor's outputs", got)
+    expect(error <= ALIKE * norm, "an ONNX of the predictor's outputs", got)
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:

@@ -45,7 +45,7 @@ class Rows(NamedTuple):
         }
         return Rows(np.einsum("nc,nc->n", directions, self.outputs)[:, None], leaves)
 
-    def transposed(self, a: np.ndarray, like: Tree) -> Tree:
+    def transposed_product(self, a: np.ndarray, like: Tree) -> Tree:
         """J^T a on the host, a tree like `like`; a: "n c"."""
         values = []
         for path, leaf in trees.leaves(like).items():

@@ -3,7 +3,7 @@
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
-from tangent_jax.models.heads import body, classes_in, of_classes, restricted, widened
+from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
 from tangent_jax.models.ntk import FeatureMap, feature_map, rows_of
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
@@ -37,8 +37,8 @@ __all__ = [
     "make_subset",
     "of_classes",
     "read_frozen_head",
-    "restricted",
+    "restrict",
     "rows_of",
     "vit_config",
-    "widened",
+    "widen",
 ]

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, identity, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -71,7 +71,7 @@ class FeatureMap:
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
         if "ntk" in self.parts:
-            probed = self.predict.probed(self.predict.zeros(), x, at_zero=True)
+            probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
             outputs, psi = probed.outputs, self.sketch(probed)
         else:
             outputs = self.predict(self.predict.zeros(), x)
@@ -88,7 +88,7 @@ class FeatureMap:
         plain, waves = 0, 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                plain += self.placed(leaf.s.reshape(b, -1), path)
+                plain += self.count_sketch(leaf.s.reshape(b, -1), path)
             else:
                 waves += self.waves(path, leaf)
         return plain + jnp.fft.irfft(waves, self.width)
@@ -101,12 +101,12 @@ class FeatureMap:
         total: Any = 0
         for head in range(heads):
             own = x[:, :, head if x.shape[2] > 1 else 0]
-            pair = self.placed(own, f"{path} in"), self.placed(s[:, :, head], f"{path} out {head}")
+            pair = self.count_sketch(own, f"{path} in"), self.count_sketch(s[:, :, head], f"{path} out {head}")
             a, d = (jnp.fft.rfft(part) for part in pair)
             total += jnp.sum(a * d, 1)
         return total
 
-    def placed(self, x: Array, name: str) -> Array:
+    def count_sketch(self, x: Array, name: str) -> Array:
         """The count sketch of the last axis, of `width` numbers: random signs, random places, as full as each other."""
         n, m = x.shape[-1], self.width
         rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))
@@ -138,13 +138,13 @@ def feature_map(
     Raises:     InputError for other parts, a model without a closed form, or one whose head is no kernel "d c".
     """
     known = [part for part in PARTS if part in parts]
-    require(len(known) == len(parts) > 0, "feature_map", f"different parts of {', '.join(PARTS)}", ", ".join(parts))
-    whole_number("feature_map", "blocks", blocks, 0, pretrained.model.stages - 2)
-    whole_number("feature_map", "directions", directions, 1, 1024)
-    whole_number("feature_map", "width", width, 2, 1 << 16)
-    whole_number("feature_map", "seed", seed, 0, (1 << 32) - 1)
+    expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
+    whole_number("blocks", blocks, 0, pretrained.model.stages - 2)
+    whole_number("directions", directions, 1, 1024)
+    whole_number("width", width, 2, 1 << 16)
+    whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
-    require(len(shape) == 2, "feature_map", "a model whose head is a kernel (d, c)", f"shape {shape}")
+    expect(len(shape) == 2, "a model whose head is a kernel (d, c)", f"shape {shape}")
     d = shape[0]
     rng = np.random.default_rng([seed, 31])
     v = rng.standard_normal((d, directions)) / d**0.5

@@ -81,7 +81,7 @@ class Expansion(NamedTuple):
                 flowing = np.einsum("ncto,nck->nkto", leaf.s[:, :, :, h], roots)
                 bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (leaf.x[:, :, h], flowing))
                 scales = squares(leaf.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
-                effects += scaled_gram(rotated(other, h, bases), rotated(own, h, bases), scales)
+                effects += scaled_gram(rotate(other, h, bases), rotate(own, h, bases), scales)
         return effects
 
 
@@ -120,13 +120,13 @@ def squares(x: np.ndarray, s: np.ndarray) -> np.ndarray:
     return np.asarray(sum((np.einsum("ti,kto->kio", *pair) ** 2).sum(0) for pair in zip(x, s, strict=True)))
 
 
-def rotated(leaf: Leaf, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+def rotate(leaf: Leaf, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs "n t i" and signals "n c t o" of one head in other bases."""
     return leaf.x[:, :, h] @ bases[0], leaf.s[:, :, :, h] @ bases[1]
 
 
 def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], scales: np.ndarray) -> np.ndarray:
-    """sum_io A_io B_io / scales_io of gradients A, B = sum_t x_t (x) s_t, "ac bc"; each pair as `rotated` gives it."""
+    """sum_io A_io B_io / scales_io of gradients A, B = sum_t x_t (x) s_t, "ac bc"; each pair as `rotate` gives it."""
     (inputs, width), total = scales.shape, 0
     largest = max(s.shape[0] * s.shape[1] for _, s in (a, b)) * width
     size = max(1, CHUNK // largest)

@@ -22,7 +22,7 @@ from tangent_jax.train.evaluate import outputs as outputs_of
 from tangent_jax.train.objective import Objective, make_objective
 
 
-def formed(problem: Problem) -> Part | None:
+def form_all(problem: Problem) -> Part | None:
     """All batches with their J formed, one after another along a first axis: so that one program can go through them.
 
     None where that would be more work, or take more than `room()`.
@@ -36,12 +36,12 @@ def formed(problem: Problem) -> Part | None:
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) * problem.batches.steps
     if not one_token or signals > predict.subset.size or 2 * needed > room():
         return None
-    parts = [part._replace(jacobian=_formed(part.jacobian)) for part in problem.fresh()]
+    parts = [part._replace(jacobian=_form(part.jacobian)) for part in problem.fresh()]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
 
 @jax.jit
-def _formed(fresh: Fresh) -> Formed:
+def _form(fresh: Fresh) -> Formed:
     assert isinstance(fresh.predict, Predictor)
     return form(rows_of(fresh.predict, fresh.x))
 
@@ -52,7 +52,7 @@ def add_products(
 ) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf.
 
-    parts: what `formed` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
+    parts: what `form_all` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
     """
 
     def add(sums: tuple[Steps, Array], batch: tuple[Part, Array, Array]) -> tuple[tuple[Steps, Array], None]:
@@ -72,8 +72,8 @@ def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], n
 
     Args:   data: whose inputs f is taken at; predict: affine in dw.
     """
-    problem = make_problem("make_changes", predict, data, make_objective(), None, predict.zeros())
-    parts, batches = formed(problem), problem.batches
+    problem = make_problem(predict, data, make_objective(), None, predict.zeros())
+    parts, batches = form_all(problem), problem.batches
     if parts is not None:
         return lambda steps: np.asarray(changes_of(parts, steps))[: len(batches)].transpose(2, 0, 1)
     return partial(changes_afresh, predict, batches.inputs[batches.rows])

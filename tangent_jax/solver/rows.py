@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core import Tree, expect, placement, progress_bar, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
@@ -24,9 +24,9 @@ BATCH = 32  # examples whose signals are computed at once
 @public
 def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
     """The rows of J for every input and output, by one backward pass an output, in f64."""
-    inputs = as_inputs("jacobian_rows", inputs)
+    inputs = as_inputs(inputs)
     n, parts = len(inputs), []
-    require(n >= 1, "jacobian_rows", "an input or more", n)
+    expect(n >= 1, "an input or more", n)
     check_room(predict, n)
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
@@ -46,7 +46,7 @@ def rows_of(predict: Predictor, x: Array) -> Rows:
     zeros = predict.zeros()
     if predict.model.dual is None:
         return formed_rows(predict, zeros, x)
-    probed = predict.probed(zeros, x, at_zero=True)
+    probed = predict.probe(zeros, x, at_zero=True)
     b, c = probed.outputs.shape
     units = jnp.eye(c, dtype=probed.outputs.dtype)[:, None]
     return Rows(probed.outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))

@@ -6,8 +6,8 @@
     LDA:   argmax_c of Gaussians that share one covariance, (G - sum_c B_c B_c^T / n_c) / n + lambda I, and one prior
 
 Both need G, B and n alone (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
-f64. A removal re-sums what is left. G and B are second and first moments of the images' features, and so no secret: of
-few images they can be read off.
+f64. A removal re-sums the statistics that remain. G and B are second and first moments of the images' features, and so
+no secret: of few images they can be read off.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, check_stop, finite_number, progress_bar, require
+from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -59,7 +59,7 @@ class Statistics:
     source: str
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        require(isinstance(other, Statistics), "Statistics", "statistics to add", type(other).__name__)
+        instance("statistics to add", other, Statistics, by="Statistics")
         do = "Make both by one feature_map"
         require(self.source == other.source, "Statistics", "statistics of one feature map", "those of two", do)
         classes = tuple(sorted({*self.classes, *other.classes}))
@@ -69,16 +69,18 @@ class Statistics:
     def __radd__(self, zero: int) -> "Statistics":
         return self if zero == 0 else NotImplemented
 
+    @public
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
         """The same statistics with these classes, in this order; one that was not here counts no example."""
         names = check_classes("Statistics.of_classes", classes)
         lost = sorted({*self.classes} - {*names})
-        require(not lost, "Statistics.of_classes", "names that hold every class here", f"none for {lost[:1]}")
+        expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
         at = [names.index(name) for name in self.classes]
         sums, counts = np.zeros((len(names), len(self.gram))), np.zeros(len(names))
         sums[at], counts[at] = self.sums, self.counts
         return dataclasses.replace(self, sums=sums, counts=counts, classes=names)
 
+    @public
     def solve(self, settings: Settings | None = None) -> Tree:
         """The head {"kernel": "k c", "bias": "c"}, f32, in the order of `classes`: `map(head, x)` are its scores.
 
@@ -87,11 +89,11 @@ class Statistics:
         Raises:     InputError for other settings, and where no class has an example.
         """
         how, shrinkage, balance = settings or Settings()
-        require(how in WAYS, "Statistics.solve", f"how in {', '.join(WAYS)}", how)
-        finite_number("Statistics.solve", "shrinkage", shrinkage, 1e-12)
-        finite_number("Statistics.solve", "balance", balance, 1e-12)
+        one_of("how", how, WAYS)
+        finite_number("shrinkage", shrinkage, 1e-12)
+        finite_number("balance", balance, 1e-12)
         n, k = self.counts.sum(), len(self.gram)
-        require(n > 0, "Statistics.solve", "an example", "none")
+        expect(n > 0, "an example", "none")
         class_means = self.sums / np.maximum(self.counts, 1)[:, None]
         mean = self.sums.sum(0) / n
         means = self.sums.T @ class_means if how == "lda" else n * np.outer(mean, mean)

@@ -3,11 +3,11 @@
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.disk import is_store
-from tangent_jax.store.factors import body_factors, read_factors, widened_factors, write_factors
+from tangent_jax.store.factors import body_factors, read_factors, widen_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
 from tangent_jax.store.merge import MERGES, Merger
-from tangent_jax.store.provenance import Provenance, check_component, have_own_heads, make_provenance
+from tangent_jax.store.provenance import Provenance, have_own_heads, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import SOLVERS
 from tangent_jax.store.removal import WAYS, RemovalPlan, plan_removal, preview_removal, rehearse, remove
@@ -29,7 +29,6 @@ __all__ = [
     "Retrained",
     "Shards",
     "body_factors",
-    "check_component",
     "fill",
     "greedy_soup",
     "have_own_heads",
@@ -44,7 +43,7 @@ __all__ = [
     "rehearse",
     "remove",
     "union",
-    "widened_factors",
+    "widen_factors",
     "write_component",
     "write_factors",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import Tree, machine, require, trees
+from tangent_jax.core import Tree, expect, machine, of_shape, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -85,19 +85,19 @@ class Provenance:
         for field in ("examples", "public"):
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
             wrong = [identifier for identifier, _ in pairs if not re.fullmatch("[0-9a-f]{64}", identifier)]
-            require(not wrong, "Provenance", f"{field} by SHA-256 (64 hex digits)", wrong[:1])
+            expect(not wrong, f"{field} by SHA-256 (64 hex digits)", wrong[:1])
             object.__setattr__(self, field, pairs)
         object.__setattr__(self, "owners", {visible(name): Owner(owner) for name, owner in self.owners.items()})
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
         is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
-        require(is_run, "Provenance", "a run of 32 hex digits, or none", repr(self.run))
+        expect(is_run, "a run of 32 hex digits, or none", repr(self.run))
         for folder in self.folders:
             plain = Path(folder).is_absolute() and ".." not in Path(folder).parts and folder.isprintable()
-            require(plain, "Provenance", "absolute folders, without ..", repr(folder))
+            expect(plain, "absolute folders, without ..", repr(folder))
         for field in ("certificate", "total_penalty", "seconds"):
             value = getattr(self, field)
             good = value is None or (math.isfinite(value) and value >= 0)
-            require(good, "Provenance", f"{field} finite and >= 0", value)
+            expect(good, f"{field} finite and >= 0", value)
 
     def own(self, function: str, what: str, do: str = "") -> None:
         """Raises InputError for a provenance that was not written here: nothing is opened because it says so."""
@@ -112,7 +112,7 @@ class Provenance:
             self.own(function, self.recipe.dataset, "Drop the component")
         return self.recipe.dataset
 
-    def trained(
+    def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance, of a component trained on these examples; `folders`: besides their cache."""
@@ -123,6 +123,16 @@ class Provenance:
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
+
+    def check(self, dw: Tree, other: Tree | None = None, first: "Provenance | None" = None) -> None:
+        """Raises InputError for a component of this provenance that no store takes.
+
+        It is empty, has other leaves than this says, is not finite, or differs from `other`, a component of the
+        provenance `first`, in leaves, shapes or dtypes.
+        """
+        check_component(dw, self)
+        if other is not None and first is not None:
+            check_shapes(dw, self, other, first)
 
     def same_training(self, now: "Provenance") -> bool:
         """True where training now would make the component that was made: the same settings, examples and targets."""
@@ -140,11 +150,11 @@ class Provenance:
         return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
 
     @property
-    def seen(self) -> tuple[tuple[str, str], ...]:
+    def images_seen(self) -> tuple[tuple[str, str], ...]:
         """(content identifier, name) of each image that its numbers depend on: of its examples, and public ones."""
         return *self.examples, *self.public
 
-    def protected(self) -> set[str]:
+    def protected_units(self) -> set[str]:
         """The names of the units that its account protects: owners where these are the unit, else identifiers.
 
         Raises: InputError where the unit is an owner, and an example's is not known.
@@ -184,15 +194,15 @@ class Provenance:
 
 @public
 def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
-    """The provenance of components of this predictor, whose outputs are these classes; `trained` adds the examples.
+    """The provenance of components of this predictor, whose outputs are these classes; `trained_on` adds the examples.
 
     The anchor is hashed here, once.
     """
     is_recipe = recipe is None or isinstance(recipe, Recipe)
-    require(is_recipe, "make_provenance", "a Recipe, or None", type(recipe).__name__)
+    expect(is_recipe, "a Recipe, or None", type(recipe).__name__)
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
-    require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
+    expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
     return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, **said)
 
@@ -254,24 +264,15 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
     require(first == second, function, f"{field} {first}", second, do)
 
 
-@public
-def check_component(
-    dw: Tree, provenance: Provenance, other: Tree | None = None, first: Provenance | None = None
-) -> None:
-    """Raises InputError for a component that no store takes, and for one that does not fit another, `other`.
-
-    It is empty, has other leaves than its provenance says, is not finite, or differs from `other`, of the provenance
-    `first`, in leaves, shapes or dtypes.
-    """
+def check_component(dw: Tree, provenance: Provenance) -> None:
+    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"
-    require(leaves, "Store.add", "a component with leaves", "none", do)
+    expect(leaves, "a component with leaves", "none", do)
     differing = sorted({*leaves} ^ {*provenance.subset})
-    require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
     for path, leaf in leaves.items():
-        require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
-    if other is not None and first is not None:
-        check_shapes(dw, provenance, other, first)
+        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
 
 
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
@@ -283,8 +284,8 @@ def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenanc
         dw, other = body(dw), body(other)
     shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
     differing = sorted({*trees.leaves(dw)} ^ {*shapes})
-    require(not differing, "Store.add", "the leaves of the others", f"a difference in {differing[:1]}")
+    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
     for path, leaf in trees.leaves(dw).items():
         shape, dtype = shapes[path]
-        require(leaf.shape == shape, "Store.add", f"{path} of shape {shape}", leaf.shape)
-        require(leaf.dtype == dtype, "Store.add", f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
+        of_shape(path, leaf, shape)
+        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")

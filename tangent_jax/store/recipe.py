@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, one_of, require
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
@@ -24,7 +24,7 @@ from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, adam, projected
+from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
@@ -86,12 +86,12 @@ class Recipe:
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
             shows = not isinstance(text, str) or text.isprintable()
-            require(shows, "Recipe", f"{field} in characters that show", repr(text))
-        require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
+            expect(shows, f"{field} in characters that show", repr(text))
+        one_of("solver", self.solver, SOLVERS)
         free = self.solver == "adam" or self.radius is None
-        require(free, "Recipe", "no radius for solver optimum", self.radius)
+        expect(free, "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
-        require(is_convex, "Recipe", "a tangent model or the head alone for solver optimum", self.method, do)
+        expect(is_convex, "a tangent model or the head alone for solver optimum", self.method, do)
 
     @property
     def key(self) -> Array:
@@ -105,7 +105,7 @@ class Recipe:
     def optimizer(self) -> Optimizer:
         """Adam, projected to the ball of the radius where one is given."""
         own = adam(self.learning_rate)
-        return own if self.radius is None else projected(own, self.radius)
+        return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor: new head, new class token and reset as they are asked for.
@@ -117,7 +117,7 @@ class Recipe:
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
         if self.image_size is not None:
-            pretrained = pretrained.resized(self.image_size)
+            pretrained = pretrained.with_image_size(self.image_size)
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
         if self.head in HEADS:
             drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
@@ -129,7 +129,7 @@ class Recipe:
             pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
         if self.head not in HEADS:
             assert not isinstance(classes, int)
-            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).ordered(classes))
+            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
             require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
@@ -143,7 +143,7 @@ class Recipe:
         options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
         return tangent(pretrained, self.blocks, kind, **options)
 
-    def named(self, name: str) -> "Recipe":
+    def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 

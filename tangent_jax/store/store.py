@@ -12,23 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import Tree, machine, require, trees
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded, file_fingerprint, fingerprint
+from tangent_jax.core import Tree, expect, machine, require, trees
+from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store import sums
-from tangent_jax.store.disk import CLAIMS, MARKS, Disk, Factors
+from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.merge import merge
 from tangent_jax.store.provenance import (
     Provenance,
-    check_component,
     check_one_body,
     check_same,
     have_own_heads,
@@ -62,7 +60,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def __getitem__(self, name: str) -> Tree:
         path, entry = self.path(name), self.state.components[name]
-        return self.checked(path, entry)
+        return self.read_checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component; its text is checked against the journal."""
@@ -84,12 +82,14 @@ class Store(Disk, Mapping[str, Tree]):
         Components that were composed or exported here and then removed still count: what left cannot be called back.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released
+        parts = [(origin.privacy, frozenset(hidden(origin.protected_units()))) for origin in origins]
+        parts += self.state.released
         accounts = [(spent, examples) for spent, examples in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
     # What changes it
 
+    @public
     def add(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
     ) -> None:
@@ -102,21 +102,22 @@ class Store(Disk, Mapping[str, Tree]):
         """
         check_spelling(name)
         with self.using(change=True):
-            require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
+            expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
             self.check_account(provenance)
             first = min(self, default=None)
             other = () if first is None else (read_component(self.path(first), check=False)[0], self.provenance(first))
-            check_component(dw, provenance, *other)
+            provenance.check(dw, *other)
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of what was just written
-            require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
+            expect(not same, "numbers that no other component has", f"that of {same[:1]}")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
+    @public
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, each in one step; returns their names.
 
@@ -130,13 +131,13 @@ class Store(Disk, Mapping[str, Tree]):
         self.reload()
         other.reload()
         theirs, do = other.state.components, "Keep that one apart, or train its components here"
-        require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
+        expect(not other.state.receipts, "a store that has removed nothing", f"{other.root}", do)
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
-        require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        expect(not clash, f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
         expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
-        require(not unlike, "Store.add_all", expected, got, "Discard one of them")
+        expect(not unlike, expected, got, "Discard one of them")
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill leaves too much spent, never too little
         for name in missing:
@@ -168,8 +169,8 @@ class Store(Disk, Mapping[str, Tree]):
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
-        require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
-        provenance.protected()  # each owner is known
+        expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
+        provenance.protected_units()  # each owner is known
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
@@ -201,7 +202,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.seen if self.state.has_forgotten(i)]
+        back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
@@ -245,7 +246,7 @@ class Store(Disk, Mapping[str, Tree]):
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
+            left = Exported(tuple(self), str(expand_path("release", path).absolute()), trees.fingerprint(dw))
             self.commit(
                 {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
             )
@@ -264,27 +265,10 @@ class Store(Disk, Mapping[str, Tree]):
             if was.privacy is not None:
                 account = dataclasses.asdict(was.privacy)
                 public = sorted(hidden(identifier for identifier, _ in was.public))
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected())), "public": public})
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself
-
-    def verify(self) -> list[str]:
-        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
-        with self.using():
-            expected = self.journaled()
-            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
-            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
-            marks = {self.root / name for name in (*MARKS, "lock")}
-            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
-            wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
-            left = "not the store's (a killed writer's leftover goes with the next change)"
-            wrong += [f"{path}: {left}" for path in extra]
-            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
-            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
-        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """One line for each claim of a receipt that is not so; none where the removal stands.
@@ -292,7 +276,7 @@ class Store(Disk, Mapping[str, Tree]):
         Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        path = expanded("verify_receipt", path)
+        path = expand_path("verify_receipt", path)
         receipt, text_fingerprint = read_receipt(path)
         with self.using():
             wrong = []

@@ -31,7 +31,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
@@ -198,7 +198,7 @@ def solved(tmp_path_factory, photos):
     predict = recipe.predictor(dataset.classes, load(recipe.weights))
     features, rows = predict.features(dataset.train, cache), np.arange(16)
     shards = {"even": rows[::2], "odd": rows[1::2]}
-    fill(Store(root / "store"), predict, features, recipe, shards, classes=dataset.classes)
+    fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
     return root, recipe, cache
 
 

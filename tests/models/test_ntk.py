@@ -27,11 +27,11 @@ def sketched(built, x):
     predict, count = built.predict, built.directions
     zeros = predict.zeros()
     rows = jax.jacrev(lambda dw: predict(dw, x)[:, -count:])(zeros)
-    uses = {use.path: use for use in predict.probed(zeros, x, at_zero=True).uses}
+    uses = {use.path: use for use in predict.probe(zeros, x, at_zero=True).uses}
     psi = np.zeros((len(x), built.width))
 
     def sketch(n, name):
-        table = np.asarray(built.placed(jnp.eye(n), name))
+        table = np.asarray(built.count_sketch(jnp.eye(n), name))
         places = np.abs(table).argmax(1)
         assert np.all(np.abs(table).sum(1) == 1)
         return places, table[np.arange(n), places]
@@ -89,7 +89,7 @@ def test_the_kernel_is_that_of_gradients_in_the_mean(x64):
     rows = jax.jacrev(lambda dw: built.predict(dw, x)[:, -3:])(built.predict.zeros())
     flat = np.concatenate([np.asarray(leaf).reshape(4, -1) for leaf in jax.tree.leaves(rows)], 1)
     exact = flat @ flat.T
-    probed = built.predict.probed(built.predict.zeros(), x, at_zero=True)
+    probed = built.predict.probe(built.predict.zeros(), x, at_zero=True)
     grams = []
     for seed in range(200):
         psi = np.asarray(dataclasses.replace(built, seed=seed).sketch(probed))

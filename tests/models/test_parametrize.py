@@ -82,7 +82,7 @@ def test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor(x64, vari
 def test_closed_form_norms_are_those_of_vmapped_gradients(x64, kind, method, variant):
     _, made = with_new(kind, variant)
     predict = {"taft": tangent, "nlft": nonlinear}[method](made, 2, kind)
-    dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
+    dw = trees.scale(0.1, tree_normal(7, predict.zeros()))
     x = made.model.apply(made.w, images(3), 0, predict.subset.stage)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))
 
@@ -90,13 +90,13 @@ def test_closed_form_norms_are_those_of_vmapped_gradients(x64, kind, method, var
 def test_convolutions_have_low_rank_factors_too(x64):
     model = ResNet(ResNetConfig((1, 1), True, 2, "small", 5, 7))
     w = initial_weights(model, jax.random.key(1))
-    w = trees.add(w, trees.scaled(0.1, tree_normal(11, w)))  # order one; variances stay above 0
+    w = trees.add(w, trees.scale(0.1, tree_normal(11, w)))  # order one; variances stay above 0
     made = Pretrained(model, trees.cast(w, float), "here").with_lora(2, 1, jax.random.key(0))
     made = moved(Pretrained(made.model, trees.cast(made.w, float), "here"), "lora")
     x = normal(3, (3, *model.input_shape(2)))
     for kind in ("lora", "lora_b"):
         predict = tangent(made, 1, kind)
-        dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
+        dw = trees.scale(0.1, tree_normal(7, predict.zeros()))
         assert any(path.endswith("conv2/lora_b") for path in predict.subset.paths)
         want = jax.jit(linearize(lambda w, x: made.model.apply(w, x, 2), made.w))(dw, x)
         assert_rel_close(jax.jit(lambda dw: made.model.dual(trees.pair(made.w, dw), x, 2))(dw), want)
@@ -148,7 +148,7 @@ METHODS = {
     "lora": lambda p: p.with_lora(2, 1, KEY),
     "more lora": lambda p: p.with_lora(1, 2, KEY),
     "reset": lambda p: p.reset(make_subset(p.model, blocks=1), KEY),
-    "resized": lambda p: p.resized(12),
+    "resized": lambda p: p.with_image_size(12),
 }
 SAME = [{"token", "other token"}, {"adapters", "wider adapters"}, {"lora", "more lora"}]
 BELOW_LORA = {"token", "other token", "adapters", "wider adapters", "resized"}

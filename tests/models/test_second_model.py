@@ -117,7 +117,7 @@ def test_it_goes_through_features_fit_compose_store_and_export(tmp_path, kind, b
     for s in range(2):
         half = data.take(np.arange(s, 60, 2))
         fitted = fit(predict, half.batches(jax.random.key(s)), optimizer=adam(0.1), epochs=40)
-        store.add(f"half {s}", fitted.dw, origin.trained(half, fitted.seconds))
+        store.add(f"half {s}", fitted.dw, origin.trained_on(half, fitted.seconds))
     dw = store.compose()
     assert evaluate(predict, dw, data) > 0.8
     assert trees.fingerprint(dw) == trees.fingerprint(compose(store))

@@ -206,7 +206,7 @@ def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
         whole, without = (
             clipped(predict, dw, x, y, present, **options) for present in (jnp.ones(6), jnp.ones(6).at[2].set(0))
         )
-        moved = trees.plus(whole.value, trees.scaled(-1.0, without.value))
+        moved = trees.plus(whole.value, trees.scale(-1.0, without.value))
         assert 0 < float(jnp.sqrt(trees.squared_norm(moved))) <= 0.1 * (1 + 8 * EPS["float32"])
         alone = clipped(predict, dw, x[2:3], y[2:3], jnp.ones(1), **options)
         assert_rel_close(whole.norms[2:3], alone.norms)

@@ -10,6 +10,7 @@ from helpers import MODERN, private_task
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
+from experiments.shared.datamodeling import datamodeling_score
 from tangent_jax.core import InputError
 from tangent_jax.linear import gram as gram_of
 from tangent_jax.linear.gram import own_gram
@@ -60,7 +61,7 @@ def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks,
     close(rows.take(slice(1, 3)).gram(rows), j[7:21] @ j.T)
     close(own_gram(rows)[4], j[28:35] @ j[28:35].T)
     u = np.random.default_rng(0).standard_normal(f.shape)
-    close(flat(rows.transposed(u, dw)), u.ravel() @ j)
+    close(flat(rows.transposed_product(u, dw)), u.ravel() @ j)
     along = np.einsum("nc,ncp->np", u, j.reshape(6, 7, -1))
     close(rows.along(u).gram(), along @ along.T)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
+from tangent_jax.core import InputError, Tree, progress_bar, show_progress, speaking, trees
 
 MOST_BYTES = 1 << 28
 """Of tangent weights that are held at once to compare components."""
@@ -149,7 +149,8 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # a component that another machine made need not be one that `add` takes
                 dw = store[name]
-                tj.store.check_component(dw, origin, *first)
+                with speaking("Store.add"):
+                    origin.check(dw, *first)
                 first = first or (dw, origin)
         except InputError as error:
             origin, damage = None, damage or str(error)

@@ -23,14 +23,24 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
-from tangent_jax.core import check_stop, expanded, job, placement, refusal, request_stop, require, write_whole
+from tangent_jax.core import (
+    check_stop,
+    expand_path,
+    job,
+    placement,
+    refusal,
+    request_stop,
+    require,
+    speaking,
+    write_whole,
+)
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 
 
 def out_folder() -> Path:
     """The folder of --out, made where it does not exist."""
-    out = expanded("flags, --out", flags.FLAGS.out)
+    out = expand_path("flags, --out", flags.FLAGS.out)
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
@@ -86,10 +96,10 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             check_effects()
             join(name, processes)
             if "out" in flags.FLAGS:
-                check_out(expanded("flags, --out", flags.FLAGS.out).absolute())
+                check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with jobs.asked_for():
+            with speaking(name), jobs.asked_for():
                 main(*given)
             check_stop()
         except tj.InputError as error:

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.core import Journal, locked, placement, typed
+from tangent_jax.core import Journal, hold_lock, placement, typed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Runs:
 
     def read(self) -> list[Line]:
         """The runs of the file; InputError where it was altered."""
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
         return [typed(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
 
@@ -35,6 +35,6 @@ class Runs:
         self.done[key] = accuracy
         if norm is not None:
             self.norms[key] = norm
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
             self.journal.append({"key": key, "accuracy": accuracy, "norm": norm})

@@ -96,7 +96,7 @@ def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
     """The predictor in coordinates whitened by the images of --public; without that flag as it is."""
     if F.public is None:
         return predict
-    return tj.privacy.whitened(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
+    return tj.privacy.whiten(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
 
 
 @functools.cache

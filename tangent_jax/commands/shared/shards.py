@@ -11,7 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import Tree, expanded, require
+from tangent_jax.core import Tree, expand_path, require
 
 
 class Method:
@@ -69,8 +69,7 @@ class Method:
         store = tj.Store(self.path(title))
         print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
-        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
-        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
@@ -84,11 +83,16 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
-        return expanded("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return tj.store.Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+        return self.shards(rows).groups()
+
+    def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
+        """The shards of these rows of the training images, or of other features."""
+        data = features or self.train
+        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -104,11 +108,11 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = tj.store.Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+            fitted = self.shards(rows, data).fit()
         own = {
             name: tj.models.classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"
         }
-        wide = {name: tj.models.widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        wide = {name: tj.models.widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
