@@ -1,7 +1,8 @@
 """Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
 
 Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
-(ridge, ranpac, lda); their settings are chosen on held-out images.
+(ridge, ranpac, lda). A store keeps the statistics of each shard; their settings are chosen on held-out images, or with
+--settings_by=leave_one_out on the training images themselves.
 
 --method names what is compared: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora,
 tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
@@ -40,7 +41,17 @@ from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import Tree, identity, placement, require, trees
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
-define(*SHARDED, *OPTIMUM, *FARM, "head", "left", "width", **{**SHARDED_DEFAULTS, "lr": ["3e-3"]}, out="out/compose")
+define(
+    *SHARDED,
+    *OPTIMUM,
+    *FARM,
+    "head",
+    "left",
+    "width",
+    "settings_by",
+    **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
+    out="out/compose",
+)
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -66,22 +77,24 @@ def main() -> None:
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
-    first = next(iter(methods.values()), None) or make("taft")
+    known: dict[tuple, np.ndarray] = {}
+    sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
+    every: dict[str, Method] = {**methods, **sums}
+    first = next(iter(every.values()))
     shards = {count: first.divide(count) for count in counts}
     if farm.is_worker():
-        return farm.train_own(work(methods, shards))
+        return farm.train_own(work(every, shards))
     if F.farm:
-        farm.launch("compose", work(methods, shards))
-    sums = additive(methods, first)
+        farm.launch("compose", work(every, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: own.accuracy(divided) for name, own in sums.items()}
+        row = {name: own.accuracy_of(divided, title_of(count, name)) for name, own in sums.items()}
         for name, method in methods.items():
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.accuracy(own.method.whole()) for name, own in sums.items()}
+    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
     full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
     draw(first.dataset.name, table, full)
@@ -119,16 +132,6 @@ def composed(
         row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
     row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
     return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
-
-
-def additive(methods: Mapping[str, Method], first: Method) -> dict[str, Additive]:
-    """The methods of statistics by name, all on the images of one tangent model; `first`: that, where none trains."""
-    names = [name for name in F.method if name in ADDITIVE]
-    if not names:
-        return {}
-    known: dict[tuple, np.ndarray] = {}
-    taft = methods.get("taft") or (make("taft") if methods else first)
-    return {name: Additive(name, taft, known) for name in names}
 
 
 def check_flags() -> None:

@@ -14,6 +14,7 @@ remove   components by --name, or all that saw the --examples of a file or an im
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         statistics, the head that --solve says leaves with its features (safetensors, stablehlo, onnx). Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
 
@@ -31,11 +32,21 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.core import Tree, expand_path, require, trees, visible
+from tangent_jax.core import Tree, expand_path, refusal, require, trees, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define(
-    "merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json", weights=None, dataset=None, head=None
+    "merge_penalty",
+    "solve",
+    "same_classes",
+    "dry_run",
+    "receipt",
+    "to",
+    "format",
+    "json",
+    weights=None,
+    dataset=None,
+    head=None,
 )
 
 
@@ -211,7 +222,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     sources = {
         "fingerprint": fingerprint,
         "privacy": spent,
-        "merge": F.merge,
+        "merge": "sum" if store.provenance(names[0]).features else F.merge,
         "removals": removed,
         "accuracy": accuracy,
     }
@@ -238,9 +249,21 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
         return joined.predict, joined.classes, dw
     name = F.head or min(store)
     origin = store.provenance(name)
+    if origin.features is not None:
+        total = store.statistics()
+        return tj.store.predictor_of(origin, name, F.weights), total.classes, total.solve(settings_of(F.solve))
     own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
+
+
+def settings_of(text: str) -> tj.solver.Settings:
+    """The settings that --solve says."""
+    how, *numbers = text.split(",")
+    try:
+        return tj.solver.Settings(how, *map(float, numbers))
+    except (ValueError, TypeError) as error:
+        raise refusal("store export", "--solve=HOW,SHRINKAGE,BALANCE", text) from error
 
 
 READ = {
@@ -254,7 +277,8 @@ READ = {
     },
     "verify": {"receipt"},
     "export": {
-        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"]
+        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"],
+        "solve",
     },
 }
 """The flags that a command reads besides --store and --json."""

@@ -152,7 +152,7 @@ class Dataset:
             require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
-def existing(where: str) -> Path:
+def existing_path(where: str) -> Path:
     """The path of a file or folder that exists; InputError for another."""
     path = expand_path("open_dataset", where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")

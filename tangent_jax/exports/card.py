@@ -34,7 +34,8 @@ from tangent_jax.store.receipts import STATEMENT
 
 NAMED = 100  # classes that the card names
 LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
-METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)"}
+METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)",
+           "statistics": "a head on features of the anchor, solved from sums of their second moments"}  # fmt: skip
 
 LOADING = {
     "safetensors": """import numpy as np
@@ -43,6 +44,13 @@ import tangent_jax as tj
 pretrained, dw = tj.exports.load_export(".")
 predict = tj.{make}(pretrained, kind="everything"{options})
 outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
+    "features": """import numpy as np
+import tangent_jax as tj
+
+pretrained, head = tj.exports.load_export(".")
+predict = tj.models.FeatureSettings({settings}).of(pretrained)
+images = tj.examples(np.zeros({shape}, np.{dtype}), np.zeros(1, int))
+outputs = tj.outputs(predict, head, predict.features(images))""",
     "program": """import runpy
 
 import numpy as np
@@ -234,7 +242,7 @@ def training(predict: Predictor, said: Mapping[str, Any], parts: list[Provenance
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
     if parts:
         lines.append(f"Composed of {count_in_words(parts)}, merged by {plain(said.get('merge', 'what is not known'))}")
-    recipes = [asdict(part.recipe) for part in parts if part.recipe]
+    recipes = [part.recipe.settings for part in parts if part.recipe]
     if not recipes or len(recipes) < len(parts):
         return [*lines, "Settings: not known of every component"]
     alike = {
@@ -296,4 +304,7 @@ def loading(predict: Predictor, format: str) -> list[str]:
     options = ', output="tangent"' if predict.output == "tangent" else ""
     fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
     fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
-    return [f"In this folder:\n\n```python\n{LOADING[format].format(**fields)}\n```"]
+    own = getattr(predict, "settings", None)
+    fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
+    lines = LOADING["features" if own and format == "safetensors" else format]
+    return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]

@@ -163,7 +163,7 @@ def letters(use: Use) -> tuple[str, str, str]:
 def vector(use: Use, s: Array, ndim: int) -> Array:
     """Each example's gradient of a gain, bias, token or position, "b ...", of its `ndim` axes: s summed over others."""
     each = widen(s) if use.x is None else widen(s) * use.x
-    return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
+    return each.reshape(s.shape[0], -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 class Layout(NamedTuple):

@@ -70,7 +70,7 @@ class Predictor:
         expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
-        trees.check_part("Predictor", self.w, dw)
+        self.bind("Predictor", dw)
         start = self.subset.stage
         if self.method == "nlft":
             moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
@@ -79,6 +79,15 @@ class Predictor:
         if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
             return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
+
+    def bind(self, function: str, dw: Tree) -> "Predictor":
+        """The predictor; InputError for a dw that is no part of its anchor."""
+        trees.check_part(function, self.w, dw)
+        return self
+
+    def in_dtype(self, dtype: Any) -> "Predictor":
+        """The predictor with another compute dtype, None for that of the weights."""
+        return dataclasses.replace(self, dtype=dtype)
 
     def closed_form(self, function: str, do: str = "") -> Callable[..., Dual]:
         """The model's `dual`; InputError for a model without one: `do` says what else to call."""

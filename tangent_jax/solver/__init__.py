@@ -8,7 +8,7 @@ from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rows import jacobian_rows
-from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics, of_rows
+from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "make_kernel",
     "make_posterior",
     "make_statistics",
-    "of_rows",
     "probabilities",
     "solve_many",
 ]

@@ -6,10 +6,11 @@ from tangent_jax.store.disk import is_store
 from tangent_jax.store.factors import body_factors, read_factors, widen_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
+from tangent_jax.store.kinds import kind_of
 from tangent_jax.store.merge import MERGES, Merger
-from tangent_jax.store.provenance import Provenance, have_own_heads, make_provenance
+from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
-from tangent_jax.store.recipe import SOLVERS
+from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
 from tangent_jax.store.removal import WAYS, RemovalPlan, plan_removal, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Factors
@@ -17,6 +18,7 @@ from tangent_jax.store.sums import greedy_soup
 
 __all__ = [
     "MERGES",
+    "OF_FEATURES",
     "SOLVERS",
     "WAYS",
     "Claims",
@@ -31,8 +33,8 @@ __all__ = [
     "body_factors",
     "fill",
     "greedy_soup",
-    "have_own_heads",
     "is_store",
+    "kind_of",
     "make_provenance",
     "plan_removal",
     "predictor_of",

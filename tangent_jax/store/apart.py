@@ -5,6 +5,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -62,14 +63,14 @@ class Shards:
                     component has the same bits whichever process trains its group, on one kind of device.
         """
         names = [*self.rows]
-        if self.recipe.solver == "optimum" or self.recipe.head == "named":
+        if self.recipe.solver == "optimum" or self.recipe.is_by_class:
             return [[name] for name in names]
         return [[names[s] for s in members] for members in groups(self.batches(names), self.at_once)]
 
     def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
-        if recipe.head == "named":
+        if recipe.is_by_class:
             return {name: recipe.for_shard(name).fit(*self.own(name)) for name in names}
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
@@ -112,8 +113,9 @@ def fill(
     who finds a group claimed waits, and takes what the other one added.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    head = shards.recipe.head
-    expect(shards.classes or head == "drawn", f"classes by name for the head {head}", "none")
+    recipe = shards.recipe
+    by_name = recipe.head != "drawn" or recipe.features is not None
+    expect(shards.classes or not by_name, f"classes by name for the head {recipe.head}, or statistics", "none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=placement.from_writer(lambda: shards.rows_left(store)))
@@ -199,7 +201,7 @@ class Filling:
         """The provenance of a shard's component."""
         predict, features = self.shards.own(name)
         here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
-        if self.shards.recipe.head == "named":
+        if self.shards.recipe.is_by_class:
             classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
             here = of_own_classes(here, predict, classes)
         return here.trained_on(features, seconds)
@@ -222,10 +224,11 @@ def own_head(
     predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
 ) -> tuple[Predictor, Features]:
     """(predictor, features) of a component: where its head is named, of the classes that it has images of."""
-    if recipe.head != "named":
+    if not recipe.is_by_class:
         return predict, features
     own = classes_in(features, classes)
-    return restrict(predict, classes, own), relabel(features, classes, own)
+    narrow: Any = dataclasses.replace(predict, outputs=len(own)) if recipe.features else None
+    return narrow or restrict(predict, classes, own), relabel(features, classes, own)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

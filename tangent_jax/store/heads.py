@@ -87,6 +87,8 @@ def join(
 
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
+    got, do = f"statistics in {name}", "Sum them: store.statistics()"
+    expect(origin.features is None, "components of tangent weights", got, do)
     do = "Train it again with the names of its classes"
     expect(origin.classes, f"the classes of {name}", "none", do)
     loss = None if origin.recipe is None else origin.recipe.objective().loss

@@ -21,11 +21,12 @@ from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import HEADS, Recipe
 
-BODY = ("method", "config", "preprocessing", "output", "anchor", "subset")
+BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
 """Fields in which components must agree to be summed; those of SAID where both say them."""
@@ -48,7 +49,8 @@ class Provenance:
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
     fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training; `is_own`: False where it was read from a file that this machine's user did not
+    whose inputs whitened its training; `features`: the settings of the features that a component of statistics sums,
+    None for tangent weights (kinds.py); `is_own`: False where it was read from a file that this machine's user did not
     write: then no folder, weights or data are touched because it names them (`own`).
 
     Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
@@ -75,6 +77,7 @@ class Provenance:
     preprocessing: str = ""
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
+    features: FeatureSettings | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,16 +126,6 @@ class Provenance:
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
-
-    def check(self, dw: Tree, other: Tree | None = None, first: "Provenance | None" = None) -> None:
-        """Raises InputError for a component of this provenance that no store takes.
-
-        It is empty, has other leaves than this says, is not finite, or differs from `other`, a component of the
-        provenance `first`, in leaves, shapes or dtypes.
-        """
-        check_component(dw, self)
-        if other is not None and first is not None:
-            check_shapes(dw, self, other, first)
 
     def same_training(self, now: "Provenance") -> bool:
         """True where training now would make the component that was made: the same settings, examples and targets."""
@@ -193,18 +186,27 @@ class Provenance:
 
 
 @public
-def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
+def make_provenance(
+    predict: Predictor | FeatureMap, recipe: Recipe | None = None, classes: Sequence[str] = ()
+) -> Provenance:
     """The provenance of components of this predictor, whose outputs are these classes; `trained_on` adds the examples.
+
+    Of a feature map the components are statistics, of which the classes must be said, in the order of their sums.
 
     The anchor is hashed here, once.
     """
     is_recipe = recipe is None or isinstance(recipe, Recipe)
     expect(is_recipe, "a Recipe, or None", type(recipe).__name__)
+    features = predict.settings if isinstance(predict, FeatureMap) else None
+    if isinstance(predict, FeatureMap) and classes:
+        predict = dataclasses.replace(predict, outputs=len(classes))
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
-    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, **said)
+    return Provenance(
+        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
+    )
 
 
 def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
@@ -247,12 +249,6 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
         elif field not in SAID or (first and second):
             same(function, field, first, second)
-
-
-@public
-def have_own_heads(origins: Sequence[Provenance]) -> bool:
-    """True where not all of the components have one head: then their bodies alone are summed."""
-    return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:

@@ -1,6 +1,7 @@
 """The recipe of a component, one value that JSON holds; the same value trains it again."""
 
 import dataclasses
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +18,11 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
+from tangent_jax.models.ntk import FeatureSettings, rows_of
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
@@ -31,6 +34,8 @@ SOLVERS = ("adam", "optimum")
 """How a component is found: see `Recipe`."""
 HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
+OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")
+"""The fields of a recipe of statistics."""
 
 
 @public_class
@@ -48,6 +53,7 @@ class Recipe:
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
     or an order of examples. `radius`: of adam's projected descent, None for none.
+    `features`: of a recipe of statistics, which are of these features of the pre-trained model and of no training.
     """
 
     weights: str = "builtin"
@@ -78,6 +84,7 @@ class Recipe:
     radius: float | None = None
     head: str = "drawn"
     architecture: str | None = None
+    features: FeatureSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
@@ -94,6 +101,22 @@ class Recipe:
         expect(is_convex, "a tangent model or the head alone for solver optimum", self.method, do)
 
     @property
+    def is_by_class(self) -> bool:
+        """True where a component of a shard has only those classes that it has images of."""
+        return self.head == "named" or self.features is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields that decide a component, by name: of statistics those of the features alone."""
+        fields = dataclasses.asdict(self)
+        return fields if self.features is None else {name: fields[name] for name in OF_FEATURES}
+
+    @property
+    def has_bound(self) -> bool:
+        """True where |grad L| / lambda bounds the distance to the optimum."""
+        return self.method != "nlft" and self.penalty > 0 and self.features is None
+
+    @property
     def key(self) -> Array:
         """The key of the order of the examples."""
         return jax.random.fold_in(jax.random.key(self.seed), self.order)
@@ -108,7 +131,7 @@ class Recipe:
         return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at its anchor: new head, new class token and reset as they are asked for.
+        """The predictor at its anchor: new head, new class token and reset as they are asked for; or the feature map.
 
         Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
                 loaded already.
@@ -118,6 +141,8 @@ class Recipe:
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
+        if self.features is not None:
+            return self.map(pretrained, classes if isinstance(classes, int) else len(classes))
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
         if self.head in HEADS:
             drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
@@ -143,12 +168,20 @@ class Recipe:
         options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
         return tangent(pretrained, self.blocks, kind, **options)
 
+    def map(self, pretrained: Pretrained, outputs: int) -> Any:
+        """The feature map, which is called, evaluated and exported as a predictor is."""
+        assert self.features is not None
+        made, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        return dataclasses.replace(made.in_dtype(dtype), outputs=outputs)
+
     def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s."""
+        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s. Statistics are one pass."""
+        if self.features is not None:
+            return sum_features(predict, features if rows is None else features.take(rows))
         if self.solver == "optimum":
             return self.solve(predict, features, rows=rows, **options)
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
@@ -171,3 +204,10 @@ class Recipe:
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
         return solve(predict, data, self.objective(), start=start, **bound, **watched)
+
+
+def sum_features(map_: Any, features: Features) -> Fitted:
+    """The leaves of the statistics of the features, as what a run gives: of one pass."""
+    began = time.perf_counter()
+    leaves = as_tree(*moments(rows_of(map_, features), np.asarray(features.targets), map_.outputs))
+    return Fitted(leaves, [], time.perf_counter() - began, 1)

@@ -21,13 +21,13 @@ from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
-from tangent_jax.models.heads import body
-from tangent_jax.store import sums
 from tangent_jax.store.erasure import erase_traces, files_of, find_traces
-from tangent_jax.store.provenance import Provenance, check_component, check_one_body, have_own_heads
+from tangent_jax.store.kinds import composition, kind_of
+from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
 from tangent_jax.store.store import Store
+from tangent_jax.store.sums import Mapped
 
 WAYS = ("drop", "retrain", "exact")
 """What a removal does with a component: see `remove`."""
@@ -247,7 +247,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
     """Raises InputError for what cannot take a component's place, or would leave what must go."""
     for name, new in retrained.items():
         check_one_body("remove", store.provenance(name), new.provenance)
-        check_component(new.dw, new.provenance)
+        kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
         store.check_forgotten("remove", new.provenance)
@@ -264,10 +264,9 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             added[name] = store.write("components", new.dw, new.provenance)
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
-        origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
-        shown = body if have_own_heads(origins) else dict
-        left = sums.Mapped(now, lambda _, entry: shown(store.read_checked(store.file("components", entry), entry)))
-        composed = store.write("composed", sums.compose(left)) if now else {}
+        origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
+        left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
+        composed = store.write("composed", composition(left, origins)) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},

@@ -78,7 +78,7 @@ def retrain(
     require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
     left = relabel(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name]) if warm else None
-    if recipe.head == "named":
+    if recipe.is_by_class:
         classes = classes_in(left, origin.classes)
         if start is not None and "head" in start:
             start = {**start, "head": head_of(start, origin.classes, classes)}
@@ -89,8 +89,7 @@ def retrain(
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
-        bounded = recipe.method != "nlft" and recipe.penalty > 0
-        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
+        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if recipe.has_bound else None
         new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 

@@ -16,21 +16,17 @@ from tangent_jax.core import Tree, expect, machine, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
-from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.statistics import Statistics
 from tangent_jax.store import sums
 from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
+from tangent_jax.store.kinds import composition, kind_of, statistics_of
 from tangent_jax.store.merge import merge
-from tangent_jax.store.provenance import (
-    Provenance,
-    check_one_body,
-    check_same,
-    have_own_heads,
-)
+from tangent_jax.store.provenance import Provenance, check_one_body, check_same
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
 from tangent_jax.store.sums import Mapped
@@ -105,9 +101,12 @@ class Store(Disk, Mapping[str, Tree]):
             expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
             self.check_account(provenance)
+            kind = kind_of([provenance])
+            kind.check(dw, provenance)
             first = min(self, default=None)
-            other = () if first is None else (read_component(self.path(first), check=False)[0], self.provenance(first))
-            provenance.check(dw, *other)
+            if first is not None:
+                other = read_component(self.path(first), check=False)[0]
+                kind.check_beside(dw, provenance, other, self.provenance(first))
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
@@ -192,13 +191,19 @@ class Store(Disk, Mapping[str, Tree]):
 
     @property
     def summands(self) -> Mapping[str, Tree]:
-        """The components as they are summed: their bodies alone where they have heads of their own."""
-        return Mapped(self, lambda _, dw: body(dw)) if self.has_own_heads else self
+        """The components as they are summed: bodies alone of heads of their own, statistics over all classes."""
+        return kind_of(self.origins.values()).summands(self, self.origins)
+
+    @property
+    def origins(self) -> dict[str, Provenance]:
+        """The provenance of each component, by name."""
+        return {name: self.provenance(name) for name in self}
 
     @property
     def has_own_heads(self) -> bool:
         """True where not all components have one head, so that their bodies alone are summed."""
-        return have_own_heads([self.provenance(name) for name in self])
+        origins = self.origins.values()
+        return kind_of(origins).have_own_heads(origins)
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
@@ -209,7 +214,7 @@ class Store(Disk, Mapping[str, Tree]):
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
     ) -> Tree:
-        """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
+        """The mean of all components (of statistics the sum), or a weighted sum, in the order of names; journaled.
 
         Of components with heads of their own the bodies are composed, without heads (`join` has those).
         Args:       how, penalty: as `merge`; every component must have its factors then.
@@ -235,10 +240,21 @@ class Store(Disk, Mapping[str, Tree]):
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The sum that `compose` gives, neither written nor journaled."""
+        if how == "mean":
+            return composition(self, self.origins)
         summands, factors = self.summands, Factors(self)
         if summands is not self:
             factors = Mapped(factors, lambda _, own: body_factors(own))
         return merge(summands, factors, how, penalty)
+
+    @public
+    def statistics(self) -> Statistics:
+        """The sum of components that are statistics, over all of their classes; neither written nor journaled.
+
+        Raises: InputError for a store of tangent weights, or an empty one.
+        """
+        expect(len(self), "at least one component", f"none in {self.root}")
+        return statistics_of(self.sum(), self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
         """Journals that tangent weights made of all components leave by an export to `path`: before they do.
@@ -288,6 +304,6 @@ class Store(Disk, Mapping[str, Tree]):
             removed = {*receipt.removed.values()}
             wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held
-            if unchanged and trees.fingerprint(sums.compose(self.summands)) != receipt.composed_after:
+            if unchanged and trees.fingerprint(self.sum()) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong

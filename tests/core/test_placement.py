@@ -42,7 +42,7 @@ SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_S
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "ompi"),
         ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),  # any pod
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, "k8s"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, None),  # told by flags
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, "gketpu"),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],

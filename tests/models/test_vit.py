@@ -63,8 +63,8 @@ def test_jit_vmap_and_grad_are_clean(x64):
     model, w = small(2)
     want = model.apply(w, images())
     assert_rel_close(jax.jit(model.apply)(w, images()), want)
-    assert_rel_close(jax.vmap(lambda x: model.apply(w, x[None])[0])(images()), want)
-    gradient = jax.grad(lambda w: model.apply(w, images()).sum())(w)
+    assert_rel_close(jax.jit(jax.vmap(lambda x: model.apply(w, x[None])[0]))(images()), want)
+    gradient = jax.jit(jax.grad(lambda w: model.apply(w, images()).sum()))(w)
     assert trees.leaves(gradient).keys() == trees.leaves(w).keys()
 
 

@@ -21,6 +21,13 @@ def recipe(**changes: Any) -> tj.Recipe:
     return tj.Recipe(**given | changes)
 
 
+def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
+    """The recipe of statistics of these features, on the model and data that the flags name."""
+    own = recipe()
+    fields = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
+    return tj.Recipe(**fields | {"features": features})
+
+
 @functools.cache
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""

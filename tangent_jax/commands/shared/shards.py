@@ -17,12 +17,13 @@ from tangent_jax.core import Tree, expand_path, require
 class Method:
     """One method on the data set of the flags: its recipe, predictor and features.
 
-    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's.
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's;
+    `recipe`: another than the flags'.
     """
 
-    def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
+    def __init__(self, method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
+        self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
         if "sharding" in F and F.sharding == "owner":
             owners_of_train()
