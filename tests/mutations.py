@@ -321,7 +321,7 @@ MUTATIONS = [
       f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
     M(BOUNDS, "gaussian_epsilon", "(t, freedom, centre) - error,", "(t, freedom, centre) - (1 - error),",
       f"{ONE_RUN}::test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_near_it"),
-    M("tangent_jax/commands/private.py", "main", "F.canaries is None or F.noise_seed is None", "True",
+    M("tangent_jax/commands/private.py", "check_flags", "F.canaries is None or F.noise_seed is None", "True",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
     # The divisor
     M(TRAIN, "fit_private", "total, expected, key", "total, float((total.norms > 0).sum()), key",
@@ -443,7 +443,7 @@ MUTATIONS = [
       f"{HONESTY}::test_settings_are_chosen_on_held_out_images"),
     M("tangent_jax/commands/finetune.py", "main", "(predict, test)", "(predict, train)",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
-    M("tangent_jax/commands/private.py", "main", "trained, test, every", "trained, train, every",
+    M("tangent_jax/commands/private.py", "train_weights", "trained, test, every", "trained, train, every",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
     M("experiments/removal/forget.py", "dropping", "values[ranked[k:]].mean", "values[ranked].mean",
       f"{HONESTY}::test_what_is_removed_is_in_no_mean"),

@@ -78,7 +78,7 @@ class SumsOfFeatures(TangentWeights):
 @public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     """The kind of components of these provenances: what makes them fit, and how they are added."""
-    known = [instance("origins, each", origin, Provenance) for origin in origins]
+    known = [instance("the Provenance of each component", origin, Provenance) for origin in origins]
     return SumsOfFeatures() if any(origin.features is not None for origin in known) else TangentWeights()
 
 
