@@ -161,11 +161,12 @@ def check_flags() -> None:
     alone = F.canaries is None or F.noise_seed is None
     require(alone, "private", "no --noise_seed beside --canaries", F.noise_seed, do)
     require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    if F.part:
+        own_part()
 
 
 def main() -> None:
     check_flags()
-    part = own_part() if F.part else None
     dataset = setup.open_tested(F.dataset)
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
@@ -175,7 +176,7 @@ def main() -> None:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
     train = train_features(predict, dataset, owners)
-    train = part_of(train, *part) if part else train
+    train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
