@@ -4,7 +4,7 @@
     train_steps, train_steps_many  the steps of `fit`, of `fit_many`
     private_steps, private_step    the clipped sum and the step of `fit_private`; both as one, with any clipped sum
     solver_pass                    gradient, Hessian's product and factors of a batch of `solve`
-    served                         what an export serves
+    serving                        what an export serves
 
 With a mesh the arguments are shapes, placed on its devices as a run places its arrays; without one they are arrays. Of
 `data` it is the first chunk of steps, in the order of the examples. A namespace of its own: nothing above imports it.
@@ -44,7 +44,7 @@ __all__ = [
     "Program",
     "private_step",
     "private_steps",
-    "served",
+    "serving",
     "size_of",
     "solver_pass",
     "train_steps",
@@ -83,9 +83,9 @@ def trunk(predict: Predictor, images: Any = None, *, mesh: Mesh | None = None) -
     model = predict.model
     if images is None:
         shape = (run_size(), *model.input_shape(0))
-        images = jnp.zeros(shape, jnp.uint8) if mesh is None else divided(shape, jnp.uint8, mesh)
+        images = jnp.zeros(shape, jnp.uint8) if mesh is None else divide(shape, jnp.uint8, mesh)
     options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
-    return Program(partial(inspect.unwrap(run_trunk), **options), placed((predict.w, images), mesh))
+    return Program(partial(inspect.unwrap(run_trunk), **options), place((predict.w, images), mesh))
 
 
 def train_steps(
@@ -94,12 +94,12 @@ def train_steps(
 ) -> Program:  # fmt: skip
     """The steps of `fit` on a chunk; arguments as `fit` has them. `start`: None for the predictor's zero."""
     training = training_of(predict, objective, optimizer, metrics)
-    state = shaped(lambda: training.start(zeros_of(predict, start)), mesh)
+    state = shapes_of(lambda: training.start(zeros_of(predict, start)), mesh)
 
     def run(state: State, training: Training, chunk: Chunk, progress: Any) -> Any:
         return inspect.unwrap(train_epoch)(training, state, chunk, None, progress)
 
-    return Program(run, placed((state, training, chunk_of(data, mesh), 0.0), mesh), donates=True)
+    return Program(run, place((state, training, chunk_of(data, mesh), 0.0), mesh), donates=True)
 
 
 def train_steps_many(
@@ -124,13 +124,13 @@ def private_steps(
 ) -> tuple[Program, Program]:  # fmt: skip
     """The clipped sum of a chunk of micro-batches, and the step on it, of `fit_private`; arguments as it has them."""
     objective, optimizer = private_settings(objective, optimizer)
-    state = shaped(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))), mesh)
+    state = shapes_of(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))), mesh)
     chunk = chunk_of(data, mesh)
     clip = predict, state.dw, chunk, chunk.present.shape[0], objective, mechanism
     total = jax.eval_shape(clip_all, *clip)
     of_step = state, total, 1.0, jax.eval_shape(lambda: step_key(mechanism, 0, 0)), objective, mechanism, optimizer
-    clipped = Program(clip_all, placed(clip, mesh))
-    return clipped, Program(stepped, placed(of_step, mesh), donates=True)
+    clipped = Program(clip_all, place(clip, mesh))
+    return clipped, Program(step_with_norms, place(of_step, mesh), donates=True)
 
 
 def private_step(
@@ -162,32 +162,32 @@ def solver_pass(
     Args:   data: of Features the batch has as many examples as `solve` takes at once; signals: random cotangents of an
             example, of which factors are made, 0 for those of all outputs, None for as many as `solve` takes.
     """
-    objective, zero = objective or make_objective(), shaped(lambda: zeros_of(predict), mesh)
+    objective, zero = objective or make_objective(), shapes_of(lambda: zeros_of(predict), mesh)
     batches = as_batches(data)
     if batches is not data:
         batches = as_batches(data, passes.pass_batch(predict, zero, batches.inputs))
     part = part_of(predict, chunk_of(batches, mesh))
     jacobian: Any = jax.eval_shape(keep, part.jacobian, zero)
     held = size_of(jacobian) * batches.steps
-    outputs = shaped(lambda: jnp.zeros(jacobian.outputs.shape, jacobian.outputs.dtype), mesh)
-    total = passes.Summed(zero, shaped(lambda: jnp.zeros(()), mesh))
-    key = None if signals == 0 else shaped(lambda: jax.random.key(0), mesh)
+    outputs = shapes_of(lambda: jnp.zeros(jacobian.outputs.shape, jacobian.outputs.dtype), mesh)
+    total = passes.Summed(zero, shapes_of(lambda: jnp.zeros(()), mesh))
+    key = None if signals == 0 else shapes_of(lambda: jax.random.key(0), mesh)
     count = -(-SIGNALS // len(batches)) if signals is None else signals or 1
     curvature = partial(inspect.unwrap(passes.part_curvature), signals=count)
-    of_curvature = placed((part, zero, outputs, objective, key, 0), mesh)
+    of_curvature = place((part, zero, outputs, objective, key, 0), mesh)
     if held <= passes.room():
         part = part._replace(jacobian=jacobian if mesh is not None else keep(part.jacobian, zero))
     gradient, product = (inspect.unwrap(f) for f in (passes.add_gradient, passes.add_product))
     return Pass(
-        Program(gradient, placed((total, part, zero, objective), mesh), donates=True),
-        Program(product, placed((zero, part, zero, outputs, objective), mesh), donates=True),
+        Program(gradient, place((total, part, zero, objective), mesh), donates=True),
+        Program(product, place((zero, part, zero, outputs, objective), mesh), donates=True),
         Program(curvature, of_curvature),
         batches.steps,
         held if held <= passes.room() else 0,
     )
 
 
-def served(predict: Predictor, dw: Tree, x: Any) -> Program:
+def serving(predict: Predictor, dw: Tree, x: Any) -> Program:
     """The program that `tj.export` serves, the outputs of inputs "b ..." of stage 0; the weights are an argument."""
     return Program(partial(serve, predict), (flat(predict, dw), x))
 
@@ -213,7 +213,7 @@ def private_settings(objective: Objective | None, optimizer: Optimizer | None) -
     return objective or default_objective(), as_data(momentum() if optimizer is None else optimizer)
 
 
-def stepped(state: State, *arguments: Any) -> tuple[State, Any]:
+def step_with_norms(state: State, *arguments: Any) -> tuple[State, Any]:
     """The state after a private step, and the norms of private gradient and step, "2"."""
     after, gradient = step_of(state, *arguments)
     return after, norms_of(gradient, state.dw, after.dw)
@@ -226,7 +226,7 @@ def zeros_of(predict: Any, start: Tree | None = None) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), predict.subset.part(predict.w))
 
 
-def shaped(make: Callable[[], Any], mesh: Mesh | None) -> Any:
+def shapes_of(make: Callable[[], Any], mesh: Mesh | None) -> Any:
     """The arrays that a function makes, or with a mesh their shapes."""
     return make() if mesh is None else jax.eval_shape(make)
 
@@ -237,12 +237,12 @@ def chunk_of(batches: Batches, mesh: Mesh | None = None) -> Chunk:
         return jax.tree.map(jnp.asarray, next(batches.chunks(*batches.in_order())))
     steps = min(batches.chunk_steps, batches.steps), batches.width
     kinds = (batches.inputs.shape[1:], batches.inputs.dtype), (batches.targets.shape[1:], jnp.int32)
-    present = divided(steps, jnp.float32, mesh, 1)
+    present = divide(steps, jnp.float32, mesh, 1)
     if not batches.is_resident:
-        inputs, targets = (divided((*steps, *shape), kind, mesh, 1) for shape, kind in kinds)
+        inputs, targets = (divide((*steps, *shape), kind, mesh, 1) for shape, kind in kinds)
         return Chunk(inputs, targets, None, present)
     inputs, targets = (jax.ShapeDtypeStruct((len(batches), *shape), kind) for shape, kind in kinds)
-    return Chunk(inputs, targets, divided(steps, jnp.int32, mesh, 1), present)
+    return Chunk(inputs, targets, divide(steps, jnp.int32, mesh, 1), present)
 
 
 def part_of(predict: Predict, chunk: Chunk) -> passes.Part:
@@ -266,21 +266,21 @@ def first_of(a: Any) -> Any:
     )
 
 
-def divided(shape: tuple[int, ...], kind: Any, mesh: Mesh, axis: int = 0) -> jax.ShapeDtypeStruct:
+def divide(shape: tuple[int, ...], kind: Any, mesh: Mesh, axis: int = 0) -> jax.ShapeDtypeStruct:
     """A shape whose `axis`, of examples, is divided over a mesh where it divides."""
     divides = shape[axis] % mesh.size == 0
     spec = PartitionSpec(*[None] * axis, "examples") if divides else PartitionSpec()
     return jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
 
 
-def placed(tree: Tree, mesh: Mesh | None) -> Any:
+def place(tree: Tree, mesh: Mesh | None) -> Any:
     """The shapes on a mesh, whole on every device but for those that are divided; without a mesh as they are."""
     if mesh is None:
         return tree
 
-    def place(leaf: Any) -> Any:
+    def of_leaf(leaf: Any) -> Any:
         if not hasattr(leaf, "dtype") or isinstance(getattr(leaf, "sharding", None), NamedSharding):
             return leaf
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(of_leaf, tree)

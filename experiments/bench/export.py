@@ -22,7 +22,7 @@ from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, expand_path, require
-from tangent_jax.programs import served
+from tangent_jax.programs import serving
 
 define(out="out/bench_export", weights=None)
 define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repeats=15)
@@ -36,7 +36,7 @@ def main() -> None:
     name = next(iter(store))
     predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()
     images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
-    program = served(predict, dw, images)
+    program = serving(predict, dw, images)
     ours, arrays = jax.jit(program.run), jax.device_put(program.arguments[0])
     result: dict[str, Any] = {"classes": predict.model.classes, "flops_over_plain": flops_over_plain(predict, dw)}
     result["ours"], calls = {}, {"ours": lambda x: np.asarray(ours(arrays, x))}
@@ -81,10 +81,10 @@ def exported(folder: Path, predict: tj.Predictor, dw: Tree, format: str) -> tupl
 
 
 def flops_over_plain(predict: tj.Predictor, dw: Tree) -> float:
-    """The FLOPs of the served program over those of the plain network, as XLA counts them, for one image."""
+    """The FLOPs of the program that is served over those of the plain network, as XLA counts them, for one image."""
     x = np.zeros((1, *predict.model.input_shape(0)), np.float32)
     plain = jax.jit(predict.model.apply).lower(predict.w, x).compile()
-    counts: list[Any] = [program.cost_analysis() for program in (served(predict, dw, x).lower().compile(), plain)]
+    counts: list[Any] = [program.cost_analysis() for program in (serving(predict, dw, x).lower().compile(), plain)]
     return round(counts[0]["flops"] / counts[1]["flops"], 4)
 
 
