@@ -13,7 +13,7 @@ from experiments.shared.names import public_names
 from tangent_jax.commands.shared.dispatch import COMMANDS
 
 ROOT = Path(tangent_jax.__file__).parents[1]
-LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands", "tangent_jax/core/records.py", "tangent_jax/data")
+LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands")
 QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")
 
 

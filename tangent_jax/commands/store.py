@@ -35,19 +35,8 @@ from tangent_jax.commands.shared.removing import check_removed, describe, planne
 from tangent_jax.core import Tree, expand_path, refusal, require, trees, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define(
-    "merge_penalty",
-    "solve",
-    "same_classes",
-    "dry_run",
-    "receipt",
-    "to",
-    "format",
-    "json",
-    weights=None,
-    dataset=None,
-    head=None,
-)
+define("merge_penalty", "solve", "same_classes", "dry_run", "receipt", "to", "format", "json")
+define(weights=None, dataset=None, head=None)
 
 
 def main(command: str) -> None:

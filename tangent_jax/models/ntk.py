@@ -128,7 +128,7 @@ class FeatureMap:
 
     @property
     def method(self) -> str:
-        """What its components are: statistics."""
+        """The method of its components, for provenances: statistics."""
         return "statistics"
 
     @property

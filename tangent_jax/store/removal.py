@@ -289,6 +289,6 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
         line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.was_released(before)}
+        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.state.accounts_shown(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)

@@ -363,7 +363,7 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 predict, _, x, y = private_task("blocks", 0)
 solved = solve(predict, Batches(x, y, batch_size=4), make_objective("rsl", 0.5), passes=12, folder=sys.argv[1])
-held = {len(shard.data) for shard in placement.divided(np.zeros(4), 0).addressable_shards}
+held = {len(shard.data) for shard in placement.divide(np.zeros(4), 0).addressable_shards}
 print(len(jax.devices()), held, *np.asarray(solved.dw["head"]["bias"]).tolist())
 """
 

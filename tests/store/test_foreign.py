@@ -24,7 +24,7 @@ from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.core.journal import START
-from tangent_jax.core.records import sealed
+from tangent_jax.core.records import seal_fields
 from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
@@ -81,7 +81,7 @@ def trained_in(folder, s=0, run=RUN, **changes):
     """A component with its run's folder, as finetune leaves them; returns its provenance."""
     (folder / "checkpoints" / run / "state").mkdir(parents=True)
     saved = Checkpoint(run, "state", "", ())
-    write_whole(folder / "checkpoints" / run / "checkpoint.json", sealed(dataclasses.asdict(saved)))
+    write_whole(folder / "checkpoints" / run / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
     made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
     write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json(trees.fingerprint(part(s)))})
     return made
@@ -432,7 +432,7 @@ def test_no_field_of_a_journal_or_mark_reaches_outside_the_store(tmp_path):
             if place < len(lines):
                 chained(at, [*lines[:place], mutant, *lines[place + 1 :]])
             else:
-                (at / "store.json").write_text(sealed(mutant))
+                (at / "store.json").write_text(seal_fields(mutant))
             messages = use(at)
             refused += bool(messages)
             assert all("\n" not in text and text.isprintable() for text in messages), messages
