@@ -21,8 +21,8 @@ from unittest import mock
 import pytest
 from absl.testing import flagsaver
 
-from tangent_jax.commands.main import COMMANDS
 from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import EFFECTS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from run_binary import ROOT
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, definitions
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, check_effects
 
 README = (ROOT / "README.md").read_text()

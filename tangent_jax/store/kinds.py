@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect
+from tangent_jax.core import Tree, expect, instance
+from tangent_jax.core.boundary import public
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
@@ -75,9 +76,11 @@ class SumsOfFeatures(TangentWeights):
         return compose(summands, dict.fromkeys(summands, 1.0))
 
 
+@public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
-    """The kind of components that can be added: that of the first, as all are alike."""
+    """The kind of components of these provenances, all alike: what makes them fit, and how they are added."""
     first = next(iter(origins), None)
+    first = None if first is None else instance("the Provenance of each component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 
