@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
-from tangent_jax.core.files import expanded, make_private
-from tangent_jax.data.workers import ending, in_order
+from tangent_jax.core.files import expand_path, make_private
+from tangent_jax.data.workers import closing_pool, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
 TICK = 2  # seconds: the coarsest clock of a file system
@@ -79,7 +79,7 @@ def identify(
     if not missing:
         return result
     new: dict[bytes, str] = {}
-    with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
+    with closing_pool(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
         for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):
             result[i], key = identifier, keys[i] if keys else None
             if key is not None and identifier is not None:
@@ -121,7 +121,7 @@ def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
     """The keys of what `forget` takes out of the index; where there is no index, none is made."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(sqlite3.Error, OSError, InputError):
-        if expanded("open_dataset", INDEX).exists():
+        if expand_path("open_dataset", INDEX).exists():
             with contextlib.closing(open_index()) as index:
                 rows = index.execute("select key, text from texts").fetchall()
             return [key for key, text in rows if text in identifiers or not samples.isdisjoint(samples_of(text))]
@@ -143,7 +143,7 @@ def samples_of(text: str) -> set[str]:
 
 def open_index() -> sqlite3.Connection:
     """Opens the index, made where there is none; a crash may cost it its last texts. What is deleted is overwritten."""
-    path = expanded("open_dataset", INDEX)
+    path = expand_path("open_dataset", INDEX)
     make_private(path.parent)
     index = sqlite3.connect(path, timeout=10)
     index.execute("pragma synchronous = off")

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import allocate, inside, locked, make_private, open_plain, synchronize, write_whole
+from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
@@ -143,14 +143,14 @@ class CachedRows:
             lines.setdefault(line.chunk, {})[line.crc] = line
         whole = {c: lines[c].get(self.checksum(c)) for c in range(-(-self.count // CHUNK)) if c in lines}
         self.lines = {c: line for c, line in whole.items() if line is not None}
-        return self.unfinished()
+        return self.missing_chunks()
 
     def refresh(self) -> list[int]:
         """The chunks that are still not finished, after what other processes wrote since `missing` was called."""
         self.lines |= {line.chunk: line for line in self.new_lines()}
-        return self.unfinished()
+        return self.missing_chunks()
 
-    def unfinished(self) -> list[int]:
+    def missing_chunks(self) -> list[int]:
         """The chunks that have no line; notes the rows that the lines skip."""
         self.skipped = {row for line in self.lines.values() for row in line.skipped}
         return [chunk for chunk in range(-(-self.count // CHUNK)) if chunk not in self.lines]
@@ -163,7 +163,7 @@ class CachedRows:
             read = len(journal.entries)
             with contextlib.suppress(InputError):
                 journal.load()
-            new += [typed(Line, entry, "features", path) for entry in journal.entries[read:]]
+            new += [convert(Line, entry, "features", path) for entry in journal.entries[read:]]
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
@@ -193,7 +193,7 @@ class CachedRows:
         """The content that `finish` wrote, where no file was written to since then; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
-            complete = typed(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
+            complete = convert(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
             stamps = self.stamps()
         except (InputError, OSError):
             return None
@@ -260,7 +260,7 @@ def erase(folder: Path, identifiers: Set[str]) -> bool:
     names = identifiers_of(first)
     layout = read_layout(folder, len(names))
     errors: list[OSError] = []
-    with locked(first / "lock"):
+    with hold_lock(first / "lock"):
         (first / "complete").unlink(missing_ok=True)
         synchronize(first)
         for number in sorted({row // layout.rows_per_file for row in rows}):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tangent_jax.core import require
 from tangent_jax.core.files import write_whole
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 
 CHUNK = 64  # rows that are written at once, in one file
 FILE_BYTES = 4 << 30
@@ -36,7 +36,7 @@ def read_layout(folder: Path, count: int) -> Layout:
     path = folder / "layout.json"
     if not path.exists():
         return Layout(max(1, count), (".",))
-    layout = typed(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
+    layout = convert(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
     require(layout.rows_per_file >= 1 and layout.folders, "read_layout", f"rows and folders in {path}", "none")
     return layout
 
@@ -74,12 +74,12 @@ def check_together(folder: Path, first: Path) -> None:
     of = [folder / name for name in read_layout(folder, 0).folders]
     for other in (other for other in of if other.is_dir()):
         said = [other / name for name in read_layout(other, 0).folders] if holds_rows(other) else []
-        alike = len(of) == 1 or [*map(resolved, said)] == [*map(resolved, of)]
+        alike = len(of) == 1 or [*map(resolve, said)] == [*map(resolve, of)]
         do = "Delete the folder yourself if it is yours"
         require(alike, "cache", f"a folder of rows that belongs to {first}", f"{other}, which does not say so", do)
 
 
-def resolved(path: Path) -> Path:
+def resolve(path: Path) -> Path:
     """The absolute path without links."""
     return path.resolve()
 

@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from tangent_jax.core import placement
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Runs:
 
     def read(self) -> list[Line]:
         """The runs of the file; InputError where it was altered."""
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
-        return [typed(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
+        return [convert(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
 
     def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
         """Adds a run, on disk when this returns, to those of the file, of which another process may have added some."""
         self.done[key] = accuracy
         if norm is not None:
             self.norms[key] = norm
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
             self.journal.append({"key": key, "accuracy": accuracy, "norm": norm})
