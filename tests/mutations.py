@@ -70,7 +70,6 @@ INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
-CLUSTERS = "tests/test_clusters.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
 PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
@@ -82,6 +81,7 @@ MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
+CLUSTERS, JOB = "tests/test_clusters.py", "tangent_jax/core/job.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -1539,11 +1539,11 @@ MUTATIONS = [
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "Statistics.leave_one_out", "scores[alone, targets[alone]] = NEVER", "",
       f"{SOLVED_SUMS}::test_an_example_that_is_alone_in_its_class_is_never_given_it"),
-    M("tangent_jax/core/job.py", "local_devices", "(is_alone or sees_one)", "is_alone",
+    M(JOB, "local_devices", "(is_alone or sees_one)", "is_alone",
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
-    M("tangent_jax/core/job.py", "local_devices", "[] if (is_alone", "None if (is_alone",
+    M(JOB, "local_devices", "return [] if (is_alone", "return None if (is_alone",
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
-    M("tangent_jax/core/job.py", "_reach", "if time.monotonic() < until:", "if not isinstance(error, socket.gaierror):",
+    M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
 ]  # fmt: skip
 
