@@ -80,7 +80,7 @@ def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
-    """What all components together are: the mean of tangent weights, the sum of statistics, in the order of names."""
+    """All components together: the mean of tangent weights, the sum of statistics, in the order of names."""
     kind = kind_of(origins.values())
     return kind.sum(kind.summands(components, origins))
 
