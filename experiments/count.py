@@ -1,19 +1,28 @@
 """Counts what is there: lines, public names, binaries, flags, imports of modules that are not public, result types.
 
     python -m experiments.count
+    python -m experiments.count MODULE ...      what these libraries would cost, where they are installed
 
 Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, by folder.
 Imports: of modules below `tangent_jax` by commands and experiments, other than what both share and public namespaces.
 Result types: public named tuples.
+Costs: the megabytes of a distribution with all that it needs, those that tangent-jax and tangent-jax[data] have not,
+and the seconds to import the module once tangent-jax is imported, the least of three.
 """
 
 import ast
 import inspect
 import json
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
@@ -68,8 +77,50 @@ def result_types() -> list[str]:
     return sorted(name for name, value in public_names().items() if inspect.isclass(value) and issubclass(value, tuple))
 
 
+def requirements(name: str, extra: str = "") -> set[str]:
+    """The installed distributions that one needs, with itself, and with those of an extra."""
+    names, seen = [(name, extra)], set()
+    while names:
+        entry = names.pop()
+        try:
+            needed = [] if entry in seen else map(Requirement, metadata.requires(entry[0]) or ())
+        except metadata.PackageNotFoundError:  # what this platform does without
+            continue
+        seen.add(entry)
+        for need in needed:
+            if need.marker is None or need.marker.evaluate({"extra": entry[1]}):
+                names += [(re.sub("[-_.]+", "-", need.name).lower(), extra) for extra in ("", *need.extras)]
+    return {name for name, _ in seen}
+
+
+def megabytes(names: set[str]) -> float:
+    """The size of the installed files of distributions, without compiled Python."""
+    files = [file.locate() for name in names for file in metadata.files(name) or () if file.suffix != ".pyc"]
+    return round(sum(Path(file).stat().st_size for file in files if Path(file).is_file()) / 1e6, 1)
+
+
+def cost(module: str) -> dict[str, float]:
+    """What a module costs an installation of tangent-jax."""
+    names = requirements(metadata.packages_distributions()[module.partition(".")[0]][0].lower())
+    setup = "import time; from tangent_jax import Store; start = time.perf_counter()"
+    clock = f"{setup}; import {module}; print(time.perf_counter() - start)"
+    seconds = [float(subprocess.check_output([sys.executable, "-c", clock], cwd=ROOT)) for _ in range(3)]
+    return {
+        "MB": megabytes(names),
+        "MB beyond tangent-jax": megabytes(names - requirements("tangent-jax")),
+        "MB beyond tangent-jax[data]": megabytes(names - requirements("tangent-jax", "data")),
+        "seconds to import": round(min(seconds), 3),
+    }
+
+
 def main() -> None:
-    """Prints the counts."""
+    """Prints the counts, or the costs of modules."""
+    if sys.argv[1:]:
+        costs = {module: cost(module) for module in sys.argv[1:]}
+        for module, values in costs.items():
+            print(f"{module:<16} " + "; ".join(f"{value} {name}" for name, value in values.items()))
+        print(json.dumps(costs))
+        return
     flags = {binary: [*defined(binary)[1]] for binary in binaries()}
     inner, results = inner_imports(), result_types()
     counts: dict[str, Any] = {f"lines of {folder}": count for folder, count in lines().items()}

@@ -70,6 +70,7 @@ INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
+CLUSTERS = "tests/test_clusters.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
 PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
@@ -341,7 +342,7 @@ MUTATIONS = [
       f"{LEDGER}::test_a_lock_deleted_during_a_run_stops_it_before_it_pays"),
     M("tangent_jax/core/records.py", "matches", "abs(value) <= sys.float_info.max", "True",
       "tests/core/test_records.py::test_a_field_of_another_type_is_named_in_one_line"),
-    M("tangent_jax/core/records.py", "unsealed", "require(seal == own,", "require(True or seal == own,",
+    M("tangent_jax/core/records.py", "read_sealed", "require(seal == own,", "require(True or seal == own,",
       f"{IDENTITY}::test_a_damaged_checkpoint_is_one_line"),
     M("tangent_jax/train/checkpoints.py", "run_identity",
       "batches.targets[batches.rows], batches.batch_size",
@@ -592,7 +593,7 @@ MUTATIONS = [
       f"{FAMILY}::test_settings_are_those_of_version_0_3_so_that_its_components_still_compose"),
     M("tangent_jax/models/files.py", "resizing", '"height" in size or', "",
       f"{MODERN}::test_the_preprocessor_config_says_how_images_are_resized"),
-    M("tangent_jax/data/preprocessing.py", "Preprocessing.resized", "return wide, high", "return high, wide",
+    M("tangent_jax/data/preprocessing.py", "Preprocessing.resized_shape", "return wide, high", "return high, wide",
       "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
     M("tangent_jax/data/decode.py", "decode", "round((picture.width - width) / 2)", "0",
       "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
@@ -1219,7 +1220,7 @@ MUTATIONS = [
       "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M(KINDS, "TangentWeights.have_own_heads", "or len({o.classes for o in origins if o.classes}) > 1", "",
       "tests/store/test_heads.py::test_heads_of_one_size_and_other_classes_are_no_one_head"),
-    M("tangent_jax/store/store.py", "Store.check_fits", "other.classes == provenance.classes", "False",
+    M(KINDS, "check_summable", "other.classes == new.classes", "False",
       "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M(KINDS, "TangentWeights.summands", "self.have_own_heads(origins.values())", "False",
       "tests/store/test_heads.py::test_components_of_own_heads_compose_their_bodies"),
@@ -1508,7 +1509,7 @@ MUTATIONS = [
       f"{OF_KINDS}::test_a_class_that_one_contributor_has_is_whole_in_the_sum"),
     M(KINDS, "widen", "leaf[at] = own[name]", "leaf[: len(at)] = own[name]",
       f"{OF_KINDS}::test_a_class_that_one_contributor_has_is_whole_in_the_sum"),
-    M(KINDS, "SumsOfFeatures.summands.wide", "self.check(own, origins[name])", "",
+    M(KINDS, "SumsOfFeatures.summands.wide", "self.check(own, origin)", "",
       f"{OF_KINDS}::test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read"),
     M(KINDS, "SumsOfFeatures.check", 'check_classes("statistics", origin.classes)', "origin.classes",
       f"{OF_KINDS}::test_statistics_of_other_features_or_classes_are_refused_by_the_field"),
@@ -1538,6 +1539,12 @@ MUTATIONS = [
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "Statistics.leave_one_out", "scores[alone, targets[alone]] = NEVER", "",
       f"{SOLVED_SUMS}::test_an_example_that_is_alone_in_its_class_is_never_given_it"),
+    M("tangent_jax/core/job.py", "local_devices", "(is_alone or sees_one)", "is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "local_devices", "[] if (is_alone", "None if (is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M("tangent_jax/core/job.py", "_reach", "if time.monotonic() < until:", "if not isinstance(error, socket.gaierror):",
+      f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
 ]  # fmt: skip
 
 

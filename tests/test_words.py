@@ -13,7 +13,7 @@ from tangent_jax._public import public_names
 from tangent_jax.commands.main import COMMANDS
 
 ROOT = Path(tangent_jax.__file__).parents[1]
-LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands", "tangent_jax/core/records.py", "tangent_jax/data")
+LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands")
 QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")
 
 

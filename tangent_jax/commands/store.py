@@ -42,19 +42,8 @@ from tangent_jax.store.disk import is_store
 from tangent_jax.store.erasure import files_of, find_traces
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define(
-    "merge_penalty",
-    "solve",
-    "same_classes",
-    "dry_run",
-    "receipt",
-    "to",
-    "format",
-    "json",
-    weights=None,
-    dataset=None,
-    head=None,
-)
+define("merge_penalty", "solve", "same_classes", "dry_run", "receipt", "to", "format", "json")
+define(weights=None, dataset=None, head=None)
 
 
 def main(command: str) -> None:

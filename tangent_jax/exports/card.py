@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError, expect, trees
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.exports.loading import loading
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
@@ -229,7 +229,7 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
         accounts = sum(part.privacy is not None for part in parts)
         some = f" ({accounts} of {len(parts)} components have one of their own)" if accounts else ""
         return [f"No account of all components was kept{some}: this model promises no differential privacy."]
-    cost = typed(PrivacyCost, spent, "export", "privacy")
+    cost = convert(PrivacyCost, spent, "export", "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
     beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
@@ -240,7 +240,7 @@ def removals(known: Any) -> list[str]:
     """The number of examples that were removed before, and the receipts by their fingerprints."""
     if known is None:
         return ["Not known: this export says of no store what was removed from it."]
-    removed = typed(Removed, known, "export", "removals")
+    removed = convert(Removed, known, "export", "removals")
     lines = [f"Receipt {plain(name)}, SHA-256 `{plain(text)}`" for name, text in sorted(removed.receipts.items())]
     count = f"Removals from the store before this export: {len(lines)}, of {removed.examples} examples"
     return [count, *lines, *([f"What each promises: {STATEMENT}"] if lines else [])]

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.exports.card import make_card
 from tangent_jax.exports.peft import write_peft
@@ -140,7 +140,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
     if fields.get("features"):
-        settings = typed(FeatureSettings, fields["features"], "load_export", said)
+        settings = convert(FeatureSettings, fields["features"], "load_export", said)
         head = {name: jnp.asarray(leaf) for name, leaf in read_tensors("load_export", paths[1])[0].items()}
         settings.of(pretrained).bind("load_export", head)
         return pretrained, head

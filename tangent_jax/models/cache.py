@@ -29,7 +29,7 @@ import numpy as np
 from tangent_jax.core import InputError
 from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
@@ -163,7 +163,7 @@ class CachedRows:
             read = len(journal.entries)
             with contextlib.suppress(InputError):
                 journal.load()
-            new += [typed(Line, entry, "features", path) for entry in journal.entries[read:]]
+            new += [convert(Line, entry, "features", path) for entry in journal.entries[read:]]
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
@@ -193,7 +193,7 @@ class CachedRows:
         """The content that `finish` wrote, where no file was written to since then; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
-            complete = typed(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
+            complete = convert(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
             stamps = self.stamps()
         except (InputError, OSError):
             return None

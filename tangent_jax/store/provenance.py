@@ -15,7 +15,7 @@ from tangent_jax.core import Tree, expect, machine, of_shape, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
@@ -177,7 +177,7 @@ class Provenance:
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # its seal says so, and never its text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
-        return typed(cls, fields, "Provenance", where)
+        return convert(cls, fields, "Provenance", where)
 
 
 @public

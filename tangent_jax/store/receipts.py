@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tangent_jax.core import InputError, require
 from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import fingerprint, open_plain
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 
 STATEMENT = (
     "The components named, and every composition that held them, are deleted from this store, and what is composed now "
@@ -93,7 +93,7 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
     try:
         with open_plain(path, "rb") as file:
             content = file.read()
-        receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
+        receipt = convert(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error

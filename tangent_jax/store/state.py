@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tangent_jax.core import refusal, require
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.provenance import Provenance
@@ -57,8 +57,8 @@ class Exported(NamedTuple):
 
 def read_export(names: Any, *said: Any) -> Exported:
     """The export that a journal's line says; its path is text of characters that show."""
-    names = typed(Hashes, names, "Store", "names of an export in the journal")
-    path, result, seal = typed(tuple[str, str, str], said, "Store", "an export in the journal")
+    names = convert(Hashes, names, "Store", "names of an export in the journal")
+    path, result, seal = convert(tuple[str, str, str], said, "Store", "an export in the journal")
     return Exported(names, visible(path), result, seal)
 
 
@@ -142,7 +142,7 @@ class State:
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             hashes, public = (
-                typed(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
+                convert(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
             )
             self.released.append((account, frozenset(hashes)))
             self.public |= {*public}

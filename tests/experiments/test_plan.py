@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from absl import flags
+from helpers import in_long
 from jax.sharding import PartitionSpec
 from run_binary import run
 
@@ -47,9 +48,9 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
 @pytest.mark.parametrize(
     ("binary", "options", "kind"),
     [
-        ("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit"),
-        ("finetune", ["--solver=optimum"], "optimum"),
         ("private", ["--subset=head"], "private"),
+        *in_long(("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit")),
+        *in_long(("finetune", ["--solver=optimum"], "optimum")),
     ],
 )
 def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, least_squares, private_case, ridge
-from helpers import MODERN, private_task
+from helpers import MODERN, in_long, private_task
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
@@ -39,14 +39,14 @@ def task(kind="blocks", blocks=1, **options):
 
 @pytest.fixture
 def fitted(x64):
-    """(predictor, inputs, labels, J, f_0, the solution on the first five of six examples)."""
-    predict, _, x, y, j, f = private_case("blocks", 1)
+    """(predictor, inputs, labels, J, f_0, the solution on the first five of six examples), of a head alone."""
+    predict, _, x, y, j, f = private_case("head", 1)
     solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve()
     return predict, x, y, j, f, solution
 
 
-EVERYTHING = pytest.param("everything", 0, "token", marks=pytest.mark.long)
-SUBSETS = [("blocks", 1, "token"), ("blocks", 2, "token"), EVERYTHING, ("blocks", 1, "avg")]
+SUBSETS = [("blocks", 1, "token"), ("blocks", 1, "avg")]
+SUBSETS += in_long(("blocks", 2, "token"), ("everything", 0, "token"))
 
 
 @pytest.mark.parametrize(("kind", "blocks", "pool"), SUBSETS)
@@ -66,9 +66,7 @@ def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks,
     close(gram(rows.along(u)), along @ along.T)
 
 
-@pytest.mark.parametrize(
-    "variant", ["rotary", "attention pool", pytest.param("class and mean", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("variant", ["attention pool", *in_long("rotary", "class and mean")])
 def test_the_gram_matrix_of_a_modern_vit_is_that_of_the_jacobian(x64, variant):
     predict, _, x, _, j, _ = private_case("blocks", 1, **MODERN[variant])
     j = j.reshape(-1, j.shape[-1])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import normal, tree_normal
+from helpers import in_long, normal, tree_normal
 from photos import photographs, picture
 
 from tangent_jax.core import InputError, trees
@@ -200,7 +200,7 @@ def test_components_of_own_heads_compose_their_bodies(store):
     assert receipt.composed_after == trees.fingerprint(compose({name: body(store[name]) for name in store}))
 
 
-@pytest.mark.parametrize("solver", ["adam", "optimum"])
+@pytest.mark.parametrize("solver", ["adam", *in_long("optimum")])
 def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solver):
     """Retrained, and moved to the optimum: as if the class had never been."""
     data, recipe, cache, features, predict = birds
