@@ -96,7 +96,7 @@ def megabytes(names: set[str]) -> float:
 
 
 def cost(module: str) -> dict[str, float]:
-    """What a module costs an installation of tangent-jax."""
+    """The cost of a module in an installation of tangent-jax."""
     names = requirements(metadata.packages_distributions()[module.partition(".")[0]][0].lower())
     setup = "import time; from tangent_jax import Store; start = time.perf_counter()"
     clock = f"{setup}; import {module}; print(time.perf_counter() - start)"

@@ -95,7 +95,7 @@ def check_summable(origins: Origins, new: Provenance) -> None:
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
-    """What all components together are: the mean of tangent weights, the sum of statistics, in the order of names."""
+    """All components together: the mean of tangent weights, the sum of statistics, in the order of names."""
     kind = kind_of(origins.values())
     return kind.sum(kind.summands(components, origins))
 
