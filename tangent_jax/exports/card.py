@@ -27,6 +27,7 @@ from tangent_jax.exports.loading import loading
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.load import EMBEDDED, load
+from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
@@ -47,7 +48,7 @@ class Removed:
     receipts: dict[str, str]
 
 
-def make_card(predict: Predictor, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
+def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
     """The text of an export's README.md; the same for the same export.
 
     Args:   said: the provenance that `export` takes. Of it the card reads `of` {component: its provenance}, `privacy`
@@ -94,7 +95,12 @@ LIMITS = (
 
 
 def front(
-    title: str, predict: Predictor, parts: list[Provenance], format: str, accuracy: Mapping[str, float], licence: str
+    title: str,
+    predict: Predictor | FeatureMap,
+    parts: list[Provenance],
+    format: str,
+    accuracy: Mapping[str, float],
+    licence: str,
 ) -> list[str]:
     """The lines of the YAML between the marks, each a key and a value that JSON and YAML read alike."""
     fields: dict[str, Any] = {"license": licence or "unknown", "library_name": LIBRARIES.get(format, "tangent-jax")}
@@ -176,7 +182,7 @@ def data_sets(parts: list[Provenance]) -> list[str]:
     return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
 
 
-def anchor(predict: Predictor, parts: list[Provenance], title: str) -> list[str]:
+def anchor(predict: Predictor | FeatureMap, parts: list[Provenance], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
@@ -205,7 +211,7 @@ def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[st
     ]
 
 
-def training(predict: Predictor, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
+def training(predict: Predictor | FeatureMap, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
     """The method, the trained leaves, and the settings that all components share."""
     lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
@@ -253,7 +259,7 @@ def versions(parts: list[Provenance]) -> list[str]:
     return [f"Exported by {here}", *(f"Trained by {plain(line)}" for line in trained)]
 
 
-def licence_of(predict: Predictor, said: Mapping[str, Any]) -> str:
+def licence_of(predict: Predictor | FeatureMap, said: Mapping[str, Any]) -> str:
     """The licence that the exporter states, or of embedded weights, told by their content; "" where it is not known."""
     if said.get("license"):
         return str(said["license"])

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.load import family_of
+from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.predict import Predictor
 
 LOADING = {
@@ -39,7 +40,7 @@ predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
 LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
 
 
-def loading(predict: Predictor, format: str) -> list[str]:
+def loading(predict: Predictor | FeatureMap, format: str) -> list[str]:
     """The lines of Python that load it, to be run in its folder."""
     shape = (1, *predict.model.input_shape(0))
     if format == "safetensors" and family_of(predict.model) is None:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tangent_jax.core import expect, progress_bar, trees
+from tangent_jax.core import expect, of_shape, progress_bar, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.linear import cg
 from tangent_jax.linear.gram import own_gram
@@ -137,8 +137,8 @@ def probabilities(
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
     """The beta of the least mean -log p of the targets, class indices, between 1e-3 and 1e3, and that mean."""
     check_indices(outputs, targets)
-    shape, given = (*np.shape(outputs), np.shape(outputs)[-1]), np.shape(covariance)
-    expect(covariance is None or given == shape, f"covariance of shape {shape}", given)
+    if covariance is not None:
+        of_shape("covariance", covariance, (*np.shape(outputs), np.shape(outputs)[-1]))
 
     def loss(log_beta: float) -> float:
         if covariance is None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, expect, instance
 from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import speaking
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
@@ -67,7 +68,8 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             origin = origins[name]
-            self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
+            with speaking("Store"):  # in the thread that reads ahead
+                self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
             return widen(own, origin.classes, classes)
 
         return Mapped(components, wide)

@@ -72,7 +72,7 @@ def test_two_kinds_never_add(tmp_path):
         Store(tmp_path / "empty").statistics()
     with pytest.raises(InputError, match=r"join: expected components of tangent weights; got statistics in shard 0"):
         join(store)
-    with pytest.raises(InputError, match=r"merge: expected factors of every component"):
+    with pytest.raises(InputError, match=r"expected factors of"):
         store.compose(how="inputs")
     assert [*store] == ["shard 0"]
 
@@ -117,7 +117,7 @@ def test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read(tmp
         patch.setattr(SumsOfFeatures, "check", lambda *_: None)
         patch.setattr(SumsOfFeatures, "check_beside", lambda *_: None)
         store.add("wrong", wrong, origin_of_sums(1))
-    with pytest.raises(InputError, match=match):
+    with pytest.raises(InputError, match=f"Store: expected .*{match}"):
         store.statistics()
 
 

@@ -24,8 +24,8 @@ def recipe(**changes: Any) -> tj.Recipe:
 def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
     """The recipe of statistics of these features, on the model and data that the flags name."""
     own = recipe()
-    fields = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
-    return tj.Recipe(**fields | {"features": features})
+    fields: dict[str, Any] = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
+    return tj.Recipe(**fields, features=features)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Method:
         if F.held_out:
             self.hold_out()
 
-    def hold_out(self) -> "Method":
+    def hold_out(self) -> Self:
         """Makes it train on four fifths of the training images, and test on the rest."""
         self.train, self.test = self.train.hold_out()
         require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
