@@ -52,8 +52,8 @@ def check_indices(outputs: Any, targets: Any) -> None:
     array = as_array("outputs", outputs)
     good = array.ndim == 2 and array.dtype.kind in "fiu"
     expect(good, 'outputs as numbers "n c"', f"{array.dtype} of {array.shape}")
-    labels = as_labels(targets, array.shape[1])
-    expect(len(labels) == len(array), f"{len(array)} targets, one for each example", len(labels))
+    count = len(as_labels(targets, array.shape[1]))
+    expect(count == len(array), f"{len(array)} targets, one for each example", count)
 
 
 @jax.jit
