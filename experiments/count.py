@@ -4,7 +4,7 @@
     python -m experiments.count MODULE ...      what these libraries would cost, where they are installed
 
 Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, by folder.
-Imports: of modules below `tangent_jax` by commands and experiments, other than what both share and public namespaces.
+Deep imports: names that commands and experiments take from the library and no namespace holds (shared/names.py).
 Result types: public named tuples.
 Costs: the megabytes of a distribution with all that it needs, those that tangent-jax and tangent-jax[data] have not,
 and the seconds to import the module once tangent-jax is imported, the least of three.
@@ -26,13 +26,9 @@ from packaging.requirements import Requirement
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
-from tangent_jax._public import public_names
-from tangent_jax.commands.main import COMMANDS
-
-ROOT = Path(__file__).resolve().parents[1]
-LIBRARY, COMMANDS_FOLDER = ROOT / "tangent_jax", ROOT / "tangent_jax/commands"
-NAMESPACES = {"tangent_jax", "tangent_jax.rules", "tangent_jax.data.shards"}
-NAMESPACES |= {f"tangent_jax.{name.partition('.')[0]}" for name in public_names() if "." in name}
+from experiments.shared.names import COMMANDS as FOLDER
+from experiments.shared.names import LIBRARY, ROOT, deep_imports, namespaces, public_names
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 
 def lines() -> dict[str, int]:
@@ -48,7 +44,7 @@ def lines() -> dict[str, int]:
 
 def names_in_all() -> int:
     """The functions, classes and constants of the library's modules without commands that begin with no underscore."""
-    modules = [path for path in LIBRARY.rglob("*.py") if COMMANDS_FOLDER not in path.parents]
+    modules = [path for path in LIBRARY.rglob("*.py") if FOLDER not in path.parents]
     return sum(not name.startswith("_") for path in modules for name in bound(ast.parse(path.read_text())))
 
 
@@ -61,15 +57,15 @@ def bound(module: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def inner_imports() -> Counter[str]:
-    """The number of names that commands and experiments import, by module that is not public."""
-    count = Counter()
-    for path in [*COMMANDS_FOLDER.rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if module.startswith("tangent_jax") and "commands" not in module and module not in NAMESPACES:
-                count[module] += len(getattr(node, "names", ()))
-    return count
+def deep() -> Counter[str]:
+    """The number of names that commands and experiments take from below the namespaces, by module."""
+    paths = [*FOLDER.rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]
+    return Counter(module for path in paths for module, _ in deep_imports(path))
+
+
+def is_for_commands(module: str) -> bool:
+    """True for a namespace that `tj` does not have."""
+    return module.removeprefix("tangent_jax.") not in {*tj.__all__, "tangent_jax"}
 
 
 def result_types() -> list[str]:
@@ -100,7 +96,7 @@ def megabytes(names: set[str]) -> float:
 
 
 def cost(module: str) -> dict[str, float]:
-    """What a module costs an installation of tangent-jax."""
+    """The cost of a module in an installation of tangent-jax."""
     names = requirements(metadata.packages_distributions()[module.partition(".")[0]][0].lower())
     setup = "import time; from tangent_jax import Store; start = time.perf_counter()"
     clock = f"{setup}; import {module}; print(time.perf_counter() - start)"
@@ -122,18 +118,19 @@ def main() -> None:
         print(json.dumps(costs))
         return
     flags = {binary: [*defined(binary)[1]] for binary in binaries()}
-    inner, results = inner_imports(), result_types()
+    inner, results = deep(), result_types()
     counts: dict[str, Any] = {f"lines of {folder}": count for folder, count in lines().items()}
     counts |= {
         "public names at the top": len(tj.__all__),
         "public names in all": names_in_all(),
         "public names by namespace": len(public_names()),
+        "names for commands": sum(len(own) for module, own in namespaces().items() if is_for_commands(module)),
     }
     own = [name for name in flags if name not in COMMANDS]
     counts |= {"commands": len(COMMANDS), "experiments": len({name.split()[0] for name in own}), "modes": len(own)}
     counts |= {"different flags": len({name for own in flags.values() for name in own})}
     counts |= {"flags of all binaries": sum(map(len, flags.values()))}
-    counts |= {"modules imported that are not public": len(inner), "names imported of them": sum(inner.values())}
+    counts |= {"deep imports": sum(inner.values())}
     counts |= {"result types": len(results)}
     width = max(map(len, counts))
     print("\n".join(f"{name:<{width}} {count:>7,}" for name, count in counts.items()))

@@ -81,6 +81,7 @@ MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
+CLUSTERS, JOB = "tests/test_clusters.py", "tangent_jax/core/job.py"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -321,7 +322,7 @@ MUTATIONS = [
       f"{ONE_RUN}::test_guesses_prove_what_the_paper_prints"),
     M(BOUNDS, "gaussian_epsilon", "(t, freedom, centre) - error,", "(t, freedom, centre) - (1 - error),",
       f"{ONE_RUN}::test_the_gaussian_bound_exceeds_the_truth_as_seldom_as_is_said_and_comes_near_it"),
-    M("tangent_jax/commands/private.py", "main", "F.canaries is None or F.noise_seed is None", "True",
+    M("tangent_jax/commands/private.py", "check_flags", "F.canaries is None or F.noise_seed is None", "True",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
     # The divisor
     M(TRAIN, "fit_private", "total, expected, key", "total, float((total.norms > 0).sum()), key",
@@ -443,7 +444,7 @@ MUTATIONS = [
       f"{HONESTY}::test_settings_are_chosen_on_held_out_images"),
     M("tangent_jax/commands/finetune.py", "main", "(predict, test)", "(predict, train)",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
-    M("tangent_jax/commands/private.py", "main", "trained, test, every", "trained, train, every",
+    M("tangent_jax/commands/private.py", "train_weights", "trained, test, every", "trained, train, every",
       f"{HONESTY}::test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_images"),
     M("experiments/removal/forget.py", "dropping", "values[ranked[k:]].mean", "values[ranked].mean",
       f"{HONESTY}::test_what_is_removed_is_in_no_mean"),
@@ -497,12 +498,12 @@ MUTATIONS = [
       "np.eye(p.shape[1])[labels]) ** 2, 1) ** 0.5",
       "tests/train/test_metrics.py::test_the_brier_score_is_least_in_the_mean_for_the_true_probabilities"),
     M("tangent_jax/commands/shared/shards.py", "",
-      "import expand_path",
-      "import expand_path\nfrom tangent_jax.commands.shared.flags import define; define('shards')",
+      "import Tree, expand_path, require",
+      "import Tree, expand_path, require\nfrom tangent_jax.commands.shared.flags import define; define('shards')",
       "tests/test_imports.py::test_no_flag_appears_by_importing_what_the_binaries_share"),
     M("tangent_jax/data/decode.py", "DO", "set skip_unreadable=True", "pass --skip_unreadable",
       "tests/test_imports.py::test_no_message_of_the_library_names_a_flag"),
-    M("tangent_jax/commands/main.py", "dispatch", "end_at_a_signal()", "",
+    M("tangent_jax/commands/shared/dispatch.py", "dispatch", "end_at_a_signal()", "",
       "tests/test_commands.py::test_a_signal_while_a_command_is_imported_is_one_line"),
     M("tangent_jax/__init__.py", "", "if TYPE_CHECKING", "from tangent_jax import _public\n\nif TYPE_CHECKING",
       "tests/test_commands.py::test_help_has_a_line_for_each_command_and_imports_no_jax"),
@@ -888,7 +889,7 @@ MUTATIONS = [
       "tests/linear/test_leading.py::test_a_correction_leaves_nothing_along_the_steps_and_little_of_the_largest_eigenvalues"),
     M(LEFT, "Without.__iter__", "v[rows] = 0", "v[rows] = 1",
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
-    M(LEFT, "Leaving.saved", "if not path.exists()", "",
+    M(LEFT, "Leaving.saved", "if not is_saved(folder, own_key)", "",
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
     M(LEFT, "Leaving.each", "fraction, rows", "fraction",
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
@@ -897,13 +898,13 @@ MUTATIONS = [
     M(EXPANSION, "Expansion.pulls", "(self.own.shape[1]) - self.roots", "(self.own.shape[1]) + self.roots", EXPANDED),
     M(EXPANSION, "Expansion.left_out", "self.outputs + np", "self.outputs - np", EXPANDED),
     M(EXPANSION, "Expansion.reach", "cross - (self.bent @ known)", "cross - 0.9 * (self.bent @ known)", EXPANDED),
-    M(EXPANSION, "eigen_effects", "+ damping * np", "+ np", EXPANDED),
+    M(EXPANSION, "Expansion.eigen_effects", "+ damping * np", "+ np", EXPANDED),
     M(EXPANSION, "squares", "(s[:, :, 0] ** 2).sum(1)", "s[:, :, 0].sum(1) ** 2", EXPANDED),
     M(SOLVE, "Solver.begin", "forcing, SHOWN * rounding", "forcing",
       f"{OPTIMUM}::test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does"),
     M("experiments/influence/attribution.py", "leaving", "effect.sum(1) - effect", "effect",
       f"{SOLVED}::test_attribution_is_scored_against_models_without_half_of_the_images"),
-    M("tangent_jax/solver/influence.py", "changes", "return -np.einsum", "return np.einsum",
+    M("tangent_jax/solver/kernel.py", "KernelSolution.changes", "return -np.einsum", "return np.einsum",
       f"{KERNEL}::test_leaving_out_is_solving_again_without"),
     M(POSTERIOR, "KernelPosterior.left_out", "(whole - noise)", "whole",
       f"{KERNEL}::test_the_posterior_is_the_inverse_hessian_by_the_kernel_and_by_solves"),
@@ -1310,7 +1311,7 @@ MUTATIONS = [
     M(CARD, "data", "for identifier, _ in part.public})", "for identifier, _ in part.examples})",
       f"{CARDS}::test_it_is_a_model_card_of_hugging_face_s_with_the_export_s_values"),
     M("tangent_jax/commands/shared/setup.py", "public_images",
-      'check_public("flags", public.identifiers(), private.identifiers())',
+      'tj.privacy.check_public("flags", public.identifiers(), private.identifiers())',
       "",
       "tests/experiments/test_private_binaries.py::test_wrong_uses_are_one_clear_line_and_nothing_is_written"),
     # pictures and cards
@@ -1538,6 +1539,12 @@ MUTATIONS = [
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "Statistics.leave_one_out", "scores[alone, targets[alone]] = NEVER", "",
       f"{SOLVED_SUMS}::test_an_example_that_is_alone_in_its_class_is_never_given_it"),
+    M(JOB, "local_devices", "(is_alone or sees_one)", "is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M(JOB, "local_devices", "return [] if (is_alone", "return None if (is_alone",
+      f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
+    M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
+      f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
 ]  # fmt: skip
 
 

@@ -28,7 +28,8 @@ from tangent_jax.train.batches import Batches, as_batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.run import OnStep
 
-FEWEST = 20  # all guessed right, they prove an epsilon of 1
+FEWEST = 20
+"""The fewest canaries of one run: all guessed right, they prove an epsilon of 1."""
 
 
 @public

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import convert, parse_json
@@ -54,11 +55,15 @@ class Complete:
     skipped: tuple[int, ...]
 
 
+@public_class
 class CachedRows:
     """The rows of one set of images: `shape` and `dtype` of one row, the content identifier of each image.
 
     Rows that exist stay where they are; new ones are spread over `folder` and `more`. `process`: the one that writes.
     """
+
+    CHUNK = CHUNK
+    """The rows that are written at once."""
 
     def __init__(
         self,
@@ -95,11 +100,14 @@ class CachedRows:
         except InputError:  # a damaged layout
             return False
 
-    def make(self) -> None:
-        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder."""
+    def make(self, file_bytes: int | None = None) -> None:
+        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder.
+
+        file_bytes: of a file, at most; None for `FILE_BYTES`.
+        """
         new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
         if new:
-            self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes)
+            self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes, file_bytes)
         for folder in (self.folder, *self.more):
             make_private(folder)
         path = self.folder / "examples.txt"

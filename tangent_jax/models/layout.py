@@ -41,9 +41,9 @@ def read_layout(folder: Path, count: int) -> Layout:
     return layout
 
 
-def make_layout(folders: Sequence[Path], count: int, nbytes: int) -> Layout:
-    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file."""
-    rows_per_file = max(CHUNK, FILE_BYTES // max(1, nbytes) // CHUNK * CHUNK)
+def make_layout(folders: Sequence[Path], count: int, nbytes: int, file_bytes: int | None = None) -> Layout:
+    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file; None: of FILE_BYTES."""
+    rows_per_file = max(CHUNK, (file_bytes or FILE_BYTES) // max(1, nbytes) // CHUNK * CHUNK)
     if rows_per_file >= count:
         return Layout(max(1, count), (".",))
     for own in reversed(folders):  # the first folder's last: with it the rows exist

@@ -241,6 +241,7 @@ def feature_map(
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 
 
+@public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     """The features of all examples, "n k", f32."""
     n, parts = len(data), []

@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import Tree, check_stop, expect, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.core.journal import Journal
@@ -253,6 +254,7 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
+@public
 def is_store(path: Path) -> bool:
     """True for the folder of a store, whole or damaged."""
     return (path / "HEAD").exists() or (path / "store.json").exists()

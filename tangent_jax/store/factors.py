@@ -96,6 +96,7 @@ def isotropic(g: np.ndarray, count: int) -> np.ndarray:
     return np.mean(np.diagonal(g, axis1=1, axis2=2), -1)[:, None, None] * np.eye(count)
 
 
+@public
 def body_factors(factors: Curvature) -> Curvature:
     """The factors of the leaves below the head, at the anchor without its head."""
     kernels = {path: pair for path, pair in factors.kernels.items() if not path.startswith("head/")}

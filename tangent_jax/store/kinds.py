@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect
+from tangent_jax.core import Tree, expect, instance
+from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import speaking
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
@@ -77,9 +78,11 @@ class SumsOfFeatures(TangentWeights):
         return compose(summands, dict.fromkeys(summands, 1.0))
 
 
+@public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
-    """The kind of components that can be added: that of the first, as all are alike."""
+    """The kind of components of these provenances, all alike: what makes them fit, and how they are added."""
     first = next(iter(origins), None)
+    first = None if first is None else instance("the Provenance of each component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 
@@ -94,7 +97,7 @@ def check_summable(origins: Origins, new: Provenance) -> None:
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
-    """All components as one: the mean of tangent weights, the sum of statistics, in the order of names."""
+    """All components together: the mean of tangent weights, the sum of statistics, in the order of names."""
     kind = kind_of(origins.values())
     return kind.sum(kind.summands(components, origins))
 

@@ -127,6 +127,11 @@ class Provenance:
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
 
+    def same_training(self, now: "Provenance") -> bool:
+        """True where training now would make the component that was made: the same settings, examples and targets."""
+        pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
+        return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
+
     @property
     def identifiers(self) -> set[str]:
         """The content identifiers of the examples it saw."""
@@ -244,12 +249,6 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
         elif field not in SAID or (first and second):
             same(function, field, first, second)
-
-
-def same_training(was: Provenance, now: Provenance) -> bool:
-    """True where training now would make the component that was made: the same settings, examples and targets."""
-    pairs = {field: (getattr(was, field), getattr(now, field)) for field in TRAINED}
-    return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, open_plain
 from tangent_jax.core.records import convert, parse_json
 
@@ -88,6 +88,7 @@ def receipt_text(receipt: Receipt) -> str:
     return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
 
 
+@public
 def read_receipt(path: Path) -> tuple[Receipt, str]:
     """(the receipt of a file, the fingerprint of its text)."""
     try:

@@ -31,6 +31,7 @@ from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
+"""How a component is found: see `Recipe`."""
 HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
 OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")

@@ -10,8 +10,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.models.ntk import FeatureSettings, rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, choose_settings
+from tangent_jax.models import FeatureSettings, rows_of
+from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
 DIRECTIONS = 4  # random directions of h whose gradients are sketched

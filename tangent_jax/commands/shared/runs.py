@@ -3,10 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.core import placement
-from tangent_jax.core.files import hold_lock
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import convert
+from tangent_jax.core import Journal, convert, hold_lock, placement
 
 
 @dataclasses.dataclass(frozen=True)
