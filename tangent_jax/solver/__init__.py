@@ -4,6 +4,7 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
+from tangent_jax.solver.rounds import Round, fit_rounds, moved, network
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
@@ -12,14 +13,18 @@ __all__ = [
     "Kernel",
     "KernelPosterior",
     "KernelSolution",
+    "Round",
     "Settings",
     "SolverPosterior",
     "Statistics",
     "choose_settings",
     "distance_bound",
+    "fit_rounds",
     "make_curvature",
     "make_kernel",
     "make_posterior",
     "make_statistics",
+    "moved",
+    "network",
     "probabilities",
 ]

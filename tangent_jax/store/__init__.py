@@ -8,6 +8,7 @@ from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt
 from tangent_jax.store.removal import RemovalPlan, plan_removal, remove
 from tangent_jax.store.retraining import predictor_of
+from tangent_jax.store.rounds import fill_rounds, public_move, remove_rounds, round_stores
 from tangent_jax.store.store import Factors
 from tangent_jax.store.sums import greedy_soup
 
@@ -18,13 +19,17 @@ __all__ = [
     "Receipt",
     "RemovalPlan",
     "fill",
+    "fill_rounds",
     "greedy_soup",
     "make_provenance",
     "plan_removal",
     "predictor_of",
+    "public_move",
     "read_component",
     "read_factors",
     "remove",
+    "remove_rounds",
+    "round_stores",
     "union",
     "widened_factors",
     "write_component",

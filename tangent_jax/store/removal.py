@@ -24,6 +24,7 @@ from tangent_jax.models.features import Cache
 from tangent_jax.models.heads import body
 from tangent_jax.store import sums
 from tangent_jax.store.erasure import erase_traces
+from tangent_jax.store.moves import images_of
 from tangent_jax.store.provenance import Provenance, check_component, check_one_body, have_own_heads
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
@@ -156,7 +157,7 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
     for how in WAYS[1:]:
-        reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how)
+        reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how, gone)
         if reason is not None and (left or whole):
             impossible[how] = reason
         else:
@@ -164,14 +165,31 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     return Holding(rows, left, seconds, impossible)
 
 
-def obstacle(origin: Provenance, how: str) -> str | None:
-    """Why a component cannot be trained again this way; None where it can."""
+def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
+    """Why a component cannot be trained again this way without these identifiers; None where it can."""
+    if gone & {identifier for identifier, _ in origin.public}:
+        return "public images went into its anchor or its training, and must go"
+    if gone & {identifier for identifier, _ in images_of(origin.moves, False)}:
+        return "they moved its anchor: repeat the rounds from there (`tj.store.repeat_rounds`)"
     if origin.privacy is not None:
         return "only components without privacy are trained again"
     if origin.recipe is None:
         return "no recipe says how it was trained"
     is_optimum = origin.recipe.solver == "optimum" and origin.total_penalty
     return None if how == "retrain" or is_optimum else "it was not solved to its optimum, with a penalty above 0"
+
+
+def moved_anchors(left: Mapping[str, Provenance], gone: set[str]) -> tuple[str, ...]:
+    """A line for each anchor of the components that are left which removed images moved in earlier rounds."""
+    names: dict[str, list[str]] = {}
+    counts: dict[str, int] = {}
+    for name, origin in left.items():
+        saw = gone & {identifier for identifier, _ in images_of(origin.moves, False)}
+        if saw:
+            names.setdefault(origin.anchor, []).append(name)
+            counts[origin.anchor] = len(saw)
+    of = "removed images moved it in earlier rounds, and it did not move back"
+    return tuple(f"the anchor {key[:12]} of {', '.join(names[key])}: {counts[key]} {of}" for key in names)
 
 
 @public
@@ -238,6 +256,8 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
         origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
+        is_whole = not plan.asked and plan.owner is None
+        gone = {*plan.identifiers}.union(*(was.identifiers for was in before.values() if is_whole))
         shown = body if have_own_heads(origins) else dict
         left = sums.Mapped(now, lambda _, entry: shown(store.checked(store.file("components", entry), entry)))
         composed = store.write("composed", sums.compose(left)) if now else {}
@@ -254,6 +274,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},
             deleted=tuple(traces.deleted),
             not_reached=tuple(traces.not_reached),
+            anchors=moved_anchors(dict(zip(now, origins, strict=True)), gone),
             optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},
             store=store.identity,
             journal=store.journal.last(),
