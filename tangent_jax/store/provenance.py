@@ -49,8 +49,8 @@ class Provenance:
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
     fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training, or by which its anchor was moved; `is_own`: False where it was read from a file that this machine's user did not
-    write: then no folder, weights or data are touched because it names them (`own`).
+    whose inputs whitened its training, or by which its anchor was moved; `is_own`: False where it was read from a file
+    that this machine's user did not write: then no folder, weights or data are touched because it names them (`own`).
 
     Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
     """

@@ -13,7 +13,7 @@ from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import require
 
 ROUNDS = {"solver": "optimum", "penalty": 0.1, "passes": 12}
-"""The settings of a tangent's rounds where no flag gives others; its output is the total, as f_w is what was learned."""
+"""The settings of a tangent's rounds where no flag gives others; its output is the total."""
 
 
 def recipe_of(method: str) -> dict[str, Any]:
