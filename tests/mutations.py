@@ -67,6 +67,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
+ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
 PLANS, LOG = "tests/store/test_plans.py", "tests/train/test_log.py"
 RUN = "tangent_jax/train/run.py"
@@ -1279,6 +1280,22 @@ MUTATIONS = [
     M(PUBLIC, "check_public", "require(not shared", "require(True",
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
     M(REMOVE, "identifiers_of", "for pair in origin.seen):", "for pair in origin.examples):", FOUND_PUBLIC),
+    M("tangent_jax/solver/rounds.py", "sized", "after < loss", "True",
+      f"{ROUNDS}::test_a_step_that_raises_the_networks_loss_is_halved_until_it_falls"),
+    M("tangent_jax/solver/rounds.py", "fit_rounds", "and not (done and done[-1].size == 0)", "",
+      f"{ROUNDS}::test_rounds_end_where_no_part_of_a_step_helps"),
+    M("tangent_jax/solver/rounds.py", "fit_rounds", "moved(predict, total)", "moved(done[-1].predict if done else predict, total)",
+      f"{ROUNDS}::test_the_anchor_of_a_round_is_w_and_the_sum_of_the_steps_bit_for_bit"),
+    M("tangent_jax/store/provenance.py", "Provenance.seen", "if pair not in own", "if False",
+      f"{STORED_ROUNDS}::test_a_removal_at_the_last_round_alone_is_refused_or_named_as_incomplete"),
+    M(REMOVE, "moved_anchors", "if saw", "if False",
+      f"{STORED_ROUNDS}::test_a_removal_at_the_last_round_alone_is_refused_or_named_as_incomplete"),
+    M(REMOVE, "obstacle", "gone & {identifier for identifier, _ in origin.public}", "False",
+      f"{STORED_ROUNDS}::test_an_anchor_of_public_images_takes_a_removal_whole"),
+    M("tangent_jax/store/rounds.py", "move_of", "if pair not in known", "",
+      f"{STORED_ROUNDS}::test_a_component_names_the_moves_of_its_anchor_and_all_that_they_saw"),
+    M("tangent_jax/store/moves.py", "total_of", "trees.fingerprint(dw) == move.dw", "True",
+      f"{STORED_ROUNDS}::test_an_altered_composition_is_no_step_of_an_anchor"),
     M(REMOVE, "plan_removal", "gone & {i for i, _ in origin.seen}", "origin.identifiers & gone", FOUND_PUBLIC),
     M(REMOVE, "owned", "if whose == owner}", "if False}", FOUND_PUBLIC),
     M(REMOVE, "plan_removal", "whole for i, _ in origin.seen}", "whole for i in origin.identifiers}", FOUND_PUBLIC),

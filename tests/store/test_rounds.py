@@ -14,6 +14,7 @@ from tangent_jax.models.load import load
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rounds import fit_rounds
 from tangent_jax.store.apart import fill
+from tangent_jax.store.files import write_component
 from tangent_jax.store.merge import merge
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import read_receipt
@@ -180,6 +181,24 @@ def test_an_anchor_of_public_images_takes_a_removal_whole(task, tmp_path):
     rounds = fill_rounds(tmp_path / "rounds", recipe.unmoved(10, load("builtin")), own, recipe, {"a": np.arange(40)}, 2)
     assert trees.fingerprint(rounds[0].predict.w) == trees.fingerprint(here.w)
     assert [m.public for m in round_stores(tmp_path / "rounds")[1].provenance("a").moves] == [True, False]
+
+
+def test_an_altered_composition_is_no_step_of_an_anchor(filled, tmp_path):
+    origin = round_stores(filled[0])[1].provenance("a")
+    (move,) = origin.moves
+    other = tmp_path / "other.safetensors"
+    write_component(other, round_stores(filled[0])[1]["b"], {})
+
+    def at(file):
+        recipe = dataclasses.replace(origin.recipe, moves=(dataclasses.replace(move, file=str(file)),))
+        return dataclasses.replace(origin, recipe=recipe)
+
+    with pytest.raises(InputError, match=r"the step of move 1 of the anchor in .*; got another one"):
+        predictor_of(at(other), "a")
+    with pytest.raises(InputError, match=r"no such file\. Repeat its rounds"):
+        predictor_of(at(tmp_path / "none.safetensors"), "a")
+    with pytest.raises(InputError, match="which a file names that was not written on this machine"):
+        predictor_of(dataclasses.replace(origin, is_own=False), "a")
 
 
 def test_a_named_head_has_no_rounds(task, tmp_path):
