@@ -91,6 +91,7 @@ def step_along(total: Tree, size: float, dw: Tree) -> Tree:
 @public
 def moved(predict: Predictor, total: Tree) -> Predictor:
     """The predictor at the anchor w + total, of the same leaves; where total is zero, at w itself."""
+    trees.check_part("moved", predict.w, total)
     return replace(predict, w=trees.add(predict.w, total))
 
 

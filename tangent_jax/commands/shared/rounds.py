@@ -89,9 +89,9 @@ def accuracies(method: Method, rounds: list[tj.solver.Round], title: str) -> lis
 def remove(folder: Path) -> dict[str, Any]:
     """Removes images from the rounds in a folder, and repeats the rounds from the first that saw them."""
     asked = f"--examples or --owner, with --retrain or --exact, without --dry_run, of the rounds in {folder}"
-    one = bool(F.examples) + bool(F.owner) == 1 and F.retrain + F.exact == 1 and not F.name and not F.dry_run
+    fits = bool(F.examples) + bool(F.owner) == 1 and F.retrain + F.exact == 1 and not F.name and not F.dry_run
     do = "The components of one round alone leave by --store=ROUND, and stay in the anchors after it"
-    require(one, "store remove", asked, "other flags", do)
+    require(fits, "store remove", asked, "other flags", do)
     given: dict[str, Any] = {"owner": F.owner} if F.owner else {"examples": read_asked()}
     given |= {"owners": tj.shards.read_owners(F.owners)} if F.owners else {}
     how = "exact" if F.exact else "retrain"
