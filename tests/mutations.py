@@ -954,7 +954,7 @@ MUTATIONS = [
       f"{LORA}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "low_rank", "(a.primal, b.tangent, 1)", "(a.primal, b.primal, 1)",
       f"{LORA}::test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor"),
-    M("tangent_jax/store/recipe.py", "Recipe.predictor", 'kind = kind if self.method == "nlft" else "lora_b"', "pass",
+    M("tangent_jax/store/recipe.py", "Recipe.unmoved", 'kind = kind if self.method == "nlft" else "lora_b"', "pass",
       f"{LORA}::test_a_recipe_trains_them_and_a_tangent_trains_b_alone"),
     M("tangent_jax/models/vit/leaves.py", "initial", '("/up/kernel")', '("/up/bias")',
       f"{LORA}::test_at_the_anchor_nothing_changes"),
