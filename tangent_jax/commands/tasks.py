@@ -25,7 +25,7 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.merge import MERGES, Merger
 from tangent_jax.store.provenance import same_training
@@ -64,7 +64,7 @@ class Tasks:
         do = "Rename one"
         require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expanded("flags, --store", F.store) / title)
+        self.store = tj.Store(expand_path("flags, --store", F.store) / title)
         with_factors = method == "taft" and {*F.merge} != {"mean"}
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
@@ -112,7 +112,7 @@ def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
-    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
+    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained_on(task.train, 0.0)
     if task.name in store:
         if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
             return

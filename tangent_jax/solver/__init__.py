@@ -4,7 +4,7 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.solver.rounds import Round, fit_rounds, moved, network
+from tangent_jax.solver.rounds import Round, fit_rounds, move_anchor, network
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
@@ -24,7 +24,7 @@ __all__ = [
     "make_kernel",
     "make_posterior",
     "make_statistics",
-    "moved",
+    "move_anchor",
     "network",
     "probabilities",
 ]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.core import Tree, expect, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.models.predict import Predictor
 from tangent_jax.train.batches import as_batches
@@ -65,17 +65,17 @@ def fit_rounds(
                 full size gives the step of `fit` itself; the loss never rises, but of a non-linear predictor.
     Raises:     InputError for a predictor of the tangent alone: from the second round on f_w is what was learned.
     """
-    whole_number("fit_rounds", "rounds", rounds, 1)
+    whole_number("rounds", rounds, 1)
     do = "Take output=total"
-    require(predict.output == "total", "fit_rounds", "a predictor of output total", predict.output, do)
+    expect(predict.output == "total", "a predictor of output total", predict.output, do)
     is_tangent, done = predict.method == "taft", list[Round]()
     total = jax.tree.map(np.asarray, predict.zeros() if start is None else start)
     loss = network_loss(predict, total, data, objective) if is_tangent else None
     while len(done) < rounds and not (done and done[-1].size == 0):
-        here = moved(predict, total)
+        here = move_anchor(predict, total)
         dw, size = jax.tree.map(np.asarray, fit(here, done)), 1.0
         if loss is not None:
-            size, loss = sized(predict, total, dw, loss, data, objective)
+            size, loss = choose_size(predict, total, dw, loss, data, objective)
         total = step_along(total, size, dw)
         done.append(Round(here, dw, size, total, loss))
         if on_round is not None:
@@ -89,9 +89,9 @@ def step_along(total: Tree, size: float, dw: Tree) -> Tree:
 
 
 @public
-def moved(predict: Predictor, total: Tree) -> Predictor:
+def move_anchor(predict: Predictor, total: Tree) -> Predictor:
     """The predictor at the anchor w + total, of the same leaves; where total is zero, at w itself."""
-    trees.check_part("moved", predict.w, total)
+    trees.check_part("move_anchor", predict.w, total)
     return replace(predict, w=trees.add(predict.w, total))
 
 
@@ -101,7 +101,7 @@ def network(predict: Predictor) -> Predictor:
     return replace(predict, method="nlft", output="total")
 
 
-def sized(
+def choose_size(
     predict: Predictor, total: Tree, dw: Tree, loss: float, data: Any, objective: Objective
 ) -> tuple[float, float]:
     """(size, the loss there): the first of 1, 1/2, 1/4, ... with which the network's loss falls, or 0."""
@@ -114,7 +114,7 @@ def sized(
 
 def network_loss(predict: Predictor, total: Tree, data: Any, objective: Objective) -> float:
     """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite."""
-    batches = as_batches("fit_rounds", data)
+    batches = as_batches(data)
     values = outputs(network(predict), total, batches)
     losses = objective.losses(jnp.asarray(values), jnp.asarray(batches.targets[batches.rows]))
     return float(np.mean(np.asarray(losses, np.float64)))

@@ -62,7 +62,7 @@ def total_of(zero: Tree, moves: Sequence[Move]) -> Tree:
     return total
 
 
-def unnamed_moves(moves: Iterable[Move]) -> tuple[Move, ...]:
+def without_names(moves: Iterable[Move]) -> tuple[Move, ...]:
     """The moves as an export says them: files without folders, images by identifiers, components by number."""
     return tuple(
         dataclasses.replace(

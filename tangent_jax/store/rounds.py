@@ -18,7 +18,7 @@ import numpy as np
 from tangent_jax.core import Tree, require
 from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
@@ -49,8 +49,8 @@ def fill_rounds(
 ) -> list[Round]:
     """Trains rounds of components, one of each shard, in stores below a folder; what is there already stays.
 
-    Args:       predict: at the recipe's anchor, before its moves (`recipe.unmoved`): a tangent of output total, or
-                non-linear, whose rounds merged by mean are federated averaging; merge, penalty: as `tj.merge` takes
+    Args:       predict: at the recipe's anchor before its moves (`recipe.first_predictor`): a tangent of output total,
+                or non-linear, whose rounds merged by mean are federated averaging; merge, penalty: as `tj.merge` takes
                 them; a penalty of None is the recipe's, by which square losses merge to joint training;
                 on_round: called after each; options: `owners`, `at_once`, `classes` of `fill`.
     Returns:    the rounds, as `tj.solver.fit_rounds`.
@@ -59,7 +59,7 @@ def fill_rounds(
     """
     require(recipe.head != "named", "fill_rounds", "one head for all shards", "a named head", "Take head=drawn")
     require(jax.process_count() == 1, "fill_rounds", "one process", f"a job of {jax.process_count()}")
-    root, merge = expanded("fill_rounds", folder).absolute(), "mean" if len(shards) == 1 else merge
+    root, merge = expand_path("fill_rounds", folder).absolute(), "mean" if len(shards) == 1 else merge
     penalty = 0.0 if merge == "mean" else recipe.penalty if penalty is None else penalty
     done: list[tuple[Store, dict[str, Any], Tree]] = []
 
@@ -70,14 +70,14 @@ def fill_rounds(
         store = Store(root / f"round {len(before) + 1:02}")
         own = dataclasses.replace(recipe, moves=tuple(moves))
         fill(store, here, features, own, shards, factors=merge != "mean", **options)
-        done.append((store, *composition(store, merge, penalty)))
+        done.append((store, *composition_of(store, merge, penalty)))
         return done[-1][-1]
 
     start = total_of(predict.zeros(), recipe.moves)
     return fit_rounds(predict, features, recipe.objective(), fit, rounds, start=start, on_round=on_round)
 
 
-def composition(store: Store, how: str, penalty: float) -> tuple[dict[str, Any], Tree]:
+def composition_of(store: Store, how: str, penalty: float) -> tuple[dict[str, Any], Tree]:
     """(entry, dw) of the composition of all components: the one that is there, or made now."""
     settings = {"merge": how, "penalty": penalty} if how != "mean" else {"merge": None, "penalty": None}
     for attempt in range(2):
@@ -85,7 +85,7 @@ def composition(store: Store, how: str, penalty: float) -> tuple[dict[str, Any],
             same = line["op"] == "compose" and line["names"] == [*store] and line["weighted"] is None
             if same and line["id"] in store.state.composed and all(line.get(k) == v for k, v in settings.items()):
                 entry = store.state.composed[line["id"]]
-                return entry, store.checked(store.file("composed", entry), entry)
+                return entry, store.read_checked(store.file("composed", entry), entry)
         require(attempt == 0, "fill_rounds", "a store that nothing else changes", "one that changed", "Try again")
         store.compose(how=how, penalty=penalty)
     raise AssertionError
@@ -115,13 +115,13 @@ def public_move(
     """
     store = Store(folder)
     fill(store, predict, features, recipe, {"public": np.arange(len(features))}, classes=classes)
-    return move_of(store, composition(store, "mean", 0.0)[0], 1.0, "mean", 0.0, (), public=True)
+    return move_of(store, composition_of(store, "mean", 0.0)[0], 1.0, "mean", 0.0, (), public=True)
 
 
 @public
 def round_stores(folder: str | os.PathLike) -> list[Store]:
     """The stores of the rounds below a folder, in their order; none where it holds no rounds."""
-    root = expanded("round_stores", folder).absolute()
+    root = expand_path("round_stores", folder).absolute()
     return [Store(path) for path in sorted(root.glob("round [0-9][0-9]*")) if is_store(path)]
 
 
@@ -177,7 +177,7 @@ def repeat(root: Path, stores: Sequence[Store], cache: Cache | None, weights: st
     expected = f"the {len(wanted)} examples left in {recipe.dataset}"
     require(there == len(wanted), "remove_rounds", expected, f"{there} of them")
     anchor = anchor_of("remove_rounds", origin, weights)
-    predict = recipe.unmoved(origin.classes or origin.config["classes"], anchor)
+    predict = recipe.first_predictor(origin.classes or origin.config["classes"], anchor)
     cache = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
     features = predict.features(train.take(np.array([row_of[pair] for pair in wanted])), cache)
     at, shards = 0, {}

@@ -40,7 +40,7 @@ def test_rounds_compose_and_repeat_without_what_is_removed(tmp_path, tiny, flags
     line, _ = run("store", "remove", *where, asked, "--retrain", tiny)
     removed = json.loads(line)
     assert len(removed["receipts"]) == removed["rounds"] == len(round_stores(root))
-    seen = [store.provenance(name).seen for store in round_stores(root) for name in store]
+    seen = [store.provenance(name).images_seen for store in round_stores(root) for name in store]
     assert seen
     assert not any(gone in pairs for pairs in seen)
     assert json.loads(Path(removed["receipts"][-1]).read_text())["anchors"] == []

@@ -10,7 +10,7 @@ from helpers import assert_rel_close, private_task
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.rounds import HALVINGS, fit_rounds, moved, network, network_loss, step_along
+from tangent_jax.solver.rounds import HALVINGS, fit_rounds, move_anchor, network, network_loss, step_along
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
@@ -48,7 +48,7 @@ def test_the_anchor_of_a_round_is_w_and_the_sum_of_the_steps_bit_for_bit():
     losses += [each.loss for each in rounds]
     assert losses == sorted(losses, reverse=True)
     x = jnp.asarray(data.inputs)
-    at_anchor = moved(predict, rounds[-1].total)
+    at_anchor = move_anchor(predict, rounds[-1].total)
     assert_rel_close(at_anchor(predict.zeros(), x), network(predict)(rounds[-1].total, x))
     again = fit_rounds(predict, data, OBJECTIVE, lambda here, _: solved(here, data), 1, start=rounds[1].total)
     assert trees.fingerprint(again[0].total) == trees.fingerprint(rounds[2].total)

@@ -69,8 +69,8 @@ def test_a_component_names_the_moves_of_its_anchor_and_all_that_they_saw(task, f
     assert {pair for pair in first.examples} == {*task[1].examples}
     assert second.examples == ()  # saw no others
     assert (first.merge, first.penalty, first.size) == ("inputs", 0.1, rounds[0].size)
-    assert {*origin.seen} == {*task[1].examples}
-    assert len(origin.seen) == 60
+    assert {*origin.images_seen} == {*task[1].examples}
+    assert len(origin.images_seen) == 60
     assert Provenance.from_json(origin.to_json()) == origin
     assert trees.fingerprint(predictor_of(origin, "a").w) == trees.fingerprint(rounds[2].predict.w)
 
@@ -133,7 +133,7 @@ def test_a_removal_repeats_the_rounds_from_the_first_that_saw_the_images(task, t
     assert stores[0].state.components["b"] == kept
     for store in stores:
         for name in store:
-            assert gone not in {identifier for identifier, _ in store.provenance(name).seen}
+            assert gone not in {identifier for identifier, _ in store.provenance(name).images_seen}
     left = features.take(np.delete(np.arange(60), 3))
     shards = {"a": np.arange(29), "b": np.arange(29, 59)}
     fresh = fill_rounds(tmp_path / "fresh", predict, left, recipe, shards, 3)
@@ -178,7 +178,9 @@ def test_an_anchor_of_public_images_takes_a_removal_whole(task, tmp_path):
     assert {*asked.components} == {"a", "b"}
     with pytest.raises(InputError, match="public images went into its anchor"):
         remove(store, asked, "retrain")
-    rounds = fill_rounds(tmp_path / "rounds", recipe.unmoved(10, load("builtin")), own, recipe, {"a": np.arange(40)}, 2)
+    rounds = fill_rounds(
+        tmp_path / "rounds", recipe.first_predictor(10, load("builtin")), own, recipe, {"a": np.arange(40)}, 2
+    )
     assert trees.fingerprint(rounds[0].predict.w) == trees.fingerprint(here.w)
     assert [m.public for m in round_stores(tmp_path / "rounds")[1].provenance("a").moves] == [True, False]
 

@@ -73,14 +73,14 @@ def run(method: Method, count: int) -> list[tj.solver.Round]:
     penalty = float(F.merge_penalty[0]) if F["merge_penalty"].present else None
     options: Any = {"merge": "mean" if non_linear else F.merge[0], "penalty": penalty, "at_once": F.at_once}
     options |= {"classes": method.dataset.classes, "owners": tj.shards.read_owners(F.owners) if F.owners else None}
-    predict = method.recipe.unmoved(method.dataset.classes, setup.pretrained(method.recipe.weights))
+    predict = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
     shards = method.divide(count)
     return tj.store.fill_rounds(folder, predict, method.train, method.recipe, shards, F.rounds, **options)
 
 
 def accuracies(method: Method, rounds: list[tj.solver.Round], title: str) -> list[float]:
     """The accuracy of the network f_{w + total} at the anchor after each round."""
-    at_first = method.recipe.unmoved(method.dataset.classes, setup.pretrained(method.recipe.weights))
+    at_first = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
     values = [tj.evaluate(tj.solver.network(at_first), each.total, method.test) for each in rounds]
     print(f"{title}: " + ", ".join(f"{value:.4f}" for value in values), file=sys.stderr)
     return values

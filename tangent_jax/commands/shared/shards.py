@@ -13,21 +13,21 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
-from tangent_jax.models.heads import classes_in, widened
+from tangent_jax.core.files import expand_path
+from tangent_jax.models.heads import classes_in, widen
 from tangent_jax.privacy.public import check_public
-from tangent_jax.store.apart import Shards
 
 
 class Method:
     """One method on the data set of the flags: its recipe, predictor and features.
 
-    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's.
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's;
+    `recipe`: another than the flags'.
     """
 
-    def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
+    def __init__(self, method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
+        self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
         if "sharding" in F and F.sharding == "owner":
             owners_of_train()
@@ -46,8 +46,8 @@ class Method:
         Raises: InputError for a method of other leaves than the network's, images of other classes, or private ones.
         """
         kind, method = self.recipe.kind, self.recipe.method
-        fits = method in ("taft", "nlft") and kind in ("blocks", "everything")
-        require(fits, "flags", "--method of taft, soup, exact, ridge, lda or ranpac beside --anchor_images", self.name)
+        fits = method in ("taft", "nlft") and kind in ("blocks", "everything") and self.recipe.features is None
+        require(fits, "flags", "--method of taft or soup beside --anchor_images", self.name)
         if re.fullmatch(r"0?\.[0-9]+", F.anchor_images):
             order = np.random.default_rng([F.seed, 10]).permutation(len(self.train))
             count = round(float(F.anchor_images) * len(self.train))
@@ -64,9 +64,8 @@ class Method:
         recipe, weights = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
         predict, classes = recipe.predictor(self.dataset.classes, weights), self.dataset.classes
         move = tj.store.public_move(self.path("anchor"), predict, public, recipe, classes)
-        self.recipe = dataclasses.replace(
-            self.recipe, moves=(move,), output="total"
-        )  # f_w is what public images taught
+        # the outputs are the total, as f_w is what public images taught
+        self.recipe = dataclasses.replace(self.recipe, moves=(move,), output="total")
         self.predict = setup.predictor(self.recipe, classes)
 
     def hold_out(self) -> "Method":
@@ -105,8 +104,7 @@ class Method:
         store = tj.Store(self.path(title))
         print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
-        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
-        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
@@ -121,11 +119,16 @@ class Method:
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
         words += [F.anchor_images] * ("anchor_images" in F and F.anchor_images is not None)
-        return expanded("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+        return self.shards(rows).groups()
+
+    def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
+        """The shards of these rows of the training images, or of other features."""
+        data = features or self.train
+        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -141,9 +144,9 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+            fitted = self.shards(rows, data).fit()
         own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        wide = {name: widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:

@@ -210,6 +210,15 @@ TABLE: dict[str, partial] = {
         "(--lr_nlft, --epochs) is the anchor, to whose outputs tangents add (--output=total). Unset: none.",
         default=None,
     ),
+    "settings_by": flag(
+        "enum",
+        "Choose the settings of statistics on held-out images, or by leaving out each training image in closed form.",
+        ("held_out", "leave_one_out"),
+        default="held_out",
+    ),
+    "solve": flag(
+        "string", "export of statistics: how the head is solved, HOW,SHRINKAGE,BALANCE.", default="lda,0.3,1"
+    ),
     "merge": flag(
         "enum", "How components weigh: mean, inputs (RegMean), fisher (diagonal), curvature.", MERGES, default="mean"
     ),
