@@ -23,7 +23,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.rounds import Round, fit_rounds
-from tangent_jax.store.apart import Rows, fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.disk import is_store
 from tangent_jax.store.moves import Move, total_of
 from tangent_jax.store.provenance import anchor_of
@@ -36,30 +36,28 @@ from tangent_jax.store.store import Store
 @public
 def fill_rounds(
     folder: str | os.PathLike,
-    predict: Predictor,
-    features: Features,
-    recipe: Recipe,
-    shards: Rows,
+    shards: Shards,
     rounds: int = 8,
     *,
     merge: str = "inputs",
     penalty: float | None = None,
+    owners: Mapping[str, str] | None = None,
     on_round: Callable[[Round], object] | None = None,
-    **options: Any,
 ) -> list[Round]:
     """Trains rounds of components, one of each shard, in stores below a folder; what is there already stays.
 
-    Args:       predict: at the recipe's anchor before its moves (`recipe.first_predictor`): a tangent of output total,
-                or non-linear, whose rounds merged by mean are federated averaging; merge, penalty: as `tj.merge` takes
-                them; a penalty of None is the recipe's, by which square losses merge to joint training;
-                on_round: called after each; options: `owners`, `at_once`, `classes` of `fill`.
+    Args:       shards: their predictor is at the recipe's anchor before its moves (`recipe.first_predictor`): a tangent
+                of output total, or non-linear, whose rounds merged by mean are federated averaging; merge, penalty: as
+                `tj.merge` takes them; a penalty of None is the recipe's, by which square losses merge to joint
+                training; owners: as `fill`; on_round: called after each.
     Returns:    the rounds, as `tj.solver.fit_rounds`.
     Guarantees: a killed call goes on where it was, with the same bits; a round of one shard is `recipe.fit` itself.
     Raises:     InputError for a named head, whose components are of classes of their own, and as `fill`, `fit_rounds`.
     """
-    require(recipe.head != "named", "fill_rounds", "one head for all shards", "a named head", "Take head=drawn")
+    predict, recipe, do = shards.predict, shards.recipe, "Take head=drawn"
+    require(not recipe.is_by_class, "fill_rounds", "one head for all shards", "a named head, or statistics", do)
     require(jax.process_count() == 1, "fill_rounds", "one process", f"a job of {jax.process_count()}")
-    root, merge = expand_path("fill_rounds", folder).absolute(), "mean" if len(shards) == 1 else merge
+    root, merge = expand_path("fill_rounds", folder).absolute(), "mean" if len(shards.rows) == 1 else merge
     penalty = 0.0 if merge == "mean" else recipe.penalty if penalty is None else penalty
     done: list[tuple[Store, dict[str, Any], Tree]] = []
 
@@ -68,13 +66,13 @@ def fill_rounds(
         for (store, entry, _), past in zip(done, before, strict=True):
             moves.append(move_of(store, entry, past.size, merge, penalty, moves))
         store = Store(root / f"round {len(before) + 1:02}")
-        own = dataclasses.replace(recipe, moves=tuple(moves))
-        fill(store, here, features, own, shards, factors=merge != "mean", **options)
+        own = dataclasses.replace(shards, predict=here, recipe=dataclasses.replace(recipe, moves=tuple(moves)))
+        fill(store, own, merge != "mean", owners)
         done.append((store, *composition_of(store, merge, penalty)))
         return done[-1][-1]
 
     start = total_of(predict.zeros(), recipe.moves)
-    return fit_rounds(predict, features, recipe.objective(), fit, rounds, start=start, on_round=on_round)
+    return fit_rounds(predict, shards.features, recipe.objective(), fit, rounds, start=start, on_round=on_round)
 
 
 def composition_of(store: Store, how: str, penalty: float) -> tuple[dict[str, Any], Tree]:
@@ -114,7 +112,7 @@ def public_move(
              public images. `dataclasses.replace(recipe, moves=(move,))` makes components at the moved anchor.
     """
     store = Store(folder)
-    fill(store, predict, features, recipe, {"public": np.arange(len(features))}, classes=classes)
+    fill(store, Shards(predict, features, recipe, {"public": np.arange(len(features))}, classes))
     return move_of(store, composition_of(store, "mean", 0.0)[0], 1.0, "mean", 0.0, (), public=True)
 
 
@@ -186,5 +184,6 @@ def repeat(root: Path, stores: Sequence[Store], cache: Cache | None, weights: st
         at += len(shards[name])
     lines = [line for line in first.journal.entries if line["op"] == "compose"]
     how = {"merge": lines[-1].get("merge", "mean"), "penalty": lines[-1].get("penalty")} if lines else {}
-    more = {"owners": {k: v for each in origins.values() for k, v in each.owners.items()}, "classes": origin.classes}
-    return fill_rounds(root, predict, features, recipe, shards, len(stores), **how, **more)
+    owners = {image: owner for each in origins.values() for image, owner in each.owners.items()}
+    whole = Shards(predict, features, recipe, shards, origin.classes)
+    return fill_rounds(root, whole, len(stores), **how, owners=owners)

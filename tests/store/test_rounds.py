@@ -13,7 +13,7 @@ from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rounds import fit_rounds
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import write_component
 from tangent_jax.store.merge import merge
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -39,7 +39,7 @@ def task(tmp_path_factory):
 @pytest.fixture(scope="module")
 def filled(task, tmp_path_factory):
     root = tmp_path_factory.mktemp("rounds") / "mine"
-    return root, fill_rounds(root, *task[:2], RECIPE, SHARDS, 3)
+    return root, fill_rounds(root, Shards(*task[:2], RECIPE, SHARDS), 3)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def root(filled, tmp_path):
 
 def test_rounds_that_go_on_have_the_bits_of_those_that_never_stopped(task, filled, tmp_path):
     root, rounds = filled
-    fill_rounds(tmp_path / "other", *task[:2], RECIPE, SHARDS, 1)
-    on = fill_rounds(tmp_path / "other", *task[:2], RECIPE, SHARDS, 3)
-    again = fill_rounds(root, *task[:2], RECIPE, SHARDS, 3)
+    fill_rounds(tmp_path / "other", Shards(*task[:2], RECIPE, SHARDS), 1)
+    on = fill_rounds(tmp_path / "other", Shards(*task[:2], RECIPE, SHARDS), 3)
+    again = fill_rounds(root, Shards(*task[:2], RECIPE, SHARDS), 3)
     for others in (on, again):
         assert [trees.fingerprint(r.total) for r in others] == [trees.fingerprint(r.total) for r in rounds]
     assert not any(store.verify() for store in round_stores(root))
@@ -120,7 +120,7 @@ def test_a_removal_repeats_the_rounds_from_the_first_that_saw_the_images(task, t
     predict, features, cache = task
     root = tmp_path / "mine"
     recipe = dataclasses.replace(RECIPE, passes=40, certificate=1e-3)
-    fill_rounds(root, predict, features, recipe, SHARDS, 3)
+    fill_rounds(root, Shards(predict, features, recipe, SHARDS), 3)
     kept = round_stores(root)[0].state.components["b"]
     gone = features.examples[3][0]
     receipts = remove_rounds(root, examples=[gone], how=how, cache=cache)
@@ -136,8 +136,8 @@ def test_a_removal_repeats_the_rounds_from_the_first_that_saw_the_images(task, t
             assert gone not in {identifier for identifier, _ in store.provenance(name).images_seen}
     left = features.take(np.delete(np.arange(60), 3))
     shards = {"a": np.arange(29), "b": np.arange(29, 59)}
-    fresh = fill_rounds(tmp_path / "fresh", predict, left, recipe, shards, 3)
-    again = fill_rounds(root, predict, left, recipe, shards, 3)  # trains nothing: all are there
+    fresh = fill_rounds(tmp_path / "fresh", Shards(predict, left, recipe, shards), 3)
+    again = fill_rounds(root, Shards(predict, left, recipe, shards), 3)  # trains nothing: all are there
     assert [store.state.components for store in round_stores(root)] == [store.state.components for store in stores]
     distance = trees.norm(trees.along(again[-1].total, -1.0, fresh[-1].total)) / trees.norm(fresh[-1].total)
     assert distance < 0.05  # Lambda stays what it was in the round that lost an image
@@ -146,7 +146,7 @@ def test_a_removal_repeats_the_rounds_from_the_first_that_saw_the_images(task, t
 def test_a_removal_that_was_killed_is_completed_by_the_next_call(task, tmp_path):
     predict, features, cache = task
     root = tmp_path / "mine"
-    fill_rounds(root, predict, features, RECIPE, SHARDS, 3)
+    fill_rounds(root, Shards(predict, features, RECIPE, SHARDS), 3)
     gone = features.examples[40][0]
     for store in round_stores(root)[:0:-1]:  # as far as a killed call came
         remove(store, plan_removal(store, examples=[gone]), cache=cache)
@@ -167,7 +167,7 @@ def test_an_anchor_of_public_images_takes_a_removal_whole(task, tmp_path):
     here = recipe.predictor(10, load("builtin"))
     assert make_provenance(here, recipe).public == public.examples
     store = Store(tmp_path / "store")
-    fill(store, here, own, recipe, {"a": np.arange(20), "b": np.arange(20, 40)})
+    fill(store, Shards(here, own, recipe, {"a": np.arange(20), "b": np.arange(20, 40)}))
     assert store.provenance("a").public == public.examples
     plan = plan_removal(store, examples=[own.examples[3][0]])
     assert [*plan.components] == ["a"]
@@ -178,9 +178,8 @@ def test_an_anchor_of_public_images_takes_a_removal_whole(task, tmp_path):
     assert {*asked.components} == {"a", "b"}
     with pytest.raises(InputError, match="public images went into its anchor"):
         remove(store, asked, "retrain")
-    rounds = fill_rounds(
-        tmp_path / "rounds", recipe.first_predictor(10, load("builtin")), own, recipe, {"a": np.arange(40)}, 2
-    )
+    first = Shards(recipe.first_predictor(10, load("builtin")), own, recipe, {"a": np.arange(40)})
+    rounds = fill_rounds(tmp_path / "rounds", first, 2)
     assert trees.fingerprint(rounds[0].predict.w) == trees.fingerprint(here.w)
     assert [m.public for m in round_stores(tmp_path / "rounds")[1].provenance("a").moves] == [True, False]
 
@@ -205,7 +204,7 @@ def test_an_altered_composition_is_no_step_of_an_anchor(filled, tmp_path):
 
 def test_a_named_head_has_no_rounds(task, tmp_path):
     with pytest.raises(InputError, match="one head for all shards; got a named head"):
-        fill_rounds(tmp_path, *task[:2], dataclasses.replace(RECIPE, head="named"), SHARDS)
+        fill_rounds(tmp_path, Shards(*task[:2], dataclasses.replace(RECIPE, head="named"), SHARDS))
 
 
 def test_a_folder_without_rounds_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Rounds of composition at an anchor that moves, as `compose` and `store remove` ask for them."""
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,11 +72,11 @@ def run(method: Method, count: int) -> list[tj.solver.Round]:
     print(f"rounds: {folder}", file=sys.stderr)
     non_linear = method.recipe.method == "nlft"
     penalty = float(F.merge_penalty[0]) if F["merge_penalty"].present else None
-    options: Any = {"merge": "mean" if non_linear else F.merge[0], "penalty": penalty, "at_once": F.at_once}
-    options |= {"classes": method.dataset.classes, "owners": tj.shards.read_owners(F.owners) if F.owners else None}
+    options: Any = {"merge": "mean" if non_linear else F.merge[0], "penalty": penalty}
+    options |= {"owners": tj.shards.read_owners(F.owners) if F.owners else None}
     predict = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
-    shards = method.divide(count)
-    return tj.store.fill_rounds(folder, predict, method.train, method.recipe, shards, F.rounds, **options)
+    shards = dataclasses.replace(method.shards(method.divide(count)), predict=predict)
+    return tj.store.fill_rounds(folder, shards, F.rounds, **options)
 
 
 def accuracies(method: Method, rounds: list[tj.solver.Round], title: str) -> list[float]:
