@@ -61,8 +61,8 @@ class Method:
         check_public("flags", *({i for i, _ in data.examples} for data in (public, self.train)))
         changes = {"method": "nlft", "solver": "adam", "learning_rate": F.lr_nlft, "output": "total"}
         changes["penalty"] = tj.Recipe().penalty
-        recipe, weights = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
-        predict, classes = recipe.predictor(self.dataset.classes, weights), self.dataset.classes
+        recipe, pretrained = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
+        predict, classes = recipe.predictor(self.dataset.classes, pretrained), self.dataset.classes
         move = tj.store.public_move(self.path("anchor"), predict, public, recipe, classes)
         # the outputs are the total, as f_w is what public images taught
         self.recipe = dataclasses.replace(self.recipe, moves=(move,), output="total")
