@@ -20,9 +20,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define
-from tangent_jax.core import identity, require, trees
-from tangent_jax.data.owners import Owner
-from tangent_jax.data.sources import Dataset
+from tangent_jax.core import Tree, identity, require, trees
+from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", "owners", method=("taft", "nlft"), blocks=1, epochs=50, lr=0.03, out="out/private")
@@ -109,6 +108,12 @@ def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, co
     plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
+def counts_of(train: tj.Features) -> dict[str, int | None]:
+    """The number of examples, or of owners: the one of the two that is public."""
+    owners = len({*train.owners}) if train.owners else None
+    return {"examples": None if owners else len(train), "owners": owners}
+
+
 def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
     """Prints on stderr what a reader of the budget must know besides."""
     copies = copies_in(train)
@@ -123,13 +128,45 @@ def copies_in(train: tj.Features) -> int:
     return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
 
 
-def main() -> None:
+def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
+    """The features of the training images, each with its owner where there are any."""
+    train = setup.features(predict, dataset.train, "train inputs")
+    return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
+
+
+def train_weights(
+    predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
+    origin: tj.store.Provenance, public: Examples | None,
+) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
+    """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
+    trained, recipe = setup.whitened(predict, train), origin.recipe
+    assert recipe is not None
+    out, every = command.out_folder(), max(1, mechanism.steps // 10)
+    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
+    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
+    settings |= {"folder": out, "on_step": measure}
+    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
+        fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
+    dw = tj.privacy.unwhiten(trained, fitted.dw)
+    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
+    folders = (str(out.absolute()),)
+    origin = origin.trained_on(train, fitted.seconds, folders, privacy=fitted.spent, run=fitted.run, public=known)
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
+    return fitted, dw, audit
+
+
+def check_flags() -> None:
+    """Raises InputError for flags that do not go together."""
     do = "The noise of a seed is not what is claimed"
-    require(
-        F.canaries is None or F.noise_seed is None, "private", "no --noise_seed beside --canaries", F.noise_seed, do
-    )
-    part = own_part() if F.part else None
+    alone = F.canaries is None or F.noise_seed is None
+    require(alone, "private", "no --noise_seed beside --canaries", F.noise_seed, do)
     require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    if F.part:
+        own_part()
+
+
+def main() -> None:
+    check_flags()
     dataset = setup.open_tested(F.dataset)
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
@@ -138,29 +175,17 @@ def main() -> None:
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
-    train = setup.features(predict, dataset.train, "train inputs")
-    if owners:
-        train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
-    train = part_of(train, *part) if part else train
+    train = train_features(predict, dataset, owners)
+    train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
-    trained = setup.whitened(predict, train)
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
-    out, every = command.out_folder(), max(1, mechanism.steps // 10)
-    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
-    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
-    settings |= {"folder": out, "on_step": measure}
-    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.privacy.unwhiten(trained, fitted.dw)
-    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
-    folders = (str(out.absolute()),)
-    origin = origin.trained_on(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    measured = [row for row in fitted.history if "test_accuracy" in row]
-    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
+    fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public)
+    spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
+    epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
+    draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
@@ -173,8 +198,7 @@ def main() -> None:
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": F.lr,
-        "examples": None if train.owners else len(train),  # the one of the two that is public
-        "owners": len({*train.owners}) if train.owners else None,
+        **counts_of(train),
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": subset.size,
         "train_seconds": round(fitted.seconds, 3),

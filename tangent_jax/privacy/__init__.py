@@ -3,16 +3,18 @@
 from tangent_jax.privacy.accounting import epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
-from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, spent_together
+from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.public import unwhiten, whiten
+from tangent_jax.privacy.public import check_public, unwhiten, whiten
 from tangent_jax.train.optimizers import momentum
 
 __all__ = [
+    "NEIGHBOURING",
     "ClippedSum",
     "Mechanism",
     "PrivacyCost",
     "Spent",
+    "check_public",
     "clipped_sum",
     "clipped_sum_closed_form",
     "epsilon_of",

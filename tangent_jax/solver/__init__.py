@@ -1,15 +1,20 @@
 """The optimum of the convex problem: solved, certified, and what follows from it for examples, sums and predictions."""
 
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.expansion import Expansion, expand
+from tangent_jax.solver.formed import make_changes
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
-from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
+from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rounds import Round, fit_rounds, move_anchor, network
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
 __all__ = [
     "Curvature",
+    "Expansion",
     "Kernel",
     "KernelPosterior",
     "KernelSolution",
@@ -19,7 +24,11 @@ __all__ = [
     "Statistics",
     "choose_settings",
     "distance_bound",
+    "expand",
     "fit_rounds",
+    "fitted_beta",
+    "jacobian_rows",
+    "make_changes",
     "make_curvature",
     "make_kernel",
     "make_posterior",
@@ -27,4 +36,5 @@ __all__ = [
     "move_anchor",
     "network",
     "probabilities",
+    "solve_many",
 ]

@@ -6,8 +6,9 @@ A recipe holds them, so the provenance of each component at a moved anchor names
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -60,6 +61,21 @@ def total_of(zero: Tree, moves: Sequence[Move]) -> Tree:
         require(trees.fingerprint(dw) == move.dw, "Recipe.predictor", expected, "another one", do)
         total = step_along(total, move.size, trees.restrict(dw, total))
     return total
+
+
+def anchors_that_saw(left: Mapping[str, Any], rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A line for each anchor that removed images moved in earlier rounds.
+
+    Args: left: the provenance of each component that is left, by name; rows: (content identifier, name) of the images.
+    """
+    gone, names, counts = {identifier for identifier, _ in rows}, dict[str, list[str]](), dict[str, int]()
+    for name, origin in left.items():
+        saw = gone & {identifier for identifier, _ in images_of(origin.moves, False)}
+        if saw:
+            names.setdefault(origin.anchor, []).append(name)
+            counts[origin.anchor] = len(saw)
+    of = "removed images moved it in earlier rounds, and it did not move back"
+    return tuple(f"the anchor {key[:12]} of {', '.join(names[key])}: {counts[key]} {of}" for key in names)
 
 
 def without_names(moves: Iterable[Move]) -> tuple[Move, ...]:

@@ -21,9 +21,9 @@ from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
-from tangent_jax.store.erasure import erase_traces
+from tangent_jax.store.erasure import erase_traces, files_of, find_traces
 from tangent_jax.store.kinds import composition, kind_of
-from tangent_jax.store.moves import images_of
+from tangent_jax.store.moves import anchors_that_saw, images_of
 from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
@@ -31,6 +31,7 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.sums import Mapped
 
 WAYS = ("drop", "retrain", "exact")
+"""What a removal does with a component: see `remove`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +168,9 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
 
 def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
     """Why a component cannot be trained again this way without these identifiers; None where it can."""
-    if gone & {identifier for identifier, _ in origin.public}:
+    if gone & {i for i, _ in origin.public}:
         return "public images went into its anchor or its training, and must go"
-    if gone & {identifier for identifier, _ in images_of(origin.moves, False)}:
+    if gone & {i for i, _ in images_of(origin.moves, False)}:
         return "they moved its anchor: repeat the rounds from there (`tj.store.repeat_rounds`)"
     if origin.privacy is not None:
         return "only components without privacy are trained again"
@@ -177,19 +178,6 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
         return "no recipe says how it was trained"
     is_optimum = origin.recipe.solver == "optimum" and origin.total_penalty
     return None if how == "retrain" or is_optimum else "it was not solved to its optimum, with a penalty above 0"
-
-
-def anchors_that_saw(left: Mapping[str, Provenance], gone: set[str]) -> tuple[str, ...]:
-    """A line for each anchor of the components that are left which removed images moved in earlier rounds."""
-    names: dict[str, list[str]] = {}
-    counts: dict[str, int] = {}
-    for name, origin in left.items():
-        saw = gone & {identifier for identifier, _ in images_of(origin.moves, False)}
-        if saw:
-            names.setdefault(origin.anchor, []).append(name)
-            counts[origin.anchor] = len(saw)
-    of = "removed images moved it in earlier rounds, and it did not move back"
-    return tuple(f"the anchor {key[:12]} of {', '.join(names[key])}: {counts[key]} {of}" for key in names)
 
 
 @public
@@ -212,13 +200,39 @@ def remove(
     expect(plan.components, "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
-    data, retrained = functools.cache(open_dataset), {}
-    for name, holding in plan.components.items():
-        if how != "drop" and holding.left:
-            retrained[name] = retrain(store, name, {*plan.identifiers}, data, how == "exact", cache, weights)
+    retrained = rehearse(store, plan, how, cache=cache, weights=weights)
     check_retrained(store, plan, retrained)
     traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else cache.folders)
     return commit(store, plan, retrained, traces)
+
+
+@public
+def rehearse(
+    store: Store, plan: RemovalPlan, how: str, *, cache: Cache | None = None, weights: str | None = None
+) -> dict[str, Retrained]:
+    """Trains what `remove` would put in the places of the components that go; the store stays as it is.
+
+    Args:    as `remove`.
+    Returns: by name, of each component of which examples are left; none for how="drop".
+    """
+    plan.check_possible(how)
+    data, held = functools.cache(open_dataset), {} if how == "drop" else plan.components
+    return {
+        name: retrain(store, name, {*plan.identifiers}, data, how == "exact", cache, weights)
+        for name, holding in held.items()
+        if holding.left
+    }
+
+
+@public
+def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> tuple[list[str], Traces]:
+    """(a line for each file of the store that `remove` would delete, its Traces outside the store); nothing changes.
+
+    Args:    cache: as `remove`.
+    """
+    names, caches = [*plan.components], () if cache is None else cache.folders
+    traces, left = find_traces(store, names, {*plan.identifiers}, caches)
+    return files_of(store, names), Traces([trace.line for trace in traces], left)
 
 
 def contents(store: Store) -> str:
@@ -258,8 +272,6 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
         left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
         composed = store.write("composed", composition(left, origins)) if now else {}
-        is_whole = not plan.asked and plan.owner is None
-        gone = {*plan.identifiers}.union(*(was.identifiers for was in before.values() if is_whole))
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},
@@ -273,7 +285,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},
             deleted=tuple(traces.deleted),
             not_reached=tuple(traces.not_reached),
-            anchors=anchors_that_saw(origins, gone),
+            anchors=anchors_that_saw(origins, [pair for own in plan.components.values() for pair in own.rows]),
             optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},
             store=store.identity,
             journal=store.journal.last(),
@@ -283,6 +295,6 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
         line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.was_released(before)}
+        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.state.accounts_shown(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)

@@ -12,10 +12,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.models.heads import classes_in, widen
-from tangent_jax.privacy.public import check_public
+from tangent_jax.core import Tree, expand_path, require
 
 
 class Method:
@@ -58,7 +55,7 @@ class Method:
             same = dataset.classes == self.dataset.classes
             require(same, "flags", f"--anchor_images of the classes of {self.dataset.name}", f"those of {dataset.name}")
             public = setup.features(self.predict, dataset.train, "public inputs")
-        check_public("flags", *({i for i, _ in data.examples} for data in (public, self.train)))
+        tj.privacy.check_public("flags", *({i for i, _ in data.examples} for data in (public, self.train)))
         changes = {"method": "nlft", "solver": "adam", "learning_rate": F.lr_nlft, "output": "total"}
         changes["penalty"] = tj.Recipe().penalty
         recipe, pretrained = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
@@ -145,8 +142,10 @@ class Method:
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
-        own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        own = {
+            name: tj.models.classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"
+        }
+        wide = {name: tj.models.widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
