@@ -10,6 +10,8 @@ tangent_adapter; by statistics exact (LDA on the features and tangent features),
 composition at the largest number of shards; of one --lr, the soup's is --lr_nlft. The paper's tables of composition.
 With --rounds=R the anchor moves by what the components merge to, R times, and the last line is {"rounds": {"10":
 {"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
+Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
+With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
 Many machines train the components by --farm or --worker (docs/batch_jobs.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
@@ -76,6 +78,11 @@ def main() -> None:
     check_flags()
     if F.rounds > 1:
         return rounds.compose({name: make(name, **rounds.recipe_of(TRAINED[name][0])) for name in F.method})
+    return compose_once()
+
+
+def compose_once() -> None:
+    """Composes what is trained at one anchor."""
     counts = numbers("shards", int)
     if F.sharding == "owner":
         counts = [len(owners_of_train())]
