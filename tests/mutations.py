@@ -67,6 +67,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
+ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
 KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
@@ -426,11 +427,11 @@ MUTATIONS = [
       f"{HONESTY}::test_the_defaults_are_the_papers"),
     M("tangent_jax/train/optimizers.py", "DECAY_AT", "DECAY_AT = (15 / 30, 25 / 30)", "DECAY_AT = (10 / 30, 20 / 30)",
       f"{HONESTY}::test_the_defaults_are_the_papers"),
-    M(RECIPE, "Recipe.predictor",
+    M(RECIPE, "Recipe.first_predictor",
       "(make_subset(pretrained.model, kind, self.blocks), fresh)",
       "(make_subset(pretrained.model, kind, self.blocks), jax.random.key(1))",
       f"{HONESTY}::test_a_recipe_is_what_it_says"),
-    M(RECIPE, "Recipe.predictor", "with_head(drawn, head)", "with_head(drawn, jax.random.key(1))",
+    M(RECIPE, "Recipe.first_predictor", "with_head(drawn, head)", "with_head(drawn, jax.random.key(1))",
       f"{HONESTY}::test_a_recipe_is_what_it_says"),
     M("tangent_jax/core/trees.py", "leaf_key", "jax.random.fold_in(key, zlib.crc32(path.encode()))", "key",
       f"{HONESTY}::test_fresh_leaves_have_their_scales_and_keys_of_their_own"),
@@ -959,7 +960,7 @@ MUTATIONS = [
       f"{LORA}::test_closed_form_norms_are_those_of_vmapped_gradients"),
     M("tangent_jax/models/parametrize.py", "low_rank", "(a.primal, b.tangent, 1)", "(a.primal, b.primal, 1)",
       f"{LORA}::test_lora_s_tangent_is_the_jvp_of_the_merged_network_at_the_anchor"),
-    M("tangent_jax/store/recipe.py", "Recipe.predictor", 'kind = kind if self.method == "nlft" else "lora_b"', "pass",
+    M("tangent_jax/store/recipe.py", "Recipe.first_predictor", 'kind = kind if self.method == "nlft" else "lora_b"', "pass",
       f"{LORA}::test_a_recipe_trains_them_and_a_tangent_trains_b_alone"),
     M("tangent_jax/models/vit/leaves.py", "initial", '("/up/kernel")', '("/up/bias")',
       f"{LORA}::test_at_the_anchor_nothing_changes"),
@@ -1284,6 +1285,22 @@ MUTATIONS = [
       f"{WHITENING}::test_private_inputs_are_never_read_and_few_public_images_are_enough"),
     M(PUBLIC, "check_public", "require(not shared", "require(True",
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
+    M("tangent_jax/solver/rounds.py", "choose_size", "after < loss", "True",
+      f"{ROUNDS}::test_a_step_that_raises_the_networks_loss_is_halved_until_it_falls"),
+    M("tangent_jax/solver/rounds.py", "fit_rounds", "and not (done and done[-1].size == 0)", "",
+      f"{ROUNDS}::test_rounds_end_where_no_part_of_a_step_helps"),
+    M("tangent_jax/solver/rounds.py", "fit_rounds", "move_anchor(predict, total)", "move_anchor(done[-1].predict if done else predict, total)",
+      f"{ROUNDS}::test_the_anchor_of_a_round_is_w_and_the_sum_of_the_steps_bit_for_bit"),
+    M("tangent_jax/store/provenance.py", "Provenance.images_seen", "if pair not in own", "if False",
+      f"{STORED_ROUNDS}::test_a_removal_at_the_last_round_alone_is_refused_or_named_as_incomplete"),
+    M("tangent_jax/store/moves.py", "anchors_that_saw", "if saw", "if False",
+      f"{STORED_ROUNDS}::test_a_removal_at_the_last_round_alone_is_refused_or_named_as_incomplete"),
+    M(REMOVE, "obstacle", "gone & {i for i, _ in origin.public}", "False",
+      f"{STORED_ROUNDS}::test_an_anchor_of_public_images_takes_a_removal_whole"),
+    M("tangent_jax/store/rounds.py", "move_of", "if pair not in known", "",
+      f"{STORED_ROUNDS}::test_a_component_names_the_moves_of_its_anchor_and_all_that_they_saw"),
+    M("tangent_jax/store/moves.py", "total_of", "trees.fingerprint(dw) == move.dw", "True",
+      f"{STORED_ROUNDS}::test_an_altered_composition_is_no_step_of_an_anchor"),
     M(REMOVE, "identifiers_of", "for pair in origin.images_seen):", "for pair in origin.examples):", FOUND_PUBLIC),
     M(REMOVE, "plan_removal", "gone & {i for i, _ in origin.images_seen}", "origin.identifiers & gone", FOUND_PUBLIC),
     M(REMOVE, "rows_of_owner", "if whose == owner}", "if False}", FOUND_PUBLIC),

@@ -8,6 +8,10 @@ Beside them what composes exactly, by sums of statistics: of tangent features (e
 tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
 (random ReLU features). With several --lr or --rank every method's are chosen on held-out images by the accuracy of its
 composition at the largest number of shards; of one --lr, the soup's is --lr_nlft. The paper's tables of composition.
+With --rounds=R the anchor moves by what the components merge to, R times, and the last line is {"rounds": {"10":
+{"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
+Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
+With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
 Many machines train the components by --farm or --worker (docs/batch_jobs.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
@@ -23,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, farm, plots, setup, titles
+from tangent_jax.commands.shared import command, farm, plots, rounds, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, Additive
 from tangent_jax.commands.shared.flags import (
     FARM,
@@ -52,6 +56,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
+define("head_scale", "rounds", "anchor_images")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -71,6 +76,13 @@ NAMES = {"greedy": "greedy soup"}
 def main() -> None:
     farm.check_flags()
     check_flags()
+    if F.rounds > 1:
+        return rounds.compose({name: make(name, **rounds.recipe_of(TRAINED[name][0])) for name in F.method})
+    return compose_once()
+
+
+def compose_once() -> None:
+    """Composes what is trained at one anchor."""
     counts = numbers("shards", int)
     if F.sharding == "owner":
         counts = [len(owners_of_train())]
@@ -141,6 +153,8 @@ def check_flags() -> None:
     require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
     require(not (is_mean and F["merge_penalty"].present), "flags", "--merge beside --merge_penalty", "mean")
     positive("lr")
+    if F.rounds > 1:
+        rounds.check_flags({*ADDITIVE})
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
     expected = f"--method of {', '.join(ranked)} beside --rank"
     require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))

@@ -10,7 +10,7 @@ status   of each shard whether it is done, running (by which process), lost (its
 compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
 remove   components by --name, or all that saw the --examples of a file or an image of --owner; --retrain puts each
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
-         left of its data
+         left of its data. Of a folder of rounds (compose --rounds) both repeat the rounds from the first that saw them
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
@@ -30,6 +30,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
 from tangent_jax.core import Tree, expand_path, refusal, require, trees, visible
@@ -45,7 +46,8 @@ def main(command: str) -> None:
         require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
     path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
-    known = command in ("add", "merge") or tj.store.is_store(path) or inside
+    rounds = tj.store.round_stores(path) if command == "remove" else []
+    known = command in ("add", "merge") or tj.store.is_store(path) or inside or rounds
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
@@ -55,6 +57,8 @@ def main(command: str) -> None:
         find_component(F.source or "out/finetune")  # before a store is made
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
+    elif rounds:
+        result = of_rounds.remove(path)
     else:
         result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
@@ -165,6 +169,8 @@ def remove(store: tj.Store) -> dict[str, Any]:
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
         print(f"deleted {line}", file=sys.stderr)
+    for line in receipt.anchors:
+        print(f"NOT removed: {line}", file=sys.stderr)
     for line in (*receipt.not_reached, *receipt.exported_before):
         print(f"NOT reached: {line}", file=sys.stderr)
     for name, optimum in receipt.optima.items():

@@ -59,6 +59,10 @@ class Pretrained:
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
         return dataclasses.replace(self, model=self.model.with_classes(len(names)), w={**self.w, "head": head})
 
+    def with_scaled_head(self, scale: float) -> "Pretrained":
+        """The model with its head `scale` times what it is: every tangent below the head grows with it."""
+        return dataclasses.replace(self, w={**self.w, "head": jax.tree.map(lambda leaf: scale * leaf, self.w["head"])})
+
     def with_frozen_head(self, head: FrozenHead) -> "Pretrained":
         """The model as the image encoder of a frozen head: its outputs, normalised, against the classes' embeddings.
 

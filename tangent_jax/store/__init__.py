@@ -13,6 +13,7 @@ from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
 from tangent_jax.store.removal import WAYS, RemovalPlan, plan_removal, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
+from tangent_jax.store.rounds import fill_rounds, public_move, remove_rounds, round_stores
 from tangent_jax.store.store import Factors
 from tangent_jax.store.sums import greedy_soup
 
@@ -32,6 +33,7 @@ __all__ = [
     "Shards",
     "body_factors",
     "fill",
+    "fill_rounds",
     "greedy_soup",
     "is_store",
     "kind_of",
@@ -39,11 +41,14 @@ __all__ = [
     "plan_removal",
     "predictor_of",
     "preview_removal",
+    "public_move",
     "read_component",
     "read_factors",
     "read_receipt",
     "rehearse",
     "remove",
+    "remove_rounds",
+    "round_stores",
     "union",
     "widen_factors",
     "write_component",

@@ -82,7 +82,7 @@ class Shards:
         """The provenance that all their components share."""
         names = [name for _, name in self.features.examples]
         said = zip(names, owners_of(names, owners), strict=True)
-        shared = make_provenance(self.predict, classes=self.classes)
+        shared = make_provenance(self.predict, self.recipe, self.classes)
         return dataclasses.replace(shared, owners={name: owner for name, owner in said if owner})
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.store.moves import Move, images_of
 from tangent_jax.store.recipe import HEADS, Recipe
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
@@ -49,9 +50,9 @@ class Provenance:
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
     fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training; `features`: the settings of the features that a component of statistics sums,
-    None for tangent weights (kinds.py); `is_own`: False where it was read from a file that this machine's user did not
-    write: then no folder, weights or data are touched because it names them (`own`).
+    whose inputs whitened its training, or by which its anchor was moved; `features`: the settings of the features that
+    a component of statistics sums, None for tangent weights (kinds.py); `is_own`: False where it was read from a file
+    that this machine's user did not write: then no folder, weights or data are touched because it names them (`own`).
 
     Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
     """
@@ -144,8 +145,14 @@ class Provenance:
 
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image that its numbers depend on: of its examples, and public ones."""
-        return *self.examples, *self.public
+        """(content identifier, name) of each image that its numbers depend on: its own, public ones, its anchor's."""
+        own = dict.fromkeys((*self.examples, *self.public))
+        return *self.examples, *self.public, *(pair for pair in images_of(self.moves, False) if pair not in own)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The moves of its anchor; none where no recipe says them."""
+        return () if self.recipe is None else self.recipe.moves
 
     def protected_units(self) -> set[str]:
         """The names of the units that its account protects: owners where these are the unit, else identifiers.
@@ -204,6 +211,7 @@ def make_provenance(
     do = "Pass the names of the outputs"
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
+    said["public"] = () if recipe is None else images_of(recipe.moves, True)
     return Provenance(
         predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
     )
@@ -218,6 +226,8 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
     assert recipe is not None
     if recipe.head not in HEADS:
         origin.own(function, f"the head {recipe.head}", "Train it again")
+    if recipe.moves:
+        origin.own(function, recipe.moves[0].file, "Repeat its rounds")
     if weights is None and not is_made(recipe.weights):
         origin.own(function, recipe.weights, "Pass weights=")
     return load(weights or recipe.weights, recipe.architecture)

@@ -21,7 +21,8 @@ STATEMENT = (
     "it retains; but one under optima was moved to their optimum from the removed component, and only its certificate "
     "bounds how far it is from there. What else this library had written of the removed images, where the components' "
     "provenance names it, is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
-    "the pre-trained anchor, settings chosen with the removed data, models in other folders that saw the same images, "
+    "the pre-trained anchor, anchors that removed images moved in earlier rounds (under anchors; repeat those rounds), "
+    "settings chosen with the removed data, models in other folders that saw the same images, "
     "and copies or backups made by other programs. A distance bound is |grad L_retain(dw)| / lambda: a retrained "
     "component of a tangent is at most that far, in L2, from the optimum on the data it retains; for one under optima "
     "Lambda is what it was before the examples left."
@@ -60,7 +61,8 @@ class Receipt:
 
     `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
     it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was
-    trained on them, and could not or must not delete; `optima`: of retrained components that are optima; `path`: the
+    trained on them, and could not or must not delete; `anchors`: a line for each anchor of what is left that removed
+    images moved; `optima`: of retrained components that are optima; `path`: the
     receipt's file, which does not say so itself.
     """
 
@@ -75,6 +77,7 @@ class Receipt:
     statement: str = STATEMENT
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
     optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
     journal: str = ""

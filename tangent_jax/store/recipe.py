@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, one_of, require
+from tangent_jax.core import Tree, expect, finite_number, one_of, require
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
@@ -22,7 +22,9 @@ from tangent_jax.models.ntk import FeatureSettings, rows_of
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.rounds import move_anchor
 from tangent_jax.solver.statistics import as_tree, moments
+from tangent_jax.store.moves import Move, total_of
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
@@ -49,6 +51,7 @@ class Recipe:
     alone) or the width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
     `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
     shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
+    `head_scale`: a new head's multiple of what the model draws, N(0, 0.01^2). `moves`: of the anchor, by rounds.
     Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
@@ -85,6 +88,8 @@ class Recipe:
     head: str = "drawn"
     architecture: str | None = None
     features: FeatureSettings | None = None
+    head_scale: float = 1.0
+    moves: tuple[Move, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
@@ -94,7 +99,9 @@ class Recipe:
             text = getattr(self, field)
             shows = not isinstance(text, str) or text.isprintable()
             expect(shows, f"{field} in characters that show", repr(text))
+        finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
+        expect(not self.moves or self.features is None, "no moves of the anchor of statistics", f"{len(self.moves)}")
         free = self.solver == "adam" or self.radius is None
         expect(free, "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
@@ -131,11 +138,17 @@ class Recipe:
         return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at its anchor: new head, new class token and reset as they are asked for; or the feature map.
+        """The predictor at its anchor: new head, new class token and reset as they are asked for, then its
+        moves; or the feature map.
 
         Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
                 loaded already.
         """
+        predict = self.first_predictor(classes, pretrained)
+        return move_anchor(predict, total_of(predict.zeros(), self.moves)) if self.moves else predict
+
+    def first_predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
+        """The predictor at the anchor where rounds begin; arguments as `predictor`."""
         fits = self.head == "drawn" or not isinstance(classes, int)
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
@@ -158,6 +171,8 @@ class Recipe:
         if self.reset and not fc:
             require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
+        if self.head in HEADS and self.head_scale != 1:
+            pretrained = pretrained.with_scaled_head(self.head_scale)
         if kind in ("lora", "lora_b"):
             pretrained = pretrained.with_lora(self.rank, self.blocks, fresh)
             kind = kind if self.method == "nlft" else "lora_b"

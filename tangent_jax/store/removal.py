@@ -23,6 +23,7 @@ from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
 from tangent_jax.store.erasure import erase_traces, files_of, find_traces
 from tangent_jax.store.kinds import composition, kind_of
+from tangent_jax.store.moves import anchors_that_saw, images_of
 from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
@@ -157,7 +158,7 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
     for how in WAYS[1:]:
-        reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how)
+        reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how, gone)
         if reason is not None and (left or whole):
             impossible[how] = reason
         else:
@@ -165,8 +166,12 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     return Holding(rows, left, seconds, impossible)
 
 
-def obstacle(origin: Provenance, how: str) -> str | None:
-    """Why a component cannot be trained again this way; None where it can."""
+def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
+    """Why a component cannot be trained again this way without these identifiers; None where it can."""
+    if gone & {i for i, _ in origin.public}:
+        return "public images went into its anchor or its training, and must go"
+    if gone & {i for i, _ in images_of(origin.moves, False)}:
+        return "they moved its anchor: repeat the rounds from there (`tj.store.repeat_rounds`)"
     if origin.privacy is not None:
         return "only components without privacy are trained again"
     if origin.recipe is None:
@@ -280,6 +285,7 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},
             deleted=tuple(traces.deleted),
             not_reached=tuple(traces.not_reached),
+            anchors=anchors_that_saw(origins, [pair for own in plan.components.values() for pair in own.rows]),
             optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},
             store=store.identity,
             journal=store.journal.last(),

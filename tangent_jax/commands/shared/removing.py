@@ -22,11 +22,16 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
         return tj.store.plan_removal(store, owner=F.owner, owners=owners)
     if F.name:
         return tj.store.plan_removal(store, names=F.name)
+    return tj.store.plan_removal(store, examples=read_asked())
+
+
+def read_asked() -> list[str]:
+    """The identifiers or names in the file of --examples."""
     path = expand_path("store remove", F.examples)
     require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
     asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")
-    return tj.store.plan_removal(store, examples=asked)
+    return asked
 
 
 def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:

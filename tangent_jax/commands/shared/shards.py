@@ -1,5 +1,6 @@
 """Models trained apart on shards of a data set, in stores, so that no binary trains them twice."""
 
+import dataclasses
 import re
 import sys
 from collections.abc import Container, Mapping
@@ -33,6 +34,36 @@ class Method:
         self.is_held_out = False
         if F.held_out:
             self.hold_out()
+        if "anchor_images" in F and F.anchor_images is not None:
+            self.move_anchor()
+
+    def move_anchor(self) -> None:
+        """Moves the anchor by the network fine-tuned on --anchor_images, which are no longer trained on.
+
+        Raises: InputError for a method of other leaves than the network's, images of other classes, or private ones.
+        """
+        kind, method = self.recipe.kind, self.recipe.method
+        fits = method in ("taft", "nlft") and kind in ("blocks", "everything") and self.recipe.features is None
+        require(fits, "flags", "--method of taft or soup beside --anchor_images", self.name)
+        if re.fullmatch(r"0?\.[0-9]+", F.anchor_images):
+            order = np.random.default_rng([F.seed, 10]).permutation(len(self.train))
+            count = round(float(F.anchor_images) * len(self.train))
+            require(0 < count < len(self.train), "flags", "--anchor_images of some images, not all", F.anchor_images)
+            public, self.train = (self.train.take(np.sort(rows)) for rows in (order[:count], order[count:]))
+        else:
+            dataset = setup.open_dataset(F.anchor_images)
+            same = dataset.classes == self.dataset.classes
+            require(same, "flags", f"--anchor_images of the classes of {self.dataset.name}", f"those of {dataset.name}")
+            public = setup.features(self.predict, dataset.train, "public inputs")
+        tj.privacy.check_public("flags", *({i for i, _ in data.examples} for data in (public, self.train)))
+        changes = {"method": "nlft", "solver": "adam", "learning_rate": F.lr_nlft, "output": "total"}
+        changes["penalty"] = tj.Recipe().penalty
+        recipe, pretrained = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
+        predict, classes = recipe.predictor(self.dataset.classes, pretrained), self.dataset.classes
+        move = tj.store.public_move(self.path("anchor"), predict, public, recipe, classes)
+        # the outputs are the total, as f_w is what public images taught
+        self.recipe = dataclasses.replace(self.recipe, moves=(move,), output="total")
+        self.predict = setup.predictor(self.recipe, classes)
 
     def hold_out(self) -> Self:
         """Makes it train on four fifths of the training images, and test on the rest."""
@@ -84,6 +115,7 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
+        words += [F.anchor_images] * ("anchor_images" in F and F.anchor_images is not None)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:

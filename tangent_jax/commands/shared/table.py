@@ -87,6 +87,7 @@ TABLE: dict[str, partial] = {
     "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
     "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
     "rank": flag("integer", "Rank of --subset=lora, or width of --subset=adapter.", low=1),
+    "head_scale": flag("float", "Multiple of the paper's deviation of a new head, 0.01."),
     "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
     "head": flag(
         "string", "drawn: a new head; named: each class drawn by its name, so that heads join; or a frozen head's file."
@@ -191,6 +192,8 @@ TABLE: dict[str, partial] = {
     "dry_run": flag("bool", "remove: say the work and its cost, and do nothing.", default=False),
     "receipt": flag("string", "verify: a receipt, to be checked too.", default=None),
     "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
+    "rounds": flag("integer", "Times that the anchor moves by what the components merge to.", low=1, default=1),
+    "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
     "settings_by": flag(
         "enum",
         "Choose the settings of statistics on held-out images, or by leaving out each training image in closed form.",

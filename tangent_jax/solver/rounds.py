@@ -1,0 +1,120 @@
+"""Rounds: the anchor moves to where the network fell, and is linearised there again (Gauss-Newton).
+
+    dw_r = fit(f_{w_r} + J_{w_r} f . dw),    T_r = T_{r-1} + t_r dw_r,    w_{r+1} = w + T_r
+
+t_r is the first of 1, 1/2, 1/4, ... with which the network's mean loss, without a penalty, falls:
+L(w + T_{r-1} + t dw_r) < L(w + T_{r-1}). Each round is a convex problem, so it composes: `fit` may merge what
+contributors solved apart at one anchor. Only trained leaves move, so features of the trunk serve in every round. A
+non-linear predictor's step is taken whole: with `fit` a mean of what contributors trained, that is federated averaging
+(McMahan et al. 2017). Nothing is kept here; store/rounds.py keeps each round's components in a store.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core import Tree, expect, trees, whole_number
+from tangent_jax.core.boundary import public
+from tangent_jax.models.predict import Predictor
+from tangent_jax.train.batches import as_batches
+from tangent_jax.train.evaluate import outputs
+from tangent_jax.train.objective import Objective
+
+HALVINGS = 6
+
+
+class Round(NamedTuple):
+    """One round.
+
+    `predict`: the predictor at the anchor of the round; `dw`: the step that `fit` gave there; `size`: the part of it
+    by which the anchor moved; `total`: all that the anchor has moved since the first round; `loss`: the network's
+    mean loss after it, without a penalty (None: not computed, of a non-linear predictor).
+    """
+
+    predict: Predictor
+    dw: Tree
+    size: float
+    total: Tree
+    loss: float | None
+
+
+@public
+def fit_rounds(
+    predict: Predictor,
+    data: Any,
+    objective: Objective,
+    fit: Callable[[Predictor, list[Round]], Tree],
+    rounds: int = 8,
+    *,
+    start: Tree | None = None,
+    on_round: Callable[[Round], object] | None = None,
+) -> list[Round]:
+    """The rounds of a fit: each begins at the anchor to which the one before it moved.
+
+    Args:       predict: at the first anchor: a tangent of output total, or non-linear; data: Features or Batches, whose
+                loss decides the size of a step; fit: (the predictor at a round's anchor, the rounds before) -> dw, such
+                as `lambda predict, _: tj.solve(predict, data, objective, passes=12, certificate=None).dw`;
+                start: all that the anchor has moved before (None: nothing); on_round: called after each round.
+    Returns:    the rounds, at most `rounds` of them: they end where no part of a step lets the loss fall, which is the
+                last round, of size 0. `network(predict)(rounds[-1].total, x)` is the network at the last anchor.
+    Guarantees: the anchor of a round is w + total, bit for bit, and total the sum of size * dw in f32; one round at
+                full size gives the step of `fit` itself; the loss never rises, but of a non-linear predictor.
+    Raises:     InputError for a predictor of the tangent alone: from the second round on f_w is what was learned.
+    """
+    whole_number("rounds", rounds, 1)
+    do = "Take output=total"
+    expect(predict.output == "total", "a predictor of output total", predict.output, do)
+    is_tangent, done = predict.method == "taft", list[Round]()
+    total = jax.tree.map(np.asarray, predict.zeros() if start is None else start)
+    loss = network_loss(predict, total, data, objective) if is_tangent else None
+    while len(done) < rounds and not (done and done[-1].size == 0):
+        here = move_anchor(predict, total)
+        dw, size = jax.tree.map(np.asarray, fit(here, done)), 1.0
+        if loss is not None:
+            size, loss = choose_size(predict, total, dw, loss, data, objective)
+        total = step_along(total, size, dw)
+        done.append(Round(here, dw, size, total, loss))
+        if on_round is not None:
+            on_round(done[-1])
+    return done
+
+
+def step_along(total: Tree, size: float, dw: Tree) -> Tree:
+    """total + size dw, on the host, in f32 or the leaves' own dtype."""
+    return jax.tree.map(lambda a, b: a + np.asarray(size, b.dtype) * b, total, dw)
+
+
+@public
+def move_anchor(predict: Predictor, total: Tree) -> Predictor:
+    """The predictor at the anchor w + total, of the same leaves; where total is zero, at w itself."""
+    trees.check_part("move_anchor", predict.w, total)
+    return replace(predict, w=trees.add(predict.w, total))
+
+
+@public
+def network(predict: Predictor) -> Predictor:
+    """The network f_{w + dw}(x) of a predictor's leaves."""
+    return replace(predict, method="nlft", output="total")
+
+
+def choose_size(
+    predict: Predictor, total: Tree, dw: Tree, loss: float, data: Any, objective: Objective
+) -> tuple[float, float]:
+    """(size, the loss there): the first of 1, 1/2, 1/4, ... with which the network's loss falls, or 0."""
+    for size in (0.5**i for i in range(HALVINGS + 1)):
+        after = network_loss(predict, step_along(total, size, dw), data, objective)
+        if after < loss:  # not where it is not finite
+            return size, after
+    return 0.0, loss
+
+
+def network_loss(predict: Predictor, total: Tree, data: Any, objective: Objective) -> float:
+    """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite."""
+    batches = as_batches(data)
+    values = outputs(network(predict), total, batches)
+    losses = objective.losses(jnp.asarray(values), jnp.asarray(batches.targets[batches.rows]))
+    return float(np.mean(np.asarray(losses, np.float64)))
