@@ -8,6 +8,9 @@ Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pha
 gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) and never forms it:
 
     S (x s^T) = IFFT(FFT(C x) FFT(D s))   C, D: count sketches, random signs at random places
+
+Where a kernel reads many tokens, as below the class query, a transform of each of them would cost more than
+their sum X^T S: one leaf's gradient is formed then, for as long as its own count sketch takes.
 """
 
 import dataclasses
@@ -30,12 +33,13 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import subset_of
 
 PARTS = ("h", "relu", "ntk")
+FEW_TOKENS = 4  # transforms of more cost more than their sum
 
 
 @public_class
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["predict", "projection"],
+    data_fields=["predict", "projection", "center", "root"],
     meta_fields=["parts", "directions", "width", "seed"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +47,8 @@ class FeatureMap:
     """x -> rows "b k" of features of a pre-trained model: those named in `parts`, side by side.
 
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width".
-    `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v.
+    `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v;
+    `center`, `root`: where they are given, rows z become (z - center) root at length 1 (privacy/statistics.py).
     Called as a predictor is: map(head, x) = rows(x) kernel + bias, so that `evaluate` and `outputs` take it.
     """
 
@@ -53,17 +58,22 @@ class FeatureMap:
     directions: int
     width: int
     seed: int
+    center: Array | None = None
+    root: Array | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of each part."""
+        """The numbers of each part; whitened rows are one part."""
+        if self.root is not None:
+            return self.root.shape[1:]
         return tuple(len(self.projection) if part == "h" else self.width for part in self.parts)
 
     @property
     def identity(self) -> str:
         """Of all that decides the rows."""
         settings = self.parts, self.directions, self.width, self.seed, self.predict.subset.paths
-        return identity(settings, fingerprints(self.predict.w), self.projection)
+        whitened = () if self.root is None else (self.center, self.root)
+        return identity(settings, fingerprints(self.predict.w), self.projection, *whitened)
 
     def __call__(self, head: Tree, x: Array) -> Array:
         return self.rows(x) @ head["kernel"] + head["bias"]
@@ -78,19 +88,28 @@ class FeatureMap:
             psi = outputs[:, :0]
         h = outputs[:, : len(self.projection)]
         parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: those of no use are dropped
-        return jnp.concatenate([parts[part] for part in self.parts], 1)
+        z = jnp.concatenate([parts[part] for part in self.parts], 1)
+        if self.root is None:
+            return z
+        z = (z - self.center) @ self.root
+        return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
     def sketch(self, probed: Probed) -> Array:
         """psi, "b m", of a forward pass over probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
         leaves: dict[str, Leaf] = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
-        plain, waves = 0, 0
+        plain: Any = jnp.zeros((b, self.width), probed.outputs.dtype)
+        waves: Any = jnp.zeros((b, self.width // 2 + 1), jnp.fft.rfft(plain[:0, :2]).dtype)
         for path, leaf in leaves.items():
             if leaf.layout is None:
                 plain += self.placed(leaf.s.reshape(b, -1), path)
-            else:
+            elif leaf.x.shape[1] <= FEW_TOKENS:
                 waves += self.waves(path, leaf)
+            else:
+                x = jnp.broadcast_to(leaf.x, (*leaf.x.shape[:2], leaf.s.shape[3], leaf.x.shape[3]))
+                gradient = jnp.einsum("bthi,bvtho->bvhio", x, leaf.s)
+                plain += self.placed(gradient.reshape(b, -1), path)
         return plain + jnp.fft.irfft(waves, self.width)
 
     def waves(self, path: str, leaf: Leaf) -> Array:

@@ -11,7 +11,7 @@ from helpers import assert_rel_close, images, small
 from tangent_jax.core import InputError, trees
 from tangent_jax.linear.signals import layout
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import feature_map
+from tangent_jax.models.ntk import FEW_TOKENS, feature_map
 
 
 def made(blocks=1, parts=("h", "ntk"), **changes):
@@ -41,12 +41,14 @@ def sketched(built, x):
         if use is None:  # a key's bias, which the class query's softmax does not read
             assert np.abs(gradient).max() < 1e-12
             continue
-        if use.spec is None:
-            flat = gradient.reshape(len(x), -1)
+        blocks = gradient
+        if use.spec is not None:
+            blocks = np.array([[layout(use).blocks(one) for one in example] for example in gradient])  # "b v h i o"
+        if use.spec is None or layout(use).rows(use.x).shape[1] > FEW_TOKENS:
+            flat = blocks.reshape(len(x), -1)
             places, signs = sketch(flat.shape[1], path)
             np.add.at(psi.T, places, (flat * signs).T)
             continue
-        blocks = np.array([[layout(use).blocks(one) for one in example] for example in gradient])  # "b v h i o"
         for head in range(blocks.shape[2]):
             own = blocks[:, :, head].transpose(0, 2, 1, 3).reshape(len(x), blocks.shape[3], -1)  # "b i (v o)"
             a, s = sketch(own.shape[1], f"{path} in")
@@ -56,12 +58,20 @@ def sketched(built, x):
     return psi
 
 
+def probed_leaves(built, x):
+    probed = built.predict.probed(built.predict.zeros(), x, at_zero=True)
+    return probed.rows(jnp.ones((1, *probed.outputs.shape))).values()
+
+
 @pytest.mark.parametrize(("blocks", "pool"), [(1, "token"), (2, "token"), (1, "avg")])
 def test_the_sketch_of_inputs_and_signals_is_that_of_gradients(x64, blocks, pool):
     _, _, built, x = made(blocks, model={"pool": pool})
     rows = jax.jit(type(built).rows)(built, x)
     assert rows.shape == (4, sum(built.sizes)) == (4, 12 + 32)
     assert_rel_close(rows[:, 12:], jnp.asarray(sketched(built, x)))
+    tokens = [leaf.x.shape[1] for leaf in probed_leaves(built, x) if leaf.layout is not None]
+    assert (max(tokens) > FEW_TOKENS) == (blocks == 2 or pool == "avg")  # both ways to sketch a kernel
+    assert min(tokens) <= FEW_TOKENS or pool == "avg"
 
 
 def test_features_are_what_the_head_reads_and_no_head_decides_them(x64):
