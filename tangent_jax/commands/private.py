@@ -8,6 +8,9 @@ of this one run proves about epsilon is the result's "audit". The last line of s
 "unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": by guesses,
 "gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
 "guesses", "right", "kept": both within the claim}}.
+
+--method=exact trains nothing: it releases noised statistics of the features before the head once, as one step, and
+solves a ridge of them (privacy/statistics.py); --public whitens the features.
 """
 
 import dataclasses
@@ -19,16 +22,21 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
 from tangent_jax.core import identity, require, trees
 from tangent_jax.data.owners import Owner
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.models.ntk import feature_map
+from tangent_jax.privacy.statistics import ADDED, OBJECTIVE, SETTINGS, contributions, denoised, on_sphere, released
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
-define("batch_size", "head", "owners", method=("taft", "nlft"), blocks=1, epochs=50, lr=0.03, out="out/private")
+define(
+    "batch_size", "head", "owners", method=("taft", "nlft", "exact"), blocks=1, epochs=50, lr=0.03, out="out/private"
+)
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
+only_with("epochs", "lr", "subset", "sampling", "plan", method=["taft", "nlft"])
 
 CONFIDENCE = 0.95  # of the bounds of --canaries
 
@@ -37,7 +45,7 @@ def mechanism_of(units: int) -> tj.privacy.Mechanism:
     """The mechanism that the flags name, for so many images or owners, a number that is public."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        steps = max(1, round(F.epochs / rate))
+        steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
         return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
@@ -123,6 +131,49 @@ def copies_in(train: tj.Features) -> int:
     return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
 
 
+def train_weights(
+    dataset: Dataset, predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
+    recipe: tj.Recipe, owners: dict[str, Owner], public: Examples | None,
+) -> tuple[tj.Fitted, dict | None, float]:  # fmt: skip
+    """Trains tangent weights, writes them to --out; returns (the run, its audit, its test accuracy)."""
+    trained = setup.whitened(predict, train)
+    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    out, every = command.out_folder(), max(1, mechanism.steps // 10)
+    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
+    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
+    settings |= {"folder": out, "on_step": measure}
+    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
+        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
+    spent, dw = fitted.spent, tj.privacy.unwhitened(trained, fitted.dw)
+    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
+    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    folders = (str(out.absolute()),)
+    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
+    measured = [row for row in fitted.history if "test_accuracy" in row]
+    title, epsilon = f"{F.method.upper()}, {subset.name}, on {dataset.name}", spent.compute_epsilon()
+    draw(out / "curves.png", title, measured, epsilon, len(test))
+    return fitted, audit, tj.evaluate(predict, dw, test)
+
+
+def release(
+    dataset: Dataset, predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
+    *_: Any,
+) -> tuple[tj.Fitted, dict | None, float]:  # fmt: skip
+    """Releases noised statistics of the features before the head; returns (the run, its audit, its test accuracy)."""
+    anchor = tj.Pretrained(predict.model, predict.w, "")
+    known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
+    map_ = on_sphere(feature_map(anchor, ("h",), blocks=F.blocks, seed=F.seed), known, train)
+    step, rows = contributions(map_, train, dataset.classes, mechanism)
+    settings = {"objective": OBJECTIVE, "optimizer": ADDED, "folder": command.out_folder()}
+    with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
+        fitted, audit = train_audited(step, rows, len(dataset.classes), mechanism=mechanism, **settings)
+    noised = released(step, fitted, map_, rows, dataset.classes)
+    head = denoised(noised).of_classes(dataset.classes).solve(SETTINGS)
+    return fitted, audit, tj.evaluate(map_, head, test)
+
+
 def main() -> None:
     do = "The noise of a seed is not what is claimed"
     require(
@@ -134,7 +185,7 @@ def main() -> None:
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
-    recipe = setup.recipe()
+    recipe = setup.recipe(**{"method": "taft"} if F.method == "exact" else {})
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
@@ -144,39 +195,25 @@ def main() -> None:
     train = part_of(train, *part) if part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
-    trained = setup.whitened(predict, train)
-    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
-    out, every = command.out_folder(), max(1, mechanism.steps // 10)
-    measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
-    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
-    settings |= {"folder": out, "on_step": measure}
-    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, epsilon, dw = fitted.spent, fitted.spent.compute_epsilon(), tj.privacy.unwhitened(trained, fitted.dw)
-    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
-    folders = (str(out.absolute()),)
-    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
-    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    measured = [row for row in fitted.history if "test_accuracy" in row]
-    draw(out / "curves.png", f"{F.method.upper()}, {subset.name}, on {dataset.name}", measured, epsilon, len(test))
+    run = release if F.method == "exact" else train_weights
+    fitted, audit, accuracy = run(dataset, predict, train, test, mechanism, recipe, owners, public)
+    spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(predict, dw, test),
-        "epsilon": epsilon,
+        "accuracy": accuracy,
+        "epsilon": spent.compute_epsilon(),
         "neighbouring": spent.mechanism.neighbouring,
         **dataclasses.asdict(spent.mechanism),
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
-        "learning_rate": F.lr,
+        "learning_rate": None if F.method == "exact" else F.lr,
         "examples": None if train.owners else len(train),  # the one of the two that is public
         "owners": len({*train.owners}) if train.owners else None,
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
-        "trainable_parameters": subset.size,
+        "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),
         "audit": audit,
     }

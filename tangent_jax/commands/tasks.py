@@ -4,11 +4,14 @@ Every task is trained apart. One merged body then serves all of them: the mean o
 coefficient, or weighted by the second moments of each body's inputs or by its curvature. Beside it the soup of
 non-linear models, and one joint model that saw all images at once. Coefficients and ridges are chosen on held-out
 images: each task's validation split, or components trained on four fifths of its images and measured on the rest.
+--method adds heads on features that nothing trains (exact, ridge, ranpac, lda, as in `compose`): a task then is a sum
+of its own, and no other task changes it.
 
 The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
-"soup_scaled", "joint"}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over tasks of the
-accuracy over that of the single model (of soups: of the single non-linear one). With --negate=NAME also "negation":
-{"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of the others.
+"soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over
+tasks of the accuracy over that of the single model (of soups: of the single non-linear one; of taft for all others).
+With --negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of
+the others.
 """
 
 import dataclasses
@@ -22,17 +25,19 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.additive import ADDITIVE, Additive
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, require
 from tangent_jax.core.files import expanded
+from tangent_jax.data.sources import Dataset
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.merge import MERGES, Merger
 from tangent_jax.store.provenance import same_training
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
-define(merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"])
+define("width", merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], method=["taft", "soup"])
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Coefficients of the sum of bodies; held-out images choose one."""
 KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
@@ -42,16 +47,21 @@ KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction m
 class Task:
     """A data set with its recipe, its predictor, the images that train and those that are measured."""
 
-    name: str
-    classes: tuple[str, ...]
+    dataset: Dataset
     recipe: tj.Recipe
     predict: tj.Predictor
     train: tj.Features
-    measured: tj.Features
+    test: tj.Features
+    is_held_out: bool
+
+    @property
+    def name(self) -> str:
+        """The data set's."""
+        return self.dataset.name
 
     def accuracy(self, dw: Tree) -> float:
         """The accuracy of tangent weights on the images that are measured."""
-        return tj.evaluate(self.predict, dw, self.measured)
+        return tj.evaluate(self.predict, dw, self.test)
 
 
 class Tasks:
@@ -107,12 +117,12 @@ def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
     recipe = setup.recipe(dataset=spec, **changes)
     predict = setup.predictor(recipe, dataset.classes)
     train, measured = setup.train_and_measured(predict, dataset, on_test)
-    return Task(dataset.name, dataset.classes, recipe, predict, train, measured)
+    return Task(dataset, recipe, predict, train, measured, not on_test)
 
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
-    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained(task.train, 0.0)
+    origin = tj.store.make_provenance(task.predict, task.recipe, task.dataset.classes).trained(task.train, 0.0)
     if task.name in store:
         if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
             return
@@ -194,6 +204,22 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
 
 
+# Heads on features that nothing trains
+
+
+def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """(test accuracies of the methods of statistics by task, the settings that held-out images chose)."""
+    names, ways, chosen = [name for name in F.method if name in ADDITIVE], {}, {}
+    for task in open_tasks("taft", True, {}) if names else ():
+        known: dict[tuple, np.ndarray] = {}
+        for name in names:
+            own = Additive(name, task, known)
+            whole = {"all": np.arange(len(task.train))}
+            ways.setdefault(name, {})[task.name] = own.accuracy(whole)
+            chosen.setdefault(name, {})[task.name] = own.facts()["chosen"]
+    return ways, chosen
+
+
 def draw(ratios: Mapping[str, list[float]]) -> None:
     """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
     groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
@@ -207,24 +233,35 @@ def main() -> None:
     names = [dataset.name for dataset in setup.open_datasets().values()]
     require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
     positive("merge_penalty")
-    tangents, ways, chosen = measured("taft")
-    soups, of_soups, chosen_soups = measured("nlft")
-    table = {"single": tangents.single, **ways, "soup_single": soups.single, **of_soups, "joint": joint(tangents)}
-    normalised = {way: tangents.normalised(table[way]) for way in [*ways, "joint"]}
-    normalised |= {way: soups.normalised(table[way]) for way in of_soups}
-    rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in tangents.tasks]
+    methods = listed("method", ["taft", "soup", *ADDITIVE])
+    require(F.negate is None or "taft" in methods, "tasks", "taft in --method beside --negate", ",".join(methods))
+    groups: dict[str, Tasks] = {}
+    table, chosen = frozen()
+    if "soup" in methods:
+        soups, ways, settings = measured("nlft")
+        table, chosen = {"soup_single": soups.single, **ways, **table}, chosen | settings
+        groups |= dict.fromkeys(ways, soups)
+    tangents = None
+    if "taft" in methods:
+        tangents, ways, settings = measured("taft")
+        table = {"single": tangents.single, **ways, **table, "joint": joint(tangents)}
+        chosen |= settings
+        groups |= dict.fromkeys([way for way in table if way not in groups and "single" not in way], tangents)
+    normalised = {way: group.normalised(table[way]) for way, group in groups.items()}
+    rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in names]
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
     text = command.markdown(["task", *table], rows)
     (command.out_folder() / "tasks.md").write_text(text)
-    draw({way: (soups if way in of_soups else tangents).ratios(table[way]) for way in normalised})
+    if groups:
+        draw({way: group.ratios(table[way]) for way, group in groups.items()})
     print(text)
     result: dict[str, Any] = {
-        "tasks": {name: {way: table[way][name] for way in table} for name in tangents.tasks},
+        "tasks": {name: {way: table[way][name] for way in table} for name in names},
         "normalised": normalised,
     }
-    if F.negate:
+    if F.negate and tangents:
         result["negation"] = negated(Tasks("taft", on_test=False), tangents, chosen["scaled"])
-    command.finish(result, chosen={**chosen, **chosen_soups}, datasets=F.dataset)
+    command.finish(result, chosen=chosen, datasets=F.dataset)
 
 
 if __name__ == "__main__":

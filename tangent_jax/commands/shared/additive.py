@@ -1,14 +1,14 @@
 """Methods that compose by sums of statistics: joint training itself, however the images are divided."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.commands.shared.shards import Method
+from tangent_jax.data.sources import Dataset
 from tangent_jax.models.ntk import feature_map, rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, of_rows
 
@@ -23,13 +23,23 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 """The features of each method, and how their statistics are solved."""
 
 
+class Images(Protocol):
+    """A data set, a predictor that gives its features, and those that train and that are measured."""
+
+    dataset: Dataset
+    predict: tj.Predictor
+    train: tj.Features
+    test: tj.Features
+    is_held_out: bool
+
+
 class Additive:
-    """One of ADDITIVE on the data set of the flags; `method`: whose images, and whose shards, it takes.
+    """One of ADDITIVE on a data set; `method`: whose images, and whose shards, it takes.
 
     `known`: rows of features by their parts and title, which methods of the same features share.
     """
 
-    def __init__(self, name: str, method: Method, known: dict[tuple, np.ndarray]) -> None:
+    def __init__(self, name: str, method: Images, known: dict[tuple, np.ndarray]) -> None:
         self.name, self.method, self.known = name, method, known
         parts, self.how = ADDITIVE[name]
         width = RANPAC if parts == ("relu",) else F.width
@@ -57,7 +67,7 @@ class Additive:
         """The settings that held-out images choose, of how many: validation images, or a fifth of the training ones."""
         method, every = self.method, np.arange(len(self.rows))
         splits = method.dataset.splits
-        if not F.held_out and {"validation", "test"} <= {*splits}:
+        if not method.is_held_out and {"validation", "test"} <= {*splits}:
             held = setup.features(method.predict, splits["validation"], "validation inputs")
             train, rows = self.statistics(every), self.rows_of(held, "validation")
             targets = held.targets

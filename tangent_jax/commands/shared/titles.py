@@ -154,3 +154,9 @@ def predicted(dataset: str, scores: Mapping[str, Mapping[str, float]]) -> str:
 def taken_out(dataset: str, added: float, left: float) -> str:
     """The accuracy of models added, and of those that are left as one is taken out."""
     return f"{dataset}: models trained apart, added, have {added:.3f}; with one of them taken out, {left:.3f}"
+
+
+def featured(mean: Mapping[str, float]) -> str:
+    """The features with the highest mean accuracy, and those with the least."""
+    best, worst = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
+    return f"Exact composition, {best} is best with {mean[best]:.3f}, {worst} has {mean[worst]:.3f}"
