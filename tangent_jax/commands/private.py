@@ -27,7 +27,16 @@ from tangent_jax.core import identity, require, trees
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.models.ntk import feature_map
-from tangent_jax.privacy.statistics import ADDED, OBJECTIVE, SETTINGS, contributions, denoised, on_sphere, released
+from tangent_jax.privacy.statistics import (
+    ADDED,
+    OBJECTIVE,
+    SETTINGS,
+    contributions,
+    denoised,
+    noise_of,
+    on_sphere,
+    released,
+)
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define(
@@ -170,7 +179,7 @@ def release(
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(step, rows, len(dataset.classes), mechanism=mechanism, **settings)
     noised = released(step, fitted, map_, rows, dataset.classes)
-    head = denoised(noised).of_classes(dataset.classes).solve(SETTINGS)
+    head = denoised(noised, noise_of(step, mechanism)).of_classes(dataset.classes).solve(SETTINGS)
     return fitted, audit, tj.evaluate(map_, head, test)
 
 

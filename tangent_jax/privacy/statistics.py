@@ -1,16 +1,20 @@
-"""Private statistics: one release of noised G, B and counts, as one private step of a loss that is linear in them.
+"""Private statistics: one release of noised class sums, and of G and counts if wanted, as one private step.
 
     u = (z - mean) R / |(z - mean) R|          an image's features at length 1, in coordinates whitened by public images
-    g = (a tri(u u^T), b e_y u^T, c e_y)       a^2 + b^2 + c^2 = 1, so that |g| = 1
+    g = (a tri(u u^T), b e_y u^T, c e_y)       shares a^2 + b^2 + c^2 = 1, so that |g| = 1
     S = sum_i g_i + sigma N(0, I),    G = tri^-1(S_1) / a,   B = S_2 / b,   counts = S_3 / c
 
 tri(A) holds the diagonal of A, and sqrt 2 times what is above it: |tri(u u^T)| = |u|^2. So 1 is the joint sensitivity,
 in L2, of the triangle of G, B and the counts, for one image more or less; of an owner the sum over all images is
-clipped. One Gaussian mechanism releases all three, and its epsilon is exact. As g is the gradient of the loss <g, dw>,
+clipped. One Gaussian mechanism releases them all, and its epsilon is exact. As g is the gradient of the loss <g, dw>,
 whatever dw is, the release is one step of `fit_private`: with its ledger, units, discrete noise and audits.
 
-Source: sufficient statistics perturbation with a ridge that the noise sets, as AdaSSP (Wang 2018, "Revisiting
-differentially private linear regression"), which divides epsilon among three releases. Here one mechanism has it all.
+What has no share is not released. Noise on G has a spectral norm of sigma sqrt(2 k) / a, which a few thousand images do
+not exceed; public images say what G is: in their coordinates it is n / k I.
+
+Source: sufficient statistics perturbation, as AdaSSP (Wang 2018, "Revisiting differentially private linear
+regression"), which divides epsilon among three releases, and has no public images. Class means shrink as James and
+Stein's (1961).
 """
 
 import dataclasses
@@ -39,8 +43,9 @@ from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import as_labels
 
-SHARES = (0.5, 0.83, 0.25)  # of G, B and the counts in g, before they are brought to length 1
-SETTINGS = Settings("ridge", 1.0, 1.0)  # chosen on gtsrb43 and mnist10 (docs/privacy.md)
+SHARES = (0.0, 1.0, 0.0)  # of G, B and the counts: what is best on held-out images (docs/privacy.md)
+SETTINGS = Settings("lda", 10.0, 1.0)
+LEAST = 0.02  # of the class means, that shrinking leaves
 ADDED = optax.identity()  # the step is the noised mean itself
 
 
@@ -60,38 +65,59 @@ OBJECTIVE = Objective(Picked())
 
 
 @public_class
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size"])
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size", "shares"])
 @dataclasses.dataclass(frozen=True)
 class Contribution:
     """(dw, u "b k") -> <g_c, dw> for each class c, "b c": a predictor whose gradients are contributions.
 
-    `classes`: how many; `size`: k.
+    `classes`: how many; `size`: k; `shares`: of G, B and the counts, 0 for what is not released.
     """
 
     classes: int
     size: int
+    shares: tuple[float, float, float] = SHARES
+
+    def __post_init__(self) -> None:
+        good = len(self.shares) == 3 and min(self.shares) >= 0 and self.shares[1] > 0
+        require(good, "Contribution", "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
+
+    @property
+    def scales(self) -> np.ndarray:
+        """a, b and c."""
+        return np.array(self.shares) / np.linalg.norm(self.shares)
 
     def zeros(self) -> Tree:
-        """The tree of S: {"gram": "k(k+1)/2", "sums": "c k", "counts": "c"}, f32."""
+        """The tree of S: {"gram": "k(k+1)/2", "sums": "c k", "counts": "c"}, f32, without what has no share."""
         c, k = self.classes, self.size
-        return {"gram": jnp.zeros(k * (k + 1) // 2), "sums": jnp.zeros((c, k)), "counts": jnp.zeros(c)}
+        shapes = {"gram": (k * (k + 1) // 2,), "sums": (c, k), "counts": (c,)}
+        return {name: jnp.zeros(shape) for (name, shape), a in zip(shapes.items(), self.shares, strict=True) if a}
 
     def __call__(self, dw: Tree, u: Array) -> Array:
-        a, b, c = np.array(SHARES) / np.linalg.norm(SHARES)
-        i, j, scale = triangle(self.size)
-        of_gram = (u[:, i] * u[:, j] * scale) @ dw["gram"]
-        return a * of_gram[:, None] + b * u @ dw["sums"].T + c * dw["counts"]
+        a, b, c = self.scales
+        outputs = b * u @ dw["sums"].T
+        if a:
+            i, j, scale = triangle(self.size)
+            outputs += a * ((u[:, i] * u[:, j] * scale) @ dw["gram"])[:, None]
+        return outputs + c * dw["counts"] if c else outputs
 
-    def statistics(self, total: Tree, map_: FeatureMap, classes: Sequence[str]) -> Statistics:
-        """The statistics of a noised sum S of contributions."""
-        names = check_classes("release_statistics", classes)
-        a, b, c = np.array(SHARES) / np.linalg.norm(SHARES)
-        i, j, scale = triangle(self.size)
-        flat, sums, counts = (np.asarray(total[name], np.float64) for name in ("gram", "sums", "counts"))
-        gram = np.zeros((self.size, self.size))
-        gram[i, j] = flat / scale / a
-        gram[j, i] = gram[i, j]
-        whole = Statistics(gram, sums / b, counts / c, names, map_.sizes, map_.identity)
+    def statistics(self, total: Tree, map_: FeatureMap, classes: Sequence[str], units: float) -> Statistics:
+        """The statistics of a noised sum S; `units`: how many contributions, which is public.
+
+        Of what is not released: the counts are equal, and G is that of class means around which images lie as public
+        ones do.
+        """
+        names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
+        leaves = {name: np.asarray(leaf, np.float64) for name, leaf in total.items()}
+        sums = leaves["sums"] / b
+        counts = leaves["counts"] / c if c else np.full(len(names), units / len(names))
+        if a:
+            i, j, scale = triangle(k)
+            gram = np.zeros((k, k))
+            gram[i, j] = leaves["gram"] / scale / a
+            gram[j, i] = gram[i, j]
+        else:
+            gram = units / k * np.eye(k) + units * np.outer(*[sums.sum(0) / units] * 2)
+        whole = Statistics(gram, sums, counts, names, map_.sizes, map_.identity)
         return whole.of_classes(sorted(names))
 
 
@@ -118,8 +144,8 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
     check_public("on_sphere", *([identifier for identifier, _ in part.examples] for part in (public, private)))
     rows = rows_of(map_, public).astype(np.float64)
     center = rows.mean(0)
-    root = inverse_root(np.cov(rows.T, bias=True)[None])[0]
-    return dataclasses.replace(map_, center=jnp.asarray(center, jnp.float32), root=jnp.asarray(root, jnp.float32))
+    root = inverse_root(np.cov(rows.T, bias=True).astype(np.float32)[None])[0]
+    return dataclasses.replace(map_, center=jnp.asarray(center, jnp.float32), root=root)
 
 
 @public
@@ -129,31 +155,34 @@ def release_statistics(
     classes: Sequence[str],
     *,
     mechanism: Mechanism,
+    shares: tuple[float, float, float] = SHARES,
     seed: int | None = None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Statistics, Fitted]:
     """Noised statistics of examples, released once; `denoised(...).solve(SETTINGS)` is the head.
 
     Args:       map_: of `on_sphere`; data: its features, with `owners` where these are the mechanism's unit; classes:
-                the names that targets index, which are public; mechanism: of one step; seed, folder: as `fit_private`.
+                the names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
+                seed, folder: as `fit_private`.
     Returns:    (Statistics, Fitted): the account is `spent`.
     Guarantees: (epsilon, delta)-differentially private, for adding or removing one unit, as the mechanism says; the
                 ledger pays before noise is drawn. Statistics of several owners add; each has spent its own.
     Raises:     InputError for a mechanism of more steps, a map whose rows are not of length 1, and as `fit_private`.
     """
-    step, rows = contributions(map_, data, classes, mechanism)
+    step, rows = contributions(map_, data, classes, mechanism, shares)
     fitted = fit_private(step, rows, OBJECTIVE, mechanism=mechanism, optimizer=ADDED, seed=seed, folder=folder)
     return released(step, fitted, map_, rows, classes), fitted
 
 
 def contributions(
-    map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism
+    map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
 ) -> tuple[Contribution, Features]:
     """(the predictor, its features u) of which a private step makes the release."""
     require(map_.root is not None, "release_statistics", "a map of on_sphere", "one whose rows have any length")
     require(mechanism.steps == 1, "release_statistics", "a mechanism of one step", mechanism.steps)
     as_labels("release_statistics", data.targets, len(classes))
-    return Contribution(len(classes), sum(map_.sizes)), dataclasses.replace(data, inputs=rows_of(map_, data))
+    step = Contribution(len(classes), sum(map_.sizes), shares)
+    return step, dataclasses.replace(data, inputs=rows_of(map_, data))
 
 
 def released(
@@ -162,19 +191,36 @@ def released(
     """The statistics of the step that was taken: dw is the noised sum over C n, both public."""
     assert fitted.spent is not None
     mechanism = fitted.spent.mechanism
-    units = len({*rows.owners}) if mechanism.unit == "owner" and rows.owners else len(rows)
-    scale = float(mechanism.clip_norm) * mechanism.expected(units)
-    return step.statistics(jax.tree.map(lambda leaf: scale * np.asarray(leaf, np.float64), fitted.dw), map_, classes)
+    owners = mechanism.unit == "owner" and rows.owners is not None
+    units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
+    total = {
+        name: float(mechanism.clip_norm) * units * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()
+    }
+    return step.statistics(total, map_, classes, units)
 
 
 @public
-def denoised(noised: Statistics) -> Statistics:
-    """The nearest statistics that a ridge can be solved for: negative variances of noise, and counts, do not count.
+def denoised(noised: Statistics, deviation: float) -> Statistics:
+    """The statistics to solve for a head: class means that shrink to their mean, and no negative variance.
 
-    What is computed of released values alone is as private as they are.
+        m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)
+
+    Args:       deviation: of the noise of B, sigma C / b: `noise_of`. What is computed of released values is as
+                private as they are.
+    Edge cases: no noise leaves all as it is, but for counts below 1.
     """
     counts = np.maximum(noised.counts, 1.0)
     n, mean = counts.sum(), noised.sums.sum(0) / counts.sum()
+    apart = noised.sums / counts[:, None] - mean
+    noise = len(mean) * deviation**2 * np.mean(1 / counts**2) * (1 - 1 / len(counts))
+    rest = max(LEAST, 1 - noise / max(np.square(apart).sum(1).mean(), np.finfo(np.float64).tiny))
+    means = mean + rest * apart
     values, vectors = np.linalg.eigh(noised.gram - n * np.outer(mean, mean))
     spread = (vectors * np.maximum(values, 0)) @ vectors.T
-    return dataclasses.replace(noised, gram=spread + n * np.outer(mean, mean), counts=counts)
+    sums = counts[:, None] * means
+    return dataclasses.replace(noised, gram=spread + sums.T @ means, sums=sums, counts=counts)
+
+
+def noise_of(step: Contribution, mechanism: Mechanism) -> float:
+    """The standard deviation of the noise of each number of B."""
+    return float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(step.scales[1])

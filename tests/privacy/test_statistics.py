@@ -19,7 +19,6 @@ from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.statistics import (
     ADDED,
     OBJECTIVE,
-    SHARES,
     Contribution,
     contributions,
     denoised,
@@ -28,12 +27,13 @@ from tangent_jax.privacy.statistics import (
     triangle,
 )
 from tangent_jax.privacy.train import add_up, fit_private
-from tangent_jax.solver.statistics import Settings, of_rows
+from tangent_jax.solver.statistics import Settings, Statistics, of_rows
 from tangent_jax.train.batches import Batches
 
 RARE = 1e-6
 CLASSES, K = ("dog", "ant", "cat"), 12
-N, SHARE = 48, np.array(SHARES) / np.linalg.norm(SHARES)
+FULL = (0.5, 0.8, 0.25)  # of G, B and the counts
+N, SHARE = 48, np.array(FULL) / np.linalg.norm(FULL)
 LITTLE = Mechanism(1.0, 1e-6, 1, 1e-5)  # noise that nobody sees
 
 
@@ -48,16 +48,16 @@ def case():
     return on_sphere(built, None, data), data
 
 
-def summed(rows, targets, mechanism=LITTLE, **options):
+def summed(rows, targets, mechanism=LITTLE):
     """The clipped sum of contributions, flat."""
-    step, data = Contribution(len(CLASSES), K), Batches(rows, targets, batch_size=16)
+    step, data = Contribution(len(CLASSES), K, FULL), Batches(rows, targets, batch_size=16)
     chunks = data.chunks(*data.padded(data.rows))
     total = add_up(step, step.zeros(), chunks, OBJECTIVE, mechanism)
     return {name: np.asarray(leaf, np.float64) for name, leaf in total.value.items()}
 
 
 def flat(tree):
-    return np.concatenate([np.ravel(tree[name]) for name in ("gram", "sums", "counts")])
+    return np.concatenate([np.ravel(tree[name]) for name in sorted(tree)])
 
 
 def test_one_image_moves_the_sum_by_its_stated_sensitivity_whatever_it_is(case):
@@ -95,7 +95,7 @@ def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, n
     mechanism = make_mechanism(1.0, 1e-5, 1, noise=noise)
     sigma, left = mechanism.noise_multiplier, []
     for seed in range(40):
-        noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, seed=seed)
+        noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, shares=FULL, seed=seed)
         assert noised.classes == exact.classes == ("ant", "cat", "dog")
         assert not fitted.spent.private
         np.testing.assert_array_equal(noised.gram, noised.gram.T)
@@ -127,27 +127,62 @@ def test_an_owner_with_all_images_moves_the_sum_by_the_clip_norm(case):
     mechanism = Mechanism(2.0, 1e-6, 1, 1e-5, unit="owner")
 
     def total(rows):
-        step, own = contributions(map_, data.take(rows), CLASSES, mechanism)
+        step, own = contributions(map_, data.take(rows), CLASSES, mechanism, FULL)
         fitted = fit_private(step, own, OBJECTIVE, mechanism=mechanism, optimizer=ADDED, seed=0)
         return flat(fitted.dw) * 2.0 * len({*own.owners})
 
     everyone, without = total(np.arange(N)), total(np.arange(5, N))
     assert np.linalg.norm(everyone - without) == pytest.approx(2.0, rel=1e-4)  # five images: clipped
-    noised, _ = release_statistics(map_, data, CLASSES, mechanism=mechanism, seed=0)
+    noised, _ = release_statistics(map_, data, CLASSES, mechanism=mechanism, shares=FULL, seed=0)
     assert noised.counts.sum() < N  # of owners that are clipped
+
+
+def test_what_has_no_share_is_not_released(case):
+    map_, data = case
+    noised, fitted = release_statistics(map_, data, CLASSES, mechanism=LITTLE, seed=0)
+    assert [*fitted.dw] == ["sums"]
+    np.testing.assert_array_equal(noised.counts, N / 3)
+    exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
+    np.testing.assert_allclose(noised.sums, exact.sums, atol=1e-3)
+    mean = noised.sums.sum(0) / N
+    np.testing.assert_allclose(noised.gram - N * np.outer(mean, mean), N / K * np.eye(K), atol=1e-9)
+    with pytest.raises(InputError, match=r"shares of G, B and the counts, 0 or more, that of B above 0"):
+        Contribution(3, K, (1.0, 0.0, 0.0))
 
 
 def test_a_head_is_solved_for_whatever_the_noise(case):
     map_, data = case
     rows = rows_of(map_, data)
     exact = of_rows(map_, rows, data.targets, CLASSES).of_classes(CLASSES)
-    same, settings = denoised(exact), Settings("ridge", 0.3)
-    for name in ("gram", "sums", "counts"):
-        np.testing.assert_allclose(getattr(same, name), getattr(exact, name), atol=1e-9)
+    same, settings = denoised(exact, 0.0), Settings("lda", 0.3)
+    np.testing.assert_allclose(same.sums, exact.sums, atol=1e-9)
+    np.testing.assert_array_equal(same.counts, exact.counts)
+    means, mean = exact.sums / exact.counts[:, None], exact.sums.sum(0) / N
+    around = exact.gram - N * np.outer(mean, mean)  # of all images around one mean, as noise of G allows
+    np.testing.assert_allclose(same.gram - same.sums.T @ means, around, atol=1e-9)
     for seed in range(3):
-        noised, _ = release_statistics(map_, data, CLASSES, mechanism=make_mechanism(0.1, 1e-5, 1), seed=seed)
+        noised, _ = release_statistics(
+            map_, data, CLASSES, mechanism=make_mechanism(0.1, 1e-5, 1), shares=FULL, seed=seed
+        )
         assert np.linalg.eigvalsh(noised.gram).min() < 0
-        assert np.isfinite(np.asarray(denoised(noised).solve(settings)["kernel"])).all()
+        assert np.isfinite(np.asarray(denoised(noised, 1.0).solve(settings)["kernel"])).all()
+
+
+def test_class_means_shrink_as_james_and_stein_say():
+    """The shrunken means are nearer to the truth in the mean, by what the noise's variance says."""
+    rng, k, classes = np.random.default_rng(0), 60, tuple("abcdefgh")
+    truth, deviation, counts = 0.2 * rng.standard_normal((8, k)), 9.0, np.full(8, 20.0)
+    truth -= truth.mean(0)
+    plain, shrunk = [], []
+    for _ in range(50):
+        sums = counts[:, None] * truth + deviation * rng.standard_normal((8, k))
+        noised = Statistics(np.eye(k), sums, counts, classes, (k,), "")
+        for errors, own in ((plain, noised), (shrunk, denoised(noised, deviation))):
+            apart = own.sums / counts[:, None] - own.sums.sum(0) / counts.sum()
+            errors.append(np.square(apart - truth).sum(1).mean())
+    signal, noise = np.square(truth).sum(1).mean(), k * (deviation / 20) ** 2 * 7 / 8
+    assert np.mean(plain) == pytest.approx(noise, rel=0.1)
+    assert np.mean(shrunk) == pytest.approx(noise * signal / (noise + signal), rel=0.1)
 
 
 def test_public_images_whiten_the_rows_and_are_never_private(case):
@@ -159,7 +194,8 @@ def test_public_images_whiten_the_rows_and_are_never_private(case):
     rows = rows_of(built, public)
     z = (rows - rows.mean(0)) @ np.asarray(white.root)
     np.testing.assert_allclose(rows_of(white, data), z / np.linalg.norm(z, axis=1, keepdims=True), atol=1e-4)
-    variances = np.linalg.eigvalsh(np.cov(z.T, bias=True))
+    mean = np.trace(np.cov(rows.T, bias=True)) / K  # the scale is of no account on the sphere
+    variances = np.linalg.eigvalsh(np.cov(z.T, bias=True)) / mean
     assert variances.max() < 1.01  # near the identity in the directions that the images have
     assert variances.max() > 0.9
     with pytest.raises(InputError, match="public images that are not private"):
@@ -174,10 +210,13 @@ def test_public_images_whiten_the_rows_and_are_never_private(case):
         release_statistics(map_, data, CLASSES[:2], mechanism=LITTLE)
 
 
-@pytest.mark.parametrize(("factor", "kept"), [(1.0, True), (0.25, False)])
-def test_one_run_audits_the_release_and_catches_less_noise_than_is_claimed(tmp_path, factor, kept):
+@pytest.mark.parametrize(
+    ("factor", "shares", "kept"),
+    [(1.0, FULL, True), (1.0, (0.0, 1.0, 0.0), True), (0.25, FULL, False), (0.25, (0.0, 1.0, 0.0), False)],
+)
+def test_one_run_audits_the_release_and_catches_less_noise_than_is_claimed(tmp_path, factor, shares, kept):
     rng, claimed = np.random.default_rng(0), make_mechanism(3.0, 1e-5, 1)
-    step, rows = Contribution(3, 60), rng.standard_normal((300, 60)).astype(np.float32)
+    step, rows = Contribution(3, 60, shares), rng.standard_normal((300, 60)).astype(np.float32)
     data = Batches(rows / np.linalg.norm(rows, axis=1, keepdims=True), rng.integers(0, 3, 300), batch_size=64)
     trained = dataclasses.replace(claimed, noise_multiplier=factor * claimed.noise_multiplier)
     options = {"mechanism": trained, "claimed": claimed, "optimizer": ADDED, "folder": tmp_path}
