@@ -15,7 +15,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.additive import ADDITIVE, DIRECTIONS
+from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import Tree
@@ -24,7 +24,7 @@ from tangent_jax.solver.statistics import Settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
 define("blocks", passes=12, out="out/bench_solve")
-define("images", "width")
+define("images", "width", "directions")
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def of_statistics(
 ) -> dict[str, float]:
     """The accuracy of a head of statistics at its default settings, and the median seconds of three, after one."""
     parts, how = ADDITIVE[name]
-    options = {"blocks": F.blocks, "directions": DIRECTIONS, "width": F.width, "seed": F.seed}
+    options = {"blocks": F.blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
     map_, seconds, head = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options), [], None
     with tj.show_progress(f"{name}, four times"):
         for _ in range(4):

@@ -42,7 +42,17 @@ from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.store.merge import MERGES, Merger
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
-define(*SHARDED, *OPTIMUM, *FARM, "head", "left", "width", **{**SHARDED_DEFAULTS, "lr": ["3e-3"]}, out="out/compose")
+define(
+    *SHARDED,
+    *OPTIMUM,
+    *FARM,
+    "head",
+    "left",
+    "width",
+    "directions",
+    **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
+    out="out/compose",
+)
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 

@@ -13,7 +13,6 @@ from tangent_jax.models.ntk import feature_map, rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, of_rows
 
 RANPAC = 5000  # random ReLU features
-DIRECTIONS = 4  # random directions of h whose gradients are sketched
 ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "exact": (("h", "ntk"), "lda"),
     "ridge": (("h",), "ridge"),
@@ -45,7 +44,7 @@ class Additive:
         width = RANPAC if parts == ("relu",) else F.width
         self.classes = method.dataset.classes
         anchor = tj.Pretrained(method.predict.model, method.predict.w, "")
-        options: Any = {"blocks": F.blocks, "directions": DIRECTIONS, "width": width, "seed": F.seed}
+        options: Any = {"blocks": F.blocks, "directions": F.directions, "width": width, "seed": F.seed}
         self.map = feature_map(anchor, parts, **options)
         self.rows = self.rows_of(method.train, "train")
         self.tested = self.rows_of(method.test, "test")
