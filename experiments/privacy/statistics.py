@@ -44,9 +44,8 @@ def main() -> None:
     text = command.markdown(["data set", *(f"epsilon {e:g}" for e in epsilons)], rows)
     (command.out_folder() / "statistics.md").write_text(text)
     lines = {name: [row[e]["mean"] for e in row] for name, row in cells.items()}
-    panel = {"x": epsilons, "lines": lines, "xlabel": "epsilon", "ylabel": "accuracy", "ticks": epsilons}
-    title = titles.highest("One private release", cells)
-    plots.curves(command.out_folder() / "statistics.png", [panel], title)
+    panel = {"x": epsilons, "lines": lines, "xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons}
+    plots.curves(command.out_folder() / "statistics.png", [{**panel, "log": "x"}], titles.released_once(cells))
     print(text)
     command.finish(result)
 
