@@ -6,6 +6,7 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import unwhitened, whitened
+from tangent_jax.privacy.statistics import denoised, on_sphere, release_statistics
 from tangent_jax.train.optimizers import momentum
 
 __all__ = [
@@ -15,9 +16,12 @@ __all__ = [
     "Spent",
     "clipped_sum",
     "clipped_sum_closed_form",
+    "denoised",
     "epsilon_of",
     "fit_private_many",
     "momentum",
+    "on_sphere",
+    "release_statistics",
     "spent_together",
     "unwhitened",
     "whitened",
