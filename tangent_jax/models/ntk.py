@@ -103,13 +103,13 @@ class FeatureMap:
         waves: Any = jnp.zeros((b, self.width // 2 + 1), jnp.fft.rfft(plain[:0, :2]).dtype)
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                plain += self.placed(leaf.s.reshape(b, -1), path)
+                plain += self.folded(leaf.s.reshape(b, -1), path)
             elif leaf.x.shape[1] <= FEW_TOKENS:
                 waves += self.waves(path, leaf)
             else:
                 x = jnp.broadcast_to(leaf.x, (*leaf.x.shape[:2], leaf.s.shape[3], leaf.x.shape[3]))
                 gradient = jnp.einsum("bthi,bvtho->bvhio", x, leaf.s)
-                plain += self.placed(gradient.reshape(b, -1), path)
+                plain += self.folded(gradient.reshape(b, -1), path)
         return plain + jnp.fft.irfft(waves, self.width)
 
     def waves(self, path: str, leaf: Leaf) -> Array:
@@ -127,13 +127,23 @@ class FeatureMap:
 
     def placed(self, x: Array, name: str) -> Array:
         """The count sketch of the last axis, of `width` numbers: random signs, random places, as full as each other."""
-        n, m = x.shape[-1], self.width
+        padded, rng = self.signed(x, name)
+        places = rng.permutation(padded.shape[-1]).reshape(-1, self.width)
+        return padded[..., places].sum(-2)
+
+    def folded(self, x: Array, name: str) -> Array:
+        """Another count sketch: random signs, places in turn from a random one on, which no memory access waits for."""
+        padded, rng = self.signed(x, name)
+        folded = padded.reshape(*x.shape[:-1], -1, self.width).sum(-2)
+        return jnp.roll(folded, int(rng.integers(self.width)), -1)
+
+    def signed(self, x: Array, name: str) -> tuple[Array, np.random.Generator]:
+        """The last axis with random signs, padded to a multiple of `width`; and what draws the places of this name."""
+        n = x.shape[-1]
         rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))
         signs = jnp.asarray(rng.choice((-1.0, 1.0), n), x.dtype)
-        depth = -(-n // m)
-        places = rng.permutation(depth * m).reshape(depth, m)
-        padded = jnp.concatenate([x * signs, jnp.zeros((*x.shape[:-1], depth * m - n), x.dtype)], -1)
-        return padded[..., places].sum(-2)
+        padding = jnp.zeros((*x.shape[:-1], -n % self.width), x.dtype)
+        return jnp.concatenate([x * signs, padding], -1), rng
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
         """The inputs of this map for every example, computed once and then read from the cache."""

@@ -30,8 +30,8 @@ def sketched(built, x):
     uses = {use.path: use for use in predict.probed(zeros, x, at_zero=True).uses}
     psi = np.zeros((len(x), built.width))
 
-    def sketch(n, name):
-        table = np.asarray(built.placed(jnp.eye(n), name))
+    def sketch(n, name, how="placed"):
+        table = np.asarray(getattr(built, how)(jnp.eye(n), name))
         places = np.abs(table).argmax(1)
         assert np.all(np.abs(table).sum(1) == 1)
         return places, table[np.arange(n), places]
@@ -46,7 +46,7 @@ def sketched(built, x):
             blocks = np.array([[layout(use).blocks(one) for one in example] for example in gradient])  # "b v h i o"
         if use.spec is None or layout(use).rows(use.x).shape[1] > FEW_TOKENS:
             flat = blocks.reshape(len(x), -1)
-            places, signs = sketch(flat.shape[1], path)
+            places, signs = sketch(flat.shape[1], path, "folded")
             np.add.at(psi.T, places, (flat * signs).T)
             continue
         for head in range(blocks.shape[2]):
