@@ -35,7 +35,7 @@ def main() -> None:
 
     def fit_shard(name: str, title: str) -> trees.Tree:
         with tj.show_progress(title):
-            return recipe.named(name).fit(predict, train, parts[name]).dw
+            return recipe.for_shard(name).fit(predict, train, parts[name]).dw
 
     gone = f"shard {n}"
     components = {name: fit_shard(name, name) for name in parts}

@@ -32,7 +32,7 @@ from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.log import log_steps
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.optimizers import adam, projected
+from tangent_jax.train.optimizers import adam, project
 from tangent_jax.train.run import Fitted
 
 __all__ = [
@@ -73,7 +73,7 @@ __all__ = [
     "open_dataset",
     "outputs",
     "privacy",
-    "projected",
+    "project",
     "save",
     "shards",
     "show_progress",

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import monitoring
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
@@ -15,12 +16,14 @@ from scipy import stats
 from tangent_jax.core import trees
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
+from tangent_jax.models.ntk import SUMS, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.train.losses import CrossEntropy
@@ -38,6 +41,11 @@ MODERN = {  # what DINOv2 and DINOv3 with registers, and SigLIP, are made of
     "no positions, class token replaced": {"positions": "none", "registers": 1, "class_token_at": 1},
 }
 WIDE = (8, 12)  # pixels: a grid of 2 x 3 patches
+
+
+def in_long(*cases):
+    """Cases of a parametrisation that `make test-all` alone runs: their code is that of a quick case."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long) for case in cases]
 
 
 def assert_rel_close(got, want, tolerance=None):
@@ -177,6 +185,21 @@ def sums_of_examples(f, count, *arguments):
         if is_sum and any(count in v.aval.shape for v in equation.invars):
             dtypes += [str(v.aval.dtype) for v in equation.outvars if count not in v.aval.shape]
     return dtypes
+
+
+FEATURES = FeatureSettings(("h",), 1, 1, 8, 0)
+
+
+def sums(s):
+    """A component of statistics of three features, of the classes a and one of its own; its numbers are not whole."""
+    rows, targets = np.random.default_rng(s).standard_normal((9, 3)), np.arange(9) % 2
+    return as_tree(*moments(rows, targets, 2))
+
+
+def origin_of_sums(s, **changes):
+    """The provenance of `sums(s)`."""
+    fields = {"method": "statistics", "features": FEATURES, "classes": ("a", f"own {s}"), "subset": SUMS}
+    return origin(s, **{**fields, **changes})
 
 
 @functools.cache

@@ -189,7 +189,7 @@ def divided():
     tree = {"a": np.ones((3, 8), np.float32), "b": np.ones(5, np.float32)}
     before, placement.memory = placement.memory, lambda: 100
     try:
-        placed = placement.placed(tree)
+        placed = placement.place(tree)
         fitted = tj.fit(linear, batches(), start=START, epochs=3, optimizer=tj.adam(0.05))
     finally:
         placement.memory = before

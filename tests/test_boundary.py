@@ -17,7 +17,7 @@ import tangent_jax as tj
 from tangent_jax._public import public_names
 from tangent_jax.core import InputError, Tree
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 
 ROWS = 6
 
@@ -151,7 +151,7 @@ def test_what_ended_in_a_traceback_ends_in_one_line(valid, tmp_path):
         "a whole safetensors file; got .*2.safetensors": lambda: tj.store.read_component(tmp_path / "2.safetensors"),
         "compose: expected names among the 1 components": lambda: tj.compose({"a": dw}, {"b": 1.0}),
         "join: expected classes, the names of the outputs": lambda: tj.join(store, predict=named),
-        "widened: expected a head of 1 classes in dw": lambda: tj.models.widened(
+        "widen: expected a head of 1 classes in dw": lambda: tj.models.widen(
             named, ["a", "b"], named.zeros(), ["a"]
         ),
         "Cache: expected folders; got the file": lambda: predict.features(digits, tj.Cache(tmp_path / "file")),
@@ -182,7 +182,7 @@ def test_paths_and_rows_that_are_none_end_in_one_line(tmp_path, monkeypatch):
     write, read = tj.store.write_component, tj.store.read_component
     calls = [lambda bad=bad, call=call: call(bad) for bad in (url, long, "a\0b", Unshown()) for call in (
         lambda path: write(path, dw, {}), read, tj.store.read_factors, store.verify_receipt, tj.Cache, tj.Store,
-        lambda path: expanded("test", path),
+        lambda path: expand_path("test", path),
     )]  # fmt: skip
     calls += [lambda: write(folder, dw, {}), lambda: read(folder), lambda: read(tmp_path / "pipe")]
     calls += [lambda: tj.Store("/dev/null"), lambda: tj.Store("/dev/null/store")]

@@ -46,7 +46,7 @@ EXAMPLES = int(os.environ.get("TANGENT_JAX_FUZZ", "60"))
 FUZZ = settings(
     max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[*HealthCheck], derandomize=True
 )
-LEAF = st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=4)
+LEAF = st.none() | st.booleans() | st.integers(-3, 2**70) | st.just(10**400) | st.floats() | st.text(max_size=4)
 JSON = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
 )

@@ -131,13 +131,14 @@ def test_nothing_but_the_list_knows_a_family():
 
 
 def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
+    """A function has 7 parameters at most by position, and as many settings by keyword."""
     for path in [*MODULES.values(), *EXPERIMENTS]:
-        text = path.read_text()
-        assert len(text.splitlines()) <= 330, path
+        text, body = path.read_text(), 40 if path in LIBRARY.values() else 60
+        assert len(text.splitlines()) <= 300, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 length = node.end_lineno - node.lineno + 1
                 documented = ast.get_docstring(node, clean=False) or ""
-                assert length - len(documented.splitlines()) <= 60, f"{path}: {node.name} has {length} lines"
-                arguments = node.args.args + node.args.kwonlyargs
-                assert len([a for a in arguments if a.arg != "self"]) <= 10, f"{path}: {node.name}"
+                assert length - len(documented.splitlines()) <= body, f"{path}: {node.name} has {length} lines"
+                positional = [a for a in node.args.posonlyargs + node.args.args if a.arg not in ("self", "cls")]
+                assert max(len(positional), len(node.args.kwonlyargs)) <= 7, f"{path}: {node.name}"

@@ -29,8 +29,8 @@ from tangent_jax.rules.probe import product
 from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.fit_many import repeated, train_epoch_many
-from tangent_jax.train.targets import called
+from tangent_jax.train.fit_many import repeat, train_epoch_many
+from tangent_jax.train.targets import call
 
 ACCELERATORS = ("cuda", "tpu")
 MECHANISM = tj.privacy.Mechanism(1.0, 2.0, 3, 1e-5)
@@ -107,7 +107,7 @@ def epoch_of_many(predict, dw, x, y):
     """One epoch of `fit_many`: three models at once."""
     training = Training(predict, OBJECTIVE, tj.adam())
     steps = jnp.zeros((2, 3, 2), int), jnp.ones((2, 3, 2)), None
-    return train_epoch_many, training, repeated(training.start(dw), 3), (x, y), steps, 0.0
+    return train_epoch_many, training, repeat(training.start(dw), 3), (x, y), steps, 0.0
 
 
 def part(predict, dw, x, y):
@@ -153,7 +153,7 @@ def trunk(predict, dw, x, y):
 
 
 def outputs(predict, dw, x, y):
-    return called, predict, dw, x
+    return call, predict, dw, x
 
 
 PROGRAMS = [

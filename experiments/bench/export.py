@@ -22,7 +22,7 @@ from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.exports.serving import flat, serve
 from tangent_jax.models.features import features
 
@@ -33,7 +33,7 @@ define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repea
 def main() -> None:
     formats, sizes = listed("format", ["stablehlo", "onnx"]), numbers("batch_size", int)
     require(min(sizes) > 0, "bench export", "--batch_size above 0", min(sizes))
-    store = tj.Store(expanded("bench export", F.store))
+    store = tj.Store(expand_path("bench export", F.store))
     require(len(store), "bench export", "at least one component", f"none in {store.root}")
     name = next(iter(store))
     predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()

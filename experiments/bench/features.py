@@ -26,7 +26,7 @@ from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import BALANCES, SHRINKAGES
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], parts=["h+ntk"], out="out/bench_features")
-define(blocks=["1"], directions=["4"], width=["512", "1024", "2048", "4096", "8192"])
+define(blocks=["1"], directions=["2"], width=["512", "1024", "2048", "4096", "8192"])
 
 FOLDS = 5
 Setting = tuple[str, int, int, int]  # parts, blocks, directions, width

@@ -29,7 +29,7 @@ from tangent_jax.commands.main import COMMANDS
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.core import check_stop, identity, require
-from tangent_jax.core.files import expanded, fingerprint, write_whole
+from tangent_jax.core.files import expand_path, fingerprint, write_whole
 
 define(*MODEL[1:], "cache_dir", "quick", "schemes", "finished", "only", dataset=["digits"], out="out/paper")
 define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])
@@ -130,7 +130,7 @@ def given(*names: str) -> tuple[str, ...]:
 def finished() -> dict[str, Path]:
     """The folders of --finished, by job."""
     entries = (entry.partition("=") for entry in F.finished)
-    folders = {name: expanded("flags, --finished", folder or ".") for name, _, folder in entries}
+    folders = {name: expand_path("flags, --finished", folder or ".") for name, _, folder in entries}
     for name, folder in folders.items():
         done = (folder / "result.json").exists()
         require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")

@@ -78,7 +78,7 @@ def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[st
         cold = method.recipe.solve(method.predict, method.train, example_weights=example_weights)
     assert warm.certificate is not None
     assert cold.certificate is not None
-    gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scaled(-1.0, cold.dw))))
+    gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scale(-1.0, cold.dw))))
     row = {"passes": warm.steps, "passes_cold": cold.steps, "certificate_before": warm.history[0]["certificate"]}
     row |= {"certificate": warm.certificate, "gap": float(gap), "bound": warm.certificate + cold.certificate}
     row |= {"accuracy": method.accuracy(warm.dw), "accuracy_cold": method.accuracy(cold.dw), "seconds": warm.seconds}

@@ -17,7 +17,7 @@ from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.core.trees import along, norm
-from tangent_jax.solver.formed import changes_of, formed
+from tangent_jax.solver.formed import changes_of, form_all
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import as_batches
 from tangent_jax.train.checkpoints import run_identity
@@ -64,8 +64,8 @@ class Leaving:
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
         self.objective, self.at_once = method.recipe.objective(), at_once
-        tested = make_problem("influence", self.predict, self.test, self.objective, None, self.predict.zeros())
-        self.of_test = formed(tested)
+        tested = make_problem(self.predict, self.test, self.objective, None, self.predict.zeros())
+        self.of_test = form_all(tested)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""
@@ -86,7 +86,7 @@ class Leaving:
             require(largest > 0, "influence", "a change above its certificate", f"{largest:.3g}", do)
             [base] = self.solve([[]], whole, certificate=OF_BASE * fraction * largest)
         target = (1 - OF_BASE) * fraction * largest
-        run = run_identity(as_batches("influence", self.test), rough.run, fraction, rows)
+        run = run_identity(as_batches(self.test), rough.run, fraction, rows)
         return LeftOut(base, target, largest, rows, self.saved(base, target, rows, folder / run))
 
     def saved(self, base: tj.Fitted, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from tangent_jax.privacy.train import private_step
 from tangent_jax.solver import passes
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.fit_many import repeated, train_epoch_many
+from tangent_jax.train.fit_many import repeat, train_epoch_many
 from tangent_jax.train.optimizers import apply
 
 CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
@@ -107,7 +107,7 @@ def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once
     predict = tj.tangent(pretrained, 1, dtype=dtype)
     dw, (x, labels) = predict.zeros(), inputs_of(predict, batch, dtype)
     order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
-    states = [repeated(State(dw, tj.adam().init(dw)), at_once) for _ in range(models // at_once)]
+    states = [repeat(State(dw, tj.adam().init(dw)), at_once) for _ in range(models // at_once)]
     epoch = inspect.unwrap(train_epoch_many)
     training = Training(predict, tj.make_objective(), tj.adam(1e-5))
     data = ((x, labels), (order, jnp.ones(order.shape), None), 0.0)

@@ -79,7 +79,7 @@ class Removals:
             alone = pool.solve(at_zero(self.base), member[:, rows], rows=rows)
             shares = member[:, rows].sum(1) / member.sum(1)
             signals[f"subtracted/{name}"] = pool.signals(
-                model._replace(dw=trees.plus(model.dw, trees.scaled(-share, gone.dw)))
+                model._replace(dw=trees.plus(model.dw, trees.scale(-share, gone.dw)))
                 for model, gone, share in zip(before, alone, shares, strict=True)
             )
         return signals
@@ -156,7 +156,7 @@ class Sums:
     def mean(self, use: tuple[str, int]) -> Tree | None:
         """The mean, None of none."""
         total, count = self.sums.get(use, (None, 0))
-        return None if total is None else trees.scaled(1 / count, total)
+        return None if total is None else trees.scale(1 / count, total)
 
 
 def without(member: np.ndarray, rows: np.ndarray) -> np.ndarray:

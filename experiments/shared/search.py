@@ -16,7 +16,6 @@ from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, trees
 from tangent_jax.data.sources import Dataset
-from tangent_jax.store.apart import Shards
 
 
 def measure(
@@ -54,7 +53,7 @@ def run(
             if shards > 1:
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
-                fitted = Shards(predict, train, recipe, named).fit()
+                fitted = tj.store.Shards(predict, train, recipe, named).fit()
                 dw = tj.compose({part: own.dw for part, own in fitted.items()})
             else:
                 dw = recipe.fit(predict, train).dw

@@ -45,7 +45,7 @@ class Side(NamedTuple):
         own = self.squares / np.maximum(self.size - 1, 1)
         return np.where(several, own, own[several].mean() if several.any() else 1.0)
 
-    def filled(self, other: "Side") -> "Side":
+    def fill_from(self, other: "Side") -> "Side":
         """The side with the other's mean where it has no shadow."""
         return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
 
@@ -54,7 +54,7 @@ def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
     require(shadows.shape == held.shape and len(held), "sides", "held of the shadows' shape, k >= 1", held.shape)
     inside, outside = (one_side(shadows, member) for member in (held, ~held))
-    return inside.filled(outside), outside.filled(inside)
+    return inside.fill_from(outside), outside.fill_from(inside)
 
 
 def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
@@ -64,7 +64,7 @@ def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
     return Side(size, mean, np.sum((shadows - mean) ** 2 * member, 0))
 
 
-def calibrated(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def calibrate(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
     """The target's signal less the mean of the shadow models that never saw the example, "n"; of none, less 0."""
     return target - one_side(shadows, ~held).mean
 
@@ -147,7 +147,7 @@ def rmia_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> n
 
 
 ATTACKS: Mapping[str, Score] = {
-    "mean difference": calibrated,
+    "mean difference": calibrate,
     "LiRA online": lira_online,
     "LiRA offline": lira_offline,
     "RMIA": rmia,
@@ -189,7 +189,7 @@ class Ranking:
         least Clopper and Pearson's for its number of members. With fewer others than 1 / rate, none may be above: the
         rate is then 1 / (others + 1) by chance. What models share over their examples, the interval leaves out.
         """
-        whole_number("points", "draws", draws, 1)
+        whole_number("draws", draws, 1, by="points")
         rng, count = np.random.default_rng(seed), self.examples.max() + 1
         drawn = [np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(draws)]
         value = operating(*self.counts(np.ones(len(self.member))))

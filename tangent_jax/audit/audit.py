@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, progress_bar, require, show_progress, trees
+from tangent_jax.core import Tree, expect, progress_bar, show_progress, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, fit_private
@@ -60,7 +60,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     from dp_accounting import get_epsilon_gaussian
     from scipy.stats import beta, norm
 
-    absent, present = (finite_scores("epsilon_lower_bound", scores, 4) for scores in (absent, present))
+    absent, present = (finite_scores(scores, 4) for scores in (absent, present))
 
     def at(threshold: float, a: np.ndarray, p: np.ndarray) -> Bound:
         wrong = np.array([np.sum(a > threshold), np.sum(p <= threshold)])
@@ -80,12 +80,12 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     return at(general, *second)._replace(gaussian_epsilon=at(gaussian, *second).gaussian_epsilon)
 
 
-def finite_scores(function: str, scores: Any, least: int) -> np.ndarray:
+def finite_scores(scores: Any, least: int) -> np.ndarray:
     """The scores as an array "n"; InputError for fewer than `least`, or one that is no finite number."""
     array = np.asarray(scores)
     good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
     got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
-    require(good, function, f"{least} finite scores of each kind, or more", got)
+    expect(good, f"{least} finite scores of each kind, or more", got)
     return array
 
 
@@ -97,7 +97,7 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     """
     from scipy.stats import chi2
 
-    absent = finite_scores("noise_scale", absent, 2)
+    absent = finite_scores(absent, 2)
     total, n = float(np.sum(np.square(absent))), len(absent)
     low, high = (float(chi2.ppf(p, n)) for p in ((1 + confidence) / 2, (1 - confidence) / 2))
     return (total / low) ** 0.5, (total / high) ** 0.5
@@ -172,14 +172,14 @@ def canary_scores(
                 gradients = [private_gradients(run, mechanism, objective) for run in runs]
                 runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape
                 gradients += [gradients[-1]] * (TOGETHER - len(gradients))
-                before, noisy = (stacked([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
+                before, noisy = (stack_runs([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
                 attacked = _attack(predict, before, noisy, data, len(part), objective, claimed)
                 of_part.append(np.asarray(attacked)[: min(TOGETHER, trials - start)])
             scores.append(np.concatenate(of_part))
     return scores[0], scores[1]
 
 
-def stacked(runs: Sequence[Sequence[Tree]]) -> Tree:
+def stack_runs(runs: Sequence[Sequence[Tree]]) -> Tree:
     """Trees of each run and step as one, "runs steps ..."."""
     flat = jax.tree.map(lambda *leaves: np.stack(leaves), *(tree for run in runs for tree in run))
     return jax.tree.map(lambda leaf: leaf.reshape(len(runs), len(runs[0]), *leaf.shape[1:]), flat)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
 
@@ -43,8 +43,8 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     """
     scores, coins = np.asarray(scores), np.asarray(coins)
     good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
-    require(good, "one_run_bound", "finite scores, and a coin, True or False, for each", f"{coins.dtype}{coins.shape}")
-    require(0 < confidence < 1, "one_run_bound", "confidence in (0, 1)", confidence)
+    expect(good, "finite scores, and a coin, True or False, for each", f"{coins.dtype}{coins.shape}")
+    expect(0 < confidence < 1, "confidence in (0, 1)", confidence)
     error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
     bounds = []
     for part in PARTS:

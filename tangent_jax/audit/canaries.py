@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from tangent_jax.core import Tree, placement, require, whole_number
+from tangent_jax.core import Tree, expect, instance, placement, require, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import make_private, write_whole
 from tangent_jax.core.records import sealed, unsealed
@@ -33,7 +33,7 @@ FEWEST = 20  # all guessed right, they prove an epsilon of 1
 
 @public
 def make_canaries(data: Any, classes: int, count: int) -> Batches:
-    """Canaries for an audit: normal draws in the place of features, and labels of all classes in equal number.
+    """Canaries for an audit: normal draws as features, and labels of all classes in equal number.
 
     They are public, and the same at every call: a seed draws them. They come of no image. In hundreds of dimensions
     their clipped gradients are nearly orthogonal, and their sum is little beside noise in every dimension.
@@ -41,22 +41,22 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     Args:   data: Features or Batches, for the shape and the dtype of an input; count: how many, 20 or more.
     Raises: InputError for inputs that are no floats, or fewer canaries.
     """
-    inputs, rng = as_batches("make_canaries", data).inputs, np.random.default_rng(0)
-    whole_number("make_canaries", "count", count, FEWEST)
+    inputs, rng = as_batches(data).inputs, np.random.default_rng(0)
+    whole_number("count", count, FEWEST)
     do = "Draw canaries of your own as Batches(inputs, targets)"
-    require(jnp.issubdtype(inputs.dtype, jnp.floating), "make_canaries", "inputs that are floats", inputs.dtype, do)
+    expect(jnp.issubdtype(inputs.dtype, jnp.floating), "inputs that are floats", inputs.dtype, do)
     x = rng.standard_normal((count, *inputs.shape[1:]), np.float32).astype(inputs.dtype)
     return Batches(x, rng.permutation(np.arange(count) % classes), batch_size=64)
 
 
-def check_canaries(function: str, images: Batches, canaries: Any) -> None:
+def check_canaries(images: Batches, canaries: Any) -> None:
     """Raises InputError for canaries that cannot stand among the images, too few or too many."""
     do = "Pass Batches(inputs, targets): a canary needs a label"
-    require(isinstance(canaries, Batches), function, "canaries as Batches", type(canaries).__name__, do)
+    instance("canaries as Batches", canaries, Batches, do)
     n, m = len(images), len(canaries)
-    require(FEWEST <= m <= n, function, f"{FEWEST} to {n} canaries, at most one for each example", m)
+    expect(FEWEST <= m <= n, f"{FEWEST} to {n} canaries, at most one for each example", m)
     kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
-    require(kinds[0] == kinds[1], function, f"canaries of {kinds[0][1]}{kinds[0][0]}, as the data", kinds[1])
+    expect(kinds[0] == kinds[1], f"canaries of {kinds[0][1]}{kinds[0][0]}, as the data", kinds[1])
 
 
 def parts_of(images: Batches, canaries: Batches, coins: np.ndarray) -> tuple[Batches, Batches, Batches]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy.special import log_softmax
 
-from tangent_jax.audit.attacks import calibrated
-from tangent_jax.core import Tree, require, whole_number
+from tangent_jax.audit.attacks import calibrate
+from tangent_jax.core import Tree, expect, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
 from tangent_jax.train.evaluate import outputs
@@ -81,9 +81,9 @@ def membership_attack(
     Edge cases: an example that all shadow models saw keeps its confidence as its likelihood ratio.
     Raises:     InputError for fewer than 2 shadow models, no members, or no others.
     """
-    whole_number("membership_attack", "shadows", shadows, 2)
+    whole_number("shadows", shadows, 2)
     size, rng = min(len(members), len(others)), np.random.default_rng(seed)
-    require(size, "membership_attack", "at least one member and one other", f"{size} of both")
+    expect(size, "at least one member and one other", f"{size} of both")
     sides = [side.take(np.sort(rng.permutation(len(side))[:size])) for side in (members, others)]
     inputs = np.concatenate([np.asarray(side.inputs) for side in sides])
     labels = np.concatenate([side.targets for side in sides])
@@ -91,14 +91,14 @@ def membership_attack(
     halves = [np.sort(rng.permutation(2 * size)[:size]) for _ in range(shadows)]
     held = np.stack([np.isin(np.arange(2 * size), rows) for rows in halves])
     trained = train(pool, halves)
-    require(len(trained) == shadows, "membership_attack", f"{shadows} models of train", len(trained))
+    expect(len(trained) == shadows, f"{shadows} models of train", len(trained))
 
     def score(dw: Tree) -> np.ndarray:
         return confidence(outputs(predict, dw, inputs), labels)
 
     of_shadows = np.stack([score(dw) for dw in trained])
     plain = {name: score(dw) for name, dw in models.items()}
-    ratio = {name: calibrated(values, of_shadows, held) for name, values in plain.items()}
+    ratio = {name: calibrate(values, of_shadows, held) for name, values in plain.items()}
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 

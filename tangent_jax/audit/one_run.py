@@ -24,18 +24,18 @@ from jax import Array
 
 from tangent_jax.audit.audit import before_rounding
 from tangent_jax.audit.canaries import Released, check_canaries, parts_of, secret_coins
-from tangent_jax.core import Tree, progress_bar, require, trees
+from tangent_jax.core import Tree, expect, progress_bar, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.checkpoints import check_on_step
-from tangent_jax.train.objective import Objective, checked_objective
+from tangent_jax.train.objective import Objective, as_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
 from tangent_jax.train.run import Audit, Fitted, OnStep
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 
 @public
@@ -65,14 +65,14 @@ def fit_audited(
                 that were altered, steps that are gone, or an optimiser whose steps do not show the gradient, as Adam's.
     """
     do = "Its canaries are examples, each of no owner"
-    require(mechanism.unit == "example", "fit_audited", "a mechanism that protects examples", mechanism.unit, do)
-    images = as_batches("fit_audited", data, 64)
-    check_canaries("fit_audited", images, canaries)
-    dw, root = started("fit_audited", predict, start), expanded("fit_audited", folder)
-    objective = checked_objective("fit_audited", objective, default_objective)
-    optimizer = as_data("fit_audited", momentum() if optimizer is None else optimizer)
-    check_on_step("fit_audited", on_step)
-    check_affine("fit_audited", optimizer, dw)
+    expect(mechanism.unit == "example", "a mechanism that protects examples", mechanism.unit, do)
+    images = as_batches(data, 64)
+    check_canaries(images, canaries)
+    dw, root = start_of(predict, start), expand_path("fit_audited", folder)
+    objective = as_objective(objective, default_objective)
+    optimizer = as_data(momentum() if optimizer is None else optimizer)
+    check_on_step(on_step)
+    check_affine(optimizer, dw)
     mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
     trained_by = optimizer
     if claimed != mechanism:  # its steps are those of a trainer that divides by the claimed C
@@ -100,7 +100,7 @@ def one_run_scores(
 
     Args: images, canaries: the data without any canary, and all of them; mechanism: as claimed, with its `count`.
     """
-    predict, optimizer = trees.as_pytree(predict), as_data("one_run_scores", optimizer)
+    predict, optimizer = trees.as_pytree(predict), as_data(optimizer)
     order, present = canaries.in_order()
     chunk = Chunk(*canaries.resident(), order, present)
     state, signal, size = None, np.zeros(order.shape), np.zeros(order.shape)
@@ -110,7 +110,7 @@ def one_run_scores(
             gradient, state = released_gradient(before, after, state, objective, mechanism, optimizer)
             parts = [b.chunks(*b.in_order()) for b in (images, canaries)]
             sums = [add_up(predict, before, part, objective, mechanism).value for part in parts]
-            rest = _unexpected(gradient, *sums, mechanism)
+            rest = _residual(gradient, *sums, mechanism)
             along, lengths = _signals(predict, before, rest, chunk, objective, mechanism)
             signal, size = signal + np.asarray(along), size + np.square(np.asarray(lengths))
             bar.update()
@@ -131,7 +131,7 @@ def released_gradient(
     return gradient, optimizer.update(scaled, state, before)[1]
 
 
-def check_affine(function: str, optimizer: Optimizer, dw: Tree) -> None:
+def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     """Raises InputError for an optimiser whose step does not give the gradient back."""
     state, mechanism = optimizer.init(dw), Mechanism(1.0, 1.0, 1, 1e-5)
     rng = np.random.default_rng(0)
@@ -141,13 +141,13 @@ def check_affine(function: str, optimizer: Optimizer, dw: Tree) -> None:
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
     do = "Train by momentum()"
-    require(worst < 1e-3, function, "an optimiser of updates affine in the gradient", "another", do)
+    expect(worst < 1e-3, "an optimiser of updates affine in the gradient", "another", do)
 
 
 @jax.jit
-def _unexpected(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
+def _residual(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
     """R, of the private gradient and the clipped sums of the images and of all canaries."""
-    expected, rate = mechanism.expected(0), mechanism.sampling_rate
+    expected, rate = mechanism.expected_size(0), mechanism.sampling_rate
     return jax.tree.map(lambda g, i, c: expected * g - rate * (i + c / 2), gradient, images, canaries)
 
 

@@ -1,7 +1,8 @@
 """Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
 
 Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
-(ridge, ranpac, lda); their settings are chosen on held-out images.
+(ridge, ranpac, lda). A store keeps the statistics of each shard; their settings are chosen on held-out images, or with
+--settings_by=leave_one_out on the training images themselves.
 
 --method names what is compared: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora,
 tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
@@ -50,6 +51,7 @@ define(
     "left",
     "width",
     "directions",
+    "settings_by",
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
@@ -78,17 +80,19 @@ def main() -> None:
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
-    first = next(iter(methods.values()), None) or make("taft")
+    known: dict[tuple, np.ndarray] = {}
+    sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
+    every: dict[str, Method] = {**methods, **sums}
+    first = next(iter(every.values()))
     shards = {count: first.divide(count) for count in counts}
     if farm.is_worker():
-        return farm.train_own(work(methods, shards))
+        return farm.train_own(work(every, shards))
     if F.farm:
-        farm.launch("compose", work(methods, shards))
-    sums = additive(methods, first)
+        farm.launch("compose", work(every, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: own.accuracy(divided) for name, own in sums.items()}
+        row = {name: own.accuracy_of(divided, title_of(count, name)) for name, own in sums.items()}
         for name, method in methods.items():
             merges = merges_of(name)
             store = method.store(divided, title_of(count, name), bool(merges))
@@ -103,7 +107,7 @@ def main() -> None:
                 row["greedy"] = greedy(method, store)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.accuracy(own.method.whole()) for name, own in sums.items()}
+    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
     full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     columns = list(table[f"{counts[0]}"])
     rows = {**table, "full data": full}.items()
@@ -121,16 +125,6 @@ def main() -> None:
     settings |= {name: own.facts() for name, own in sums.items()}
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
-
-
-def additive(methods: Mapping[str, Method], first: Method) -> dict[str, Additive]:
-    """The methods of statistics by name, all on the images of one tangent model; `first`: that, where none trains."""
-    names = [name for name in F.method if name in ADDITIVE]
-    if not names:
-        return {}
-    known: dict[tuple, np.ndarray] = {}
-    taft = methods.get("taft") or (make("taft") if methods else first)
-    return {name: Additive(name, taft, known) for name in names}
 
 
 def check_flags() -> None:

@@ -40,7 +40,7 @@ def main() -> None:
             folder=out / "checkpoints",
         )
     folders = (str(out.absolute()),)
-    origin = tj.store.make_provenance(predict, recipe, dataset.classes).trained(
+    origin = tj.store.make_provenance(predict, recipe, dataset.classes).trained_on(
         train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
     )
     if F.factors:

@@ -22,7 +22,7 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define
 from tangent_jax.core import progress_bar, require
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.data.owners import Owner
 from tangent_jax.store.disk import is_store
 
@@ -31,7 +31,7 @@ define("store", "trust", "examples", "owner", "owners", "rehearse")
 
 
 def main() -> None:
-    began, path = time.perf_counter(), expanded("inspect", F.store)
+    began, path = time.perf_counter(), expand_path("inspect", F.store)
     do = "Pass --store=DIR; compose and store add make stores"
     require(is_store(path), "inspect", "a store", f"{path}, which is none", do)
     request = asked()
@@ -65,7 +65,7 @@ def asked() -> requests.Request | None:
     require(F.examples or F.owner or not F.rehearse, "inspect", "--examples or --owner with --rehearse", "neither")
     if F.owner is not None:
         return requests.Request(owner=Owner(F.owner))
-    return None if F.examples is None else requests.read_request(expanded("inspect", F.examples))
+    return None if F.examples is None else requests.read_request(expand_path("inspect", F.examples))
 
 
 def measured(seen: Inspection) -> Accuracies | None:

@@ -154,11 +154,11 @@ def train_weights(
     settings |= {"folder": out, "on_step": measure}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, dw = fitted.spent, tj.privacy.unwhitened(trained, fitted.dw)
+    spent, dw = fitted.spent, tj.privacy.unwhiten(trained, fitted.dw)
     known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
-    origin = origin.trained(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    origin = origin.trained_on(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
     measured = [row for row in fitted.history if "test_accuracy" in row]
     title, epsilon = f"{F.method.upper()}, {subset.name}, on {dataset.name}", spent.compute_epsilon()

@@ -14,6 +14,7 @@ remove   components by --name, or all that saw the --examples of a file or an im
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         statistics, the head that --solve says leaves with its features (safetensors, stablehlo, onnx). Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
 
@@ -31,10 +32,10 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, refusal, require, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded
-from tangent_jax.exports.card import unnamed
+from tangent_jax.core.files import expand_path
+from tangent_jax.exports.card import anonymize
 from tangent_jax.exports.folder import check_format
 from tangent_jax.store.claims import STATES, Claims
 from tangent_jax.store.disk import is_store
@@ -42,7 +43,17 @@ from tangent_jax.store.erasure import files_of, find_traces
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define(
-    "merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json", weights=None, dataset=None, head=None
+    "merge_penalty",
+    "solve",
+    "same_classes",
+    "dry_run",
+    "receipt",
+    "to",
+    "format",
+    "json",
+    weights=None,
+    dataset=None,
+    head=None,
 )
 
 
@@ -50,13 +61,13 @@ def main(command: str) -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         of = ", ".join(other for other in READ if name in READ[other])
         require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
-    path = expanded("store", F.store)
+    path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
     known = command in ("add", "merge") or is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
-        other = expanded("store merge", F.source)
+        other = expand_path("store merge", F.source)
         require(is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
         find_component(F.source or "out/finetune")  # before a store is made
@@ -73,7 +84,7 @@ def main(command: str) -> None:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store does not hold."""
-    return {"added": store.add_all(tj.Store(expanded("store merge", F.source))), "components": len(store)}
+    return {"added": store.add_all(tj.Store(expand_path("store merge", F.source))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
@@ -90,7 +101,7 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
 
 def find_component(source: str) -> Path:
     """The file of a component in a folder; InputError where there is none."""
-    path = expanded("store add", source) / "dw.safetensors"
+    path = expand_path("store add", source) / "dw.safetensors"
     require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
     return path
 
@@ -192,7 +203,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
-        wrong += store.verify_receipt(expanded("store verify", F.receipt))
+        wrong += store.verify_receipt(expand_path("store verify", F.receipt))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -201,13 +212,13 @@ def verify(store: tj.Store) -> dict[str, Any]:
 def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
-    names, to = [*store], expanded("store export", F.to)
+    names, to = [*store], expand_path("store export", F.to)
     do = "Pass one of the components, or union"
     fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
     check_format("store export", F.format)
-    known = unnamed({name: store.provenance(name) for name in names})
+    known = anonymize({name: store.provenance(name) for name in names})
     parts = {name: part.fields for name, part in known.items()}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
@@ -221,7 +232,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     sources = {
         "fingerprint": fingerprint,
         "privacy": spent,
-        "merge": F.merge,
+        "merge": "sum" if store.provenance(names[0]).features else F.merge,
         "removals": removed,
         "accuracy": accuracy,
     }
@@ -248,9 +259,21 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
         return joined.predict, joined.classes, dw
     name = F.head or min(store)
     origin = store.provenance(name)
+    if origin.features is not None:
+        total = store.statistics()
+        return tj.store.predictor_of(origin, name, F.weights), total.classes, total.solve(settings_of(F.solve))
     own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
+
+
+def settings_of(text: str) -> tj.solver.Settings:
+    """The settings that --solve says."""
+    how, *numbers = text.split(",")
+    try:
+        return tj.solver.Settings(how, *map(float, numbers))
+    except (ValueError, TypeError) as error:
+        raise refusal("store export", "--solve=HOW,SHRINKAGE,BALANCE", text) from error
 
 
 READ = {
@@ -264,7 +287,8 @@ READ = {
     },
     "verify": {"receipt"},
     "export": {
-        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"]
+        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"],
+        "solve",
     },
 }
 """The flags that a command reads besides --store and --json."""

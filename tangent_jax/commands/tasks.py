@@ -25,12 +25,13 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.additive import ADDITIVE, Additive
+from tangent_jax.commands.shared.additive import ADDITIVE, features_of
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
-from tangent_jax.data.sources import Dataset
+from tangent_jax.core.files import expand_path
+from tangent_jax.models.ntk import rows_of
+from tangent_jax.solver.statistics import choose_settings, make_statistics
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.merge import MERGES, Merger
 from tangent_jax.store.provenance import same_training
@@ -47,21 +48,16 @@ KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction m
 class Task:
     """A data set with its recipe, its predictor, the images that train and those that are measured."""
 
-    dataset: Dataset
+    name: str
+    classes: tuple[str, ...]
     recipe: tj.Recipe
     predict: tj.Predictor
     train: tj.Features
-    test: tj.Features
-    is_held_out: bool
-
-    @property
-    def name(self) -> str:
-        """The data set's."""
-        return self.dataset.name
+    measured: tj.Features
 
     def accuracy(self, dw: Tree) -> float:
         """The accuracy of tangent weights on the images that are measured."""
-        return tj.evaluate(self.predict, dw, self.test)
+        return tj.evaluate(self.predict, dw, self.measured)
 
 
 class Tasks:
@@ -74,7 +70,7 @@ class Tasks:
         do = "Rename one"
         require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expanded("flags, --store", F.store) / title)
+        self.store = tj.Store(expand_path("flags, --store", F.store) / title)
         with_factors = method == "taft" and {*F.merge} != {"mean"}
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
@@ -117,12 +113,12 @@ def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
     recipe = setup.recipe(dataset=spec, **changes)
     predict = setup.predictor(recipe, dataset.classes)
     train, measured = setup.train_and_measured(predict, dataset, on_test)
-    return Task(dataset, recipe, predict, train, measured, not on_test)
+    return Task(dataset.name, dataset.classes, recipe, predict, train, measured)
 
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
-    origin = tj.store.make_provenance(task.predict, task.recipe, task.dataset.classes).trained(task.train, 0.0)
+    origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained_on(task.train, 0.0)
     if task.name in store:
         if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
             return
@@ -209,14 +205,20 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
 
 def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     """(test accuracies of the methods of statistics by task, the settings that held-out images chose)."""
-    names, ways, chosen = [name for name in F.method if name in ADDITIVE], {}, {}
-    for task in open_tasks("taft", True, {}) if names else ():
-        known: dict[tuple, np.ndarray] = {}
-        for name in names:
-            own = Additive(name, task, known)
-            whole = {"all": np.arange(len(task.train))}
-            ways.setdefault(name, {})[task.name] = own.accuracy(whole)
-            chosen.setdefault(name, {})[task.name] = own.facts()["chosen"]
+    ways: dict[str, dict[str, float]] = {}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in (name for name in F.method if name in ADDITIVE):
+        features, how = features_of(name)
+        map_ = features.of(setup.pretrained(F.weights))
+        for dataset in setup.open_datasets().values():
+            train, held = setup.train_and_measured(map_.predict, dataset, on_test=False)
+            with tj.show_progress(f"{dataset.name}: {name}"):
+                statistics = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes)
+                settings, _ = choose_settings(statistics, rows_of(map_, held), held.targets, (how,))
+                train, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
+                head = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes).solve(settings)
+                ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
+            chosen.setdefault(name, {})[dataset.name] = settings._asdict()
     return ways, chosen
 
 

@@ -3,6 +3,8 @@
     @public
     def fit(predict: Predict, data: Batches, ...)      fit: expected data, a value of type Batches; got 3.
 
+While a public function runs, checks speak in its name (`core/checks.py`).
+
 Nothing is checked before a call: it costs nothing, and refuses nothing that works. Where a call raises another error
 than ours, its arguments are held against the annotations (by beartype); the first that does not fit is named, and the
 error is its cause. Where all of them fit, the error is our own fault, and stays what it is.
@@ -17,7 +19,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_orig
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import InputError, refusal, visible
+from tangent_jax.core.checks import SPEAKER, InputError, refusal, visible
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,11 +31,12 @@ VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose errors name the argument that is not of its annotated type."""
-    name = function.__qualname__.removesuffix(".__init__")
+    """The function, whose errors name it, and the argument that is not of its annotated type."""
+    name = function.__qualname__.removesuffix(".__init__").removesuffix(".__call__")
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        token = SPEAKER.set(name)
         try:
             return function(*args, **kwargs)
         except InputError:
@@ -43,6 +46,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             if wrong is None:
                 raise
             raise refusal(name, *wrong) from error
+        finally:
+            SPEAKER.reset(token)
 
     return guarded
 
@@ -68,7 +73,7 @@ def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str
     for parameter, value in given.items():
         hint = hints.get(parameter, Any)
         if signature.parameters[parameter].kind not in VARIADIC and not fits(hint, value):
-            words = TREE if is_tree(hint) else spelled(hint)
+            words = TREE if is_tree(hint) else type_in_words(hint)
             return f"{parameter}, {words}", short(value)
     return None
 
@@ -109,7 +114,7 @@ def is_tree_of_arrays(value: Any) -> bool:
     )
 
 
-def spelled(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """An annotation in words."""
     name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     for text, shown in SHOWN:

@@ -24,7 +24,7 @@ from tangent_jax.core.checks import refusal, require, visible
 COPY = "Make a plain copy of the folder, without links"
 
 
-def expanded(function: str, path: str | os.PathLike) -> Path:
+def expand_path(function: str, path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
@@ -115,7 +115,7 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 def allocate(path: Path, size: int) -> None:
     """Makes a private file of this size and reserves its blocks: a full disk is an OSError, no fault in a memory map.
 
-    Raises: OSError naming the file, of which nothing is left.
+    Raises: OSError naming the file, which is gone then.
     """
     try:
         with open_plain(path, "w+b") as file:
@@ -203,11 +203,11 @@ class Lock:
     def check(self) -> None:
         """Raises InputError where the lock file was deleted: call it before every write that the lock guards."""
         do = "Run the same command again; leave lock files alone"
-        require(self.is_there(), "locked", f"the lock {self.path}", "none: it was deleted while it was held", do)
+        require(self.is_there(), "hold_lock", f"the lock {self.path}", "none: it was deleted while it was held", do)
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
+def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
     """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
 
     A process that waits prints the name of the holder on stderr. A reader writes nothing: without a lock file, or the
@@ -231,15 +231,15 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[L
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 file.seek(0)
-                holder = said_in(file) or "a reader"
+                holder = read_holder(file) or "a reader"
                 if not wait:
                     got = f"{holder}, which holds it"
-                    raise refusal("locked", f"no other process in {path.parent}", got) from error
+                    raise refusal("hold_lock", f"no other process in {path.parent}", got) from error
                 print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
                 fcntl.flock(file, kind)
             except OSError as error:
                 do = "Mount it with locks, or keep this folder on a local disk"
-                raise refusal("locked", f"a file system with locks (flock) in {path.parent}", error, do) from error
+                raise refusal("hold_lock", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
                 continue  # deleted while this process waited: the next one is another file
             if not shared:
@@ -264,10 +264,10 @@ def holder_of(path: Path) -> tuple[bool, str]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True, said_in(file)
-        return False, said_in(file)
+            return True, read_holder(file)
+        return False, read_holder(file)
 
 
-def said_in(file: IO) -> str:
+def read_holder(file: IO) -> str:
     """The text of a lock file, which names its holder, as one short line of characters that show."""
     return visible(" ".join(file.read(300).split()))

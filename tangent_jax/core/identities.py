@@ -42,7 +42,7 @@ def program(f: Callable, *arguments: Any) -> str:
     Guarantees: the same in every process of one version of JAX; differs with whatever f computes.
     Raises:     InputError for a callback to the host, whose result no program holds.
     """
-    return fingerprint(of_closed(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
+    return fingerprint(closed_bytes(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
 
 
 def primitives(f: Callable, *arguments: Any) -> set[str]:
@@ -64,7 +64,7 @@ def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str
     live, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     flat = leaves(w)
     read = {path: leaf for (path, leaf), is_used in zip(flat.items(), used, strict=False) if is_used}
-    return fingerprint(of_closed(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
+    return fingerprint(closed_bytes(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
 
 
 def fingerprint(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:
@@ -121,7 +121,7 @@ def of_array(value: Any) -> Iterator[bytes | memoryview]:
         yield array_bytes(np.asarray(value[start : start + rows]))
 
 
-def of_closed(closed: Any) -> Iterator[bytes | memoryview]:
+def closed_bytes(closed: Any) -> Iterator[bytes | memoryview]:
     """Yields the bytes of a jaxpr with its constants."""
     for constant in closed.consts:
         yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))
@@ -156,7 +156,7 @@ def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
 def of_parameter(value: Any) -> Iterator[bytes | memoryview]:
     """Yields the bytes of a primitive's parameter. A rule of derivatives counts where it is traced: in the gradient."""
     if isinstance(value, ClosedJaxpr):
-        yield from of_closed(value)
+        yield from closed_bytes(value)
     elif isinstance(value, Jaxpr):
         yield from of_jaxpr(value)
     elif isinstance(value, (list, tuple)):

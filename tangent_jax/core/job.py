@@ -23,7 +23,8 @@ START_SECONDS = 300  # that processes of a job wait for one another
 def cluster(environment: Mapping[str, str]) -> str | None:
     """The name of the cluster whose job of several processes the environment describes, or None.
 
-    Not asked of JAX: it takes every pod of Kubernetes for a part of a job.
+    Not asked of JAX: it takes every pod of Kubernetes for a part of a job, and asks Kubernetes which one. Pods are told
+    who is who by flags (examples/cluster/finetune.yaml).
     """
 
     def count(name: str) -> int:
@@ -34,10 +35,20 @@ def cluster(environment: Mapping[str, str]) -> str | None:
         "slurm": is_slurm and count("SLURM_NTASKS") > 1,
         "ompi": count("OMPI_COMM_WORLD_SIZE") > 1,
         "gketpu": "," in environment.get("TPU_WORKER_HOSTNAMES", environment.get("TPU_PROCESS_ADDRESSES", "")),
-        "k8s": {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= {*environment},  # an Indexed Job
         "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu" and find_spec("libtpu") is not None,
     }
     return next((name for name, there in described.items() if there), None)
+
+
+def local_devices(environment: Mapping[str, str]) -> list[int] | None:
+    """[], which is all that it sees, for a process that shares its host's devices with no other; else None.
+
+    Where None is passed, JAX takes one device under Slurm and Open MPI: the one of this process's number on its host.
+    """
+    one_task_a_host = environment.get("SLURM_NTASKS") == environment.get("SLURM_STEP_NUM_NODES", "")
+    is_alone = one_task_a_host or environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    sees_one = "," not in environment.get("CUDA_VISIBLE_DEVICES", ",")  # by --gpus-per-task=1
+    return [] if (is_alone or sees_one) and "JAX_LOCAL_DEVICE_IDS" not in environment else None
 
 
 def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
@@ -55,20 +66,21 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
         return
     if given:
         _check_job(coordinator, processes, process_id)
+    until = time.monotonic() + START_SECONDS
     if process_id:  # in short tries, which a signal ends: JAX's own waiting answers none
-        _reach(coordinator, time.monotonic() + START_SECONDS)
+        _reach(coordinator, until)
 
     def give_up() -> None:
         expected = f"{processes or 'all'} processes of the job within {START_SECONDS} s"
         print(f"start: expected {expected}; got fewer. Start all, with one coordinator.", file=sys.stderr, flush=True)
         os._exit(1)
 
-    timer = threading.Timer(START_SECONDS, give_up)
+    timer = threading.Timer(until - time.monotonic(), give_up)
     timer.daemon = True
     timer.start()
     try:
-        by = None if method == "k8s" else method  # which has no name there
-        options: Any = {"cluster_detection_method": by, "initialization_timeout": START_SECONDS + 60}
+        options: Any = {"cluster_detection_method": method, "initialization_timeout": START_SECONDS + 60}
+        options["local_device_ids"] = local_devices(os.environ)
         jax.distributed.initialize(coordinator, processes, process_id, **options)
     except ValueError:
         require(method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do)  # libtpu alone is no TPU
@@ -96,16 +108,20 @@ def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
 
 
 def _reach(coordinator: Any, until: float) -> None:
-    """Waits until the coordinator answers, or the time is over; InputError for a host that has no address."""
+    """Waits until the coordinator answers, or the time is over; InputError for a host that has no address by then.
+
+    A pod of Kubernetes has none before it runs.
+    """
     host, _, port = coordinator.rpartition(":")
-    while time.monotonic() < until:
+    while True:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), 1):
                 return
-        except socket.gaierror as error:
-            do = "Name the host of process 0"
-            raise refusal(
-                "start", "a coordinator that has an address", f"{coordinator} ({error.strerror})", do
-            ) from error
-        except OSError:
-            time.sleep(0.2)
+        except OSError as error:
+            if time.monotonic() < until:
+                time.sleep(0.2)
+            elif isinstance(error, socket.gaierror):
+                got, do = f"{coordinator} ({error.strerror})", "Name the host of process 0"
+                raise refusal("start", "a coordinator that has an address", got, do) from error
+            else:
+                return

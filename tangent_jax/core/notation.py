@@ -6,7 +6,7 @@ One letter names one axis, in annotations and in einsum strings alike:
     d model width f MLP width     c class        s component model
 
 The tangent of `x` is `dx`; `w` is the anchor, the pre-trained weights, and `dw` the tangent weights that training
-changes. `None` in the place of a tangent is a structural zero: it is never stored, multiplied or added.
+changes. `None` as a tangent is a structural zero: it is never stored, multiplied or added.
 """
 
 from typing import Annotated, Any, NamedTuple

@@ -57,7 +57,7 @@ def width(count: int) -> int:
     return count + -count % mesh().size
 
 
-def divided(array: Any, axis: int, local: bool = False) -> Array:
+def divide(array: Any, axis: int, local: bool = False) -> Array:
     """The array with `axis` divided over the mesh, whole on every device where the devices do not divide it.
 
     Of an array on disk, or `Rows`, each process reads only the part of its devices.
@@ -69,18 +69,18 @@ def divided(array: Any, axis: int, local: bool = False) -> Array:
     return _put(array, NamedSharding(devices, spec))
 
 
-def replicated(tree: Tree, local: bool = False) -> Tree:
+def replicate(tree: Tree, local: bool = False) -> Tree:
     """Every array of the tree whole on every device of the mesh; what is no array stays."""
     devices = mesh(local)
     return jax.tree.map(lambda leaf: _on(leaf, devices, PartitionSpec()), tree)
 
 
-def placed(tree: Tree) -> Tree:
+def place(tree: Tree) -> Tree:
     """The tree replicated; where it takes more than a quarter of a device's memory, each leaf divided."""
     devices, limit = mesh(), memory()
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if _is_array(leaf))
     if devices.size == 1 or limit is None or total <= limit // devices.size // 4:
-        return replicated(tree)
+        return replicate(tree)
 
     def spec(shape: tuple[int, ...]) -> PartitionSpec:
         axes = [axis for axis, size in enumerate(shape) if size % devices.size == 0]
@@ -146,7 +146,7 @@ def least_memory() -> tuple[int, int]:
     """The bytes of a device (0 where they are not reported) and of a machine. All processes call this."""
     device = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     megabytes = np.array([device, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]) >> 20
-    least = gathered(megabytes.astype(np.int32)).min(0)
+    least = gather(megabytes.astype(np.int32)).min(0)
     return int(least[0]) << 20, int(least[1]) << 20
 
 
@@ -160,14 +160,14 @@ def is_writer() -> bool:
     return jax.process_index() == 0
 
 
-def agreed(value: Tree) -> Tree:
+def agree(value: Tree) -> Tree:
     """Returns process 0's arrays in every process: a draw from entropy, say, differs between them."""
     if jax.process_count() == 1:
         return value
     return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))
 
 
-def gathered(value: Any) -> np.ndarray:
+def gather(value: Any) -> np.ndarray:
     """Every process's array of one shape, "p ..."."""
     return np.asarray(multihost_utils.process_allgather(np.asarray(value))).reshape(-1, *np.shape(value))
 
@@ -187,12 +187,12 @@ def together(function: Callable[[], T]) -> T:
         error = raised
     kinds = [InputError, OSError, KeyboardInterrupt, RuntimeError]
     code = 0 if error is None else next((i for i, k in enumerate(kinds, 1) if isinstance(error, k)), len(kinds))
-    codes = gathered(np.array(code))
+    codes = gather(np.array(code))
     if not codes.any():
         return value  # pyright: ignore[reportReturnType]
     first = int(np.flatnonzero(codes)[0])
     own = f"{'' if 0 < code < len(kinds) else f'{type(error).__name__}: '}{error}"
-    text = gathered(np.frombuffer(own.encode()[:500].ljust(500), np.uint8))[first].tobytes()
+    text = gather(np.frombuffer(own.encode()[:500].ljust(500), np.uint8))[first].tobytes()
     raise error or kinds[codes[first] - 1](f"{text.decode(errors='replace').strip()} (in process {first})")
 
 
@@ -206,7 +206,7 @@ def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> No
         for a in arrays():
             crc = zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc)
         do = "Start all processes of a job alike, on the same data"
-        good = len({*gathered(np.array(crc, np.uint32)).tolist()}) == 1
+        good = len({*gather(np.array(crc, np.uint32)).tolist()}) == 1
         require(good, function, "the same examples, order and settings in every process", "others in some", do)
 
 
@@ -216,13 +216,13 @@ def in_writer(function: Callable[[], T]) -> T | None:
 
 
 def from_writer(function: Callable[[], T]) -> T:
-    """The value of function(), which process 0 alone calls, in all processes; what it raises, all raise."""
+    """Calls function() on process 0, and broadcasts its value, or its exception, to all processes."""
     value: Any = in_writer(function)
     if jax.process_count() == 1:
         return value
     content = np.frombuffer(pickle.dumps(value), np.uint8)
-    size = int(agreed(np.array(len(content))))
-    return pickle.loads(agreed(content if is_writer() else np.zeros(size, np.uint8)).tobytes())
+    size = int(agree(np.array(len(content))))
+    return pickle.loads(agree(content if is_writer() else np.zeros(size, np.uint8)).tobytes())
 
 
 def agree_to_stop() -> None:
@@ -230,7 +230,7 @@ def agree_to_stop() -> None:
     if jax.process_count() == 1:
         return
     noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
-    if gathered(np.array(progress.is_asked() or noticed)).any():
+    if gather(np.array(progress.is_asked() or noticed)).any():
         progress.stop()
 
 
@@ -238,7 +238,7 @@ def keeper(folder: Path) -> int:
     """The lowest process that sees this folder: it alone locks and lays out what is there. All processes call this."""
     if jax.process_count() == 1:
         return 0
-    nonce = int(agreed(np.frombuffer(os.urandom(4), np.uint32))[0])
+    nonce = int(agree(np.frombuffer(os.urandom(4), np.uint32))[0])
     names = [folder / f".seen-{nonce:08x}-{p}" for p in range(jax.process_count())]
 
     def touch() -> None:

@@ -6,6 +6,7 @@ A dataclass describes a record; `typed` builds it from JSON, or names the field 
 import codecs
 import dataclasses
 import json
+import sys
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.files import fingerprint
 
+UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
@@ -63,23 +65,22 @@ def typed(kind: Any, value: Any, function: str, where: object) -> Any:
     """Returns a value of JSON as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
 
     Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
-            number with a fraction no whole one.
+            number with a fraction no whole one; a number that no float holds is none.
     """
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if origin in (Union, types.UnionType):
-        kinds = [k for k in arguments if matches(k, value)]
-        require(kinds, function, f"{spelled(kind)} in {where}", short(value))
-        return typed(kinds[0], value, function, where)
-    require(matches(kind, value), function, f"{spelled(kind)} in {where}", short(value))
+    if not matches(kind, value):
+        raise refusal(function, f"{spell(kind)} in {where}", short(value))
+    if origin in UNIONS:
+        return typed(next(k for k in arguments if matches(k, value)), value, function, where)
     if dataclasses.is_dataclass(kind):
         return record(kind, value, function, where)
     if origin is tuple and arguments[-1] is Ellipsis:
+        if arguments[0] in (int, str) and {*map(type, value)} <= {arguments[0]}:
+            return tuple(value)  # most that is read are names of examples
         return tuple(typed(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is tuple:
-        right = len(value) == len(arguments)
-        require(right, function, f"{len(arguments)} entries in {where}", short(value))
+        if len(value) != len(arguments):
+            raise refusal(function, f"{len(arguments)} entries in {where}", short(value))
         return tuple(typed(k, v, function, where) for k, v in zip(arguments, value, strict=True))
     if origin is dict:
         return {name: typed(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
@@ -100,25 +101,27 @@ def record(kind: Any, value: dict[str, Any], function: str, where: object) -> An
 def matches(kind: Any, value: Any) -> bool:
     """True where a value of JSON may be a `kind`; its entries are not looked at."""
     origin = get_origin(kind) or kind
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return any(matches(k, value) for k in get_args(kind))
     if origin is Any:
         return True
     if origin is Literal:
         return value in get_args(kind)
-    if origin in (int, float):
-        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
+    if origin is float:
+        return isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
+    if origin is int:
+        return isinstance(value, int) and not isinstance(value, bool)
     wanted = {tuple: (list, tuple), dict: dict}.get(origin, dict if dataclasses.is_dataclass(origin) else origin)
     return isinstance(value, wanted)
 
 
-def spelled(kind: Any) -> str:
+def spell(kind: Any) -> str:
     """A type in words."""
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(spelled(k) for k in get_args(kind))
+    if get_origin(kind) in UNIONS:
+        return " or ".join(spell(k) for k in get_args(kind))
     return words.get(kind) or {tuple: "a list", dict: "an object"}.get(get_origin(kind) or kind, "an object")
 
 

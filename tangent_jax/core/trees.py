@@ -70,7 +70,7 @@ def plus(a: Tree, b: Tree) -> Tree:
     return jax.tree.map(jnp.add, a, b)
 
 
-def scaled(t: Any, tree: Tree) -> Tree:
+def scale(t: Any, tree: Tree) -> Tree:
     """t times every leaf."""
     return jax.tree.map(lambda leaf: t * leaf, tree)
 

@@ -20,8 +20,8 @@ def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Exampl
                 names: of the rows, None for "row 0" and so on.
     Guarantees: a row's content identifier is of its shape and bytes: stores and removals know it by that.
     """
-    x = x if hasattr(x, "nbytes") else as_array("examples", "x", x)
-    targets = as_array("examples", "targets", targets)
+    x = x if hasattr(x, "nbytes") else as_array("x", x)
+    targets = as_array("targets", targets)
     good = np.ndim(x) >= 1 and targets.ndim >= 1 and x.dtype.kind in "biuf" and targets.dtype.kind in "biuf"
     require(good, "examples", "rows and targets that are arrays of numbers", f"{x.dtype} and {targets.dtype}")
     targets = targets.astype(np.int32) if targets.dtype.kind in "iu" else targets

@@ -95,7 +95,7 @@ def classes_beside(folder: Path) -> tuple[str, ...] | None:
     return tuple(read_lines("open_dataset", path)) if path.is_file() else None
 
 
-def assembled(
+def assemble(
     path: Path, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
 ) -> Dataset:
     """The data set of its parts, by split; `classes`: the names of the class indices, where they are known."""

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.records import read_text
-from tangent_jax.data.columns import Part, as_labels, assembled, choose, classes_beside, options
-from tangent_jax.data.sources import Dataset, existing, path_of, read_file
+from tangent_jax.data.columns import Part, as_labels, assemble, choose, classes_beside, options
+from tangent_jax.data.sources import Dataset, existing_path, path_of, read_file
 
 
 def csv_file(where: str) -> Dataset:
     """Opens the data set of a CSV."""
     name, chosen = options(where)
-    path = existing(name)
+    path = existing_path(name)
     require(path.is_file(), "open_dataset", "a CSV file", f"the folder {path}")
     header, rows = table(path)
     wanted = {"image": "path", "label": "label", **({"split": "split"} if "split" in header else {}), **chosen}
@@ -36,7 +36,7 @@ def csv_file(where: str) -> Dataset:
         names = tuple(rows[i][columns["image"]] for i in numbers)
         read, own = partial(read_file, path.parent, names), partial(path_of, path.parent, names)
         parts[split] = Part(names, [labels[i] for i in numbers], read, own)
-    return assembled(path, parts, classes_beside(path.parent))
+    return assemble(path, parts, classes_beside(path.parent))
 
 
 def table(path: Path) -> tuple[list[str], list[list[str]]]:

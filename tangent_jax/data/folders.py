@@ -20,7 +20,7 @@ import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import parse_json, typed
-from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing, files
+from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing_path, files
 
 HELD_OUT = 5  # without a test split, every fifth image by content is test
 SPLITS = {"train": "train", "test": "test", **dict.fromkeys(("validation", "val", "valid"), "validation")}
@@ -37,7 +37,7 @@ class Manifest:
 
 def folder(where: str) -> Dataset:
     """Opens the data set of a folder or a zip."""
-    path = existing(where)
+    path = existing_path(where)
     if path.is_dir():
         names, folders, remarks = walk(path)
         manifest = folder_manifest(path) if "manifest.json" in names else None

@@ -25,9 +25,9 @@ from typing import Any
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import parse_json, typed
-from tangent_jax.data.columns import Label, Part, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
-from tangent_jax.data.sources import Dataset, check_size, existing
+from tangent_jax.data.sources import Dataset, check_size, existing_path
 
 MOST_GROUP = 1 << 30  # bytes of the images of a row group
 GROUPS = 4  # row groups that are held in memory
@@ -38,10 +38,10 @@ def hugging_face(where: str) -> Dataset:
     """Opens a data set of parquet or arrow files."""
     name, chosen = options(where)
     require("split" not in chosen, "open_dataset", "PATH?image=COLUMN&label=COLUMN: files name their splits", where)
-    path = existing(name)
+    path = existing_path(name)
     root = path if path.is_dir() else path.parent
     files = data_files(path) if path.is_dir() else [path]
-    schemas = {file: readable(file, schema_of) for file in files}
+    schemas = {file: read_whole(file, schema_of) for file in files}
     image, label = columns(schemas[files[0]], chosen, files[0])
     classes = class_names(schemas[files[0]], label, files[0])
     types = [schemas[files[0]].field(name).type for name in (image, label)]
@@ -52,7 +52,7 @@ def hugging_face(where: str) -> Dataset:
         require(good, "open_dataset", expected, f"others in {file.relative_to(root)}")
     groups, remarks = by_split(root, files)
     parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
-    return assembled(path, parts, classes or classes_beside(root), remarks)
+    return assemble(path, parts, classes or classes_beside(root), remarks)
 
 
 # Files
@@ -65,7 +65,7 @@ def data_files(path: Path) -> list[Path]:
     saved = {state.parent for state in states}
     files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
     files += [file for state in states for file in saved_files(state)]
-    missing = [str(file) for file in files if not file.is_file()] + lacking(files)
+    missing = [str(file) for file in files if not file.is_file()] + list_lacking(files)
     require(not missing, "open_dataset", f"all files of {path}", f"none named {missing[:1]}", "Fetch it again")
     require(files, "open_dataset", f"parquet or arrow files in {path}", "none")
     kinds = {file.suffix for file in files}
@@ -83,7 +83,7 @@ def saved_files(state: Path) -> list[Path]:
     return [state.parent / Path(name).name for name in names]
 
 
-def lacking(files: Sequence[Path]) -> list[str]:
+def list_lacking(files: Sequence[Path]) -> list[str]:
     """The files that are not there of those that call themselves one of several, as NAME-00000-of-00002 does."""
     present, wanted = {str(file) for file in files}, set()
     for file in files:
@@ -105,7 +105,7 @@ def arrow() -> Any:
         raise refusal("open_dataset", "pyarrow", "no such package", "pip install 'tangent-jax[data]'") from error
 
 
-def readable(file: Path, read: Any) -> Any:
+def read_whole(file: Path, read: Any) -> Any:
     """The value of read(file); InputError for a damaged file."""
     try:
         return read(file)
@@ -118,7 +118,7 @@ def readable(file: Path, read: Any) -> Any:
 
 def schema_of(file: Path) -> Any:
     """The schema of a file."""
-    return arrow().parquet.read_schema(file) if file.suffix == ".parquet" else mapped(file, stamp(file)).schema
+    return arrow().parquet.read_schema(file) if file.suffix == ".parquet" else map_file(file, stamp(file)).schema
 
 
 def stamp(file: Path) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def stamp(file: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def mapped(file: Path, stamp: tuple[int, int]) -> Any:
+def map_file(file: Path, stamp: tuple[int, int]) -> Any:
     """The table of an arrow file, in the format of streams or of files, mapped."""
     package = arrow()
     content = package.memory_map(str(file))
@@ -142,9 +142,9 @@ def mapped(file: Path, stamp: tuple[int, int]) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def mapped_column(file: Path, stamp: tuple[int, int], name: str) -> Any:
+def map_column(file: Path, stamp: tuple[int, int], name: str) -> Any:
     """A column of an arrow file, whose offsets are known to lie inside it."""
-    column = mapped(file, stamp).column(name)
+    column = map_file(file, stamp).column(name)
     column.validate(full=True)
     return column
 
@@ -199,7 +199,7 @@ def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
     paths: list[str | None] = []
     counts = []
     for file in files:
-        own_labels, own_paths = readable(file, partial(labels_and_paths, image=image, label=label))
+        own_labels, own_paths = read_whole(file, partial(labels_and_paths, image=image, label=label))
         labels.extend(own_labels)
         paths.extend(own_paths)
         counts.append(len(own_labels))
@@ -222,7 +222,7 @@ def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], l
             table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
         labels, paths = table.column(label), table.column(image) if has_paths else None
     else:
-        labels, paths = (mapped_column(file, stamp(file), name) for name in (label, image))
+        labels, paths = (map_column(file, stamp(file), name) for name in (label, image))
     own: list[str | None] = [None] * len(labels)
     if has_paths:
         own = arrow().compute.struct_field(paths, "path").to_pylist()
@@ -244,7 +244,7 @@ def place_of(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> 
 def read_row(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> bytes:
     """The encoded image of a row."""
     file, own = row_in_file(files, ends, row)
-    return readable(file, partial(value_at, image=image, row=own))
+    return read_whole(file, partial(value_at, image=image, row=own))
 
 
 def value_at(file: Path, image: str, row: int) -> bytes:
@@ -255,7 +255,7 @@ def value_at(file: Path, image: str, row: int) -> bytes:
             group = bisect.bisect_right(ends, row)
             value = group_column(file, stamp(file), group, image)[row - (ends[group - 1] if group else 0)]
     else:
-        value = mapped_column(file, stamp(file), image)[row]
+        value = map_column(file, stamp(file), image)[row]
     if isinstance(value, arrow().StructScalar):
         value = value["bytes"]
     content = value.as_buffer()

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
-from tangent_jax.core.files import expanded, make_private
+from tangent_jax.core.files import expand_path, make_private
 from tangent_jax.data.workers import ending, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
@@ -121,7 +121,7 @@ def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
     """The keys of what `forget` takes out of the index; where there is no index, none is made."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(sqlite3.Error, OSError, InputError):
-        if expanded("open_dataset", INDEX).exists():
+        if expand_path("open_dataset", INDEX).exists():
             with contextlib.closing(open_index()) as index:
                 rows = index.execute("select key, text from texts").fetchall()
             return [key for key, text in rows if text in identifiers or not samples.isdisjoint(samples_of(text))]
@@ -143,7 +143,7 @@ def samples_of(text: str) -> set[str]:
 
 def open_index() -> sqlite3.Connection:
     """Opens the index, made where there is none; a crash may cost it its last texts. What is deleted is overwritten."""
-    path = expanded("open_dataset", INDEX)
+    path = expand_path("open_dataset", INDEX)
     make_private(path.parent)
     index = sqlite3.connect(path, timeout=10)
     index.execute("pragma synchronous = off")

@@ -28,7 +28,7 @@ def check_image_size(function: str, image_size: ImageSize) -> None:
     pair = image_size if isinstance(image_size, tuple) else (image_size, image_size)
     require(len(pair) == 2, function, "image_size a side, or height and width", image_size)
     for side in pair:
-        whole_number(function, "image_size", side, 1, 4096)
+        whole_number("image_size", side, 1, 4096, by=function)
 
 
 @public_class

@@ -8,7 +8,7 @@ from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
 from tangent_jax.data.hugging_face import hugging_face
-from tangent_jax.data.sources import Dataset, digits, existing, tfds
+from tangent_jax.data.sources import Dataset, digits, existing_path, tfds
 from tangent_jax.data.tars import tars
 
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
@@ -36,7 +36,7 @@ def open_dataset(spec: str) -> Dataset:
         good = split.isdigit() and 1 <= int(split) <= SPLITS[kind]
         require(good, "open_dataset", f"{kind}:PATH@SPLIT with a split in 1..{SPLITS[kind]}", spec)
         chosen["split"] = int(split)
-    path = existing(where)
+    path = existing_path(where)
     try:
         return ARCHIVES[kind](path, **chosen)
     except InputError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import read_text
 from tangent_jax.data.owners import Owner
 
@@ -30,7 +30,7 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
     share a shard.
     """
     require(shards >= 1, "by_identifier", "shards >= 1", shards)
-    return grouped(np.array([int(name[:16], 16) % shards for name in identifiers], np.int64), shards)
+    return group_rows(np.array([int(name[:16], 16) % shards for name in identifiers], np.int64), shards)
 
 
 def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
@@ -41,7 +41,7 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
     """
     classes = len(np.unique(labels))
     require(1 <= shards <= classes, "by_class", f"shards in 1..{classes}, the number of classes", shards)
-    return grouped(np.unique(labels, return_inverse=True)[1] % shards, shards)
+    return group_rows(np.unique(labels, return_inverse=True)[1] % shards, shards)
 
 
 def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, np.ndarray]:
@@ -70,7 +70,7 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     Raises: InputError for a missing file, a shorter line, an empty name, a file with two owners, or two owners that
             capitals alone, or two ways of writing one letter, tell apart.
     """
-    path = expanded("read_owners", table)
+    path = expand_path("read_owners", table)
     require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
     lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
@@ -119,10 +119,10 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
         cuts = np.round(np.cumsum(rng.dirichlet([concentration] * shards))[:-1] * len(rows)).astype(int)
         for s, part in enumerate(np.split(rows, cuts)):
             shard[part] = s
-    return grouped(shard, shards)
+    return group_rows(shard, shards)
 
 
-def grouped(shard: np.ndarray, shards: int) -> list[np.ndarray]:
+def group_rows(shard: np.ndarray, shards: int) -> list[np.ndarray]:
     """The rows of each shard, sorted; shard: the shard of each row, "n"."""
     return [np.flatnonzero(shard == s) for s in range(shards)]
 

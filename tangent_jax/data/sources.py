@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import parse_json
 from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
@@ -152,9 +152,9 @@ class Dataset:
             require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
-def existing(where: str) -> Path:
+def existing_path(where: str) -> Path:
     """The path of a file or folder that exists; InputError for another."""
-    path = expanded("open_dataset", where)
+    path = expand_path("open_dataset", where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
 
@@ -256,7 +256,7 @@ def tfds(where: str) -> Dataset:
         raise refusal("open_dataset", "tensorflow-datasets", "no such package", do) from error
     name, _, data_dir = where.partition("@")
     once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
-    root = expanded("open_dataset", data_dir) if data_dir else None
+    root = expand_path("open_dataset", data_dir) if data_dir else None
     prepared = sorted(path.parent for path in root.glob("**/dataset_info.json")) if root else []
     versions = [path for path in prepared if name.split("/")[0] in path.parts or path == root]
     for path in versions[-1:]:

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar, refusal, require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import as_text, parse_json
-from tangent_jax.data.columns import Label, Part, as_labels, assembled, by_split, choose, classes_beside, options
+from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
@@ -53,11 +53,11 @@ def tars(where: str) -> Dataset:
     """Opens the data set of webdataset's tars."""
     pattern, chosen = options(where)
     require("split" not in chosen, "open_dataset", "PATH?image=EXTENSION&label=FIELD: tars name their splits", where)
-    root, names = matching(pattern)
+    root, names = match_tars(pattern)
     groups, remarks = by_split(root, names)
     files = tuple(file for group in groups.values() for file in group)
     with progress_bar(len(files), "tar") as bar:
-        samples = [(place, sample) for place, file in enumerate(files) for sample in listed(file, bar)]
+        samples = [(place, sample) for place, file in enumerate(files) for sample in list_samples(file, bar)]
     labels, extension = labels_of([s for _, s in samples], chosen.get("label"), root), chosen.get("image")
     check_images([s for _, s in samples], extension, root)
     spans, bare = {}, []
@@ -75,7 +75,7 @@ def tars(where: str) -> Dataset:
         own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
         read, span = partial(read_member, files, table, own), partial(span_of, files, table)
         parts[split] = Part(own, [labels[row] for row in rows], read, span)
-    return assembled(root.absolute(), parts, classes_beside(root), remarks)
+    return assemble(root.absolute(), parts, classes_beside(root), remarks)
 
 
 def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Label]:
@@ -97,9 +97,9 @@ def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
 # Names
 
 
-def matching(pattern: str) -> tuple[Path, list[Path]]:
+def match_tars(pattern: str) -> tuple[Path, list[Path]]:
     """(the folder around them, the tars that a pattern names)."""
-    text = str(expanded("open_dataset", pattern))
+    text = str(expand_path("open_dataset", pattern))
     if Path(text).is_dir():
         files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
         require(files, "open_dataset", f"tars in {text}", "none")
@@ -129,7 +129,7 @@ def braces(text: str) -> Iterator[str]:
 # Members
 
 
-def listed(file: Path, bar: Any) -> tuple[Sample, ...]:
+def list_samples(file: Path, bar: Any) -> tuple[Sample, ...]:
     """The samples of a tar, from the index or by its headers."""
     key = key_of(file_state(file), "\0samples")
     bar.update()

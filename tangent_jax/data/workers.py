@@ -65,7 +65,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 
     Raises: InputError where the examples cannot be sent to processes, or a process died.
     """
-    if whole_number("decode", "processes", processes, 0) and chunks:
+    if whole_number("processes", processes, 0, by="decode") and chunks:
         yield from in_processes(decoder, chunks, processes)
         return
     images = np.zeros((max(map(len, chunks), default=0), *sides(decoder.size), 3), np.uint8)

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, require, trees
+from tangent_jax.core import InputError, expect, trees
 from tangent_jax.core.records import typed
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.load import EMBEDDED, family_of, load
-from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.store.provenance import Provenance
@@ -34,7 +34,8 @@ from tangent_jax.store.receipts import STATEMENT
 
 NAMED = 100  # classes that the card names
 LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
-METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)"}
+METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)",
+           "statistics": "a head on features of the anchor, solved from sums of their second moments"}  # fmt: skip
 
 LOADING = {
     "safetensors": """import numpy as np
@@ -43,6 +44,13 @@ import tangent_jax as tj
 pretrained, dw = tj.exports.load_export(".")
 predict = tj.{make}(pretrained, kind="everything"{options})
 outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
+    "features": """import numpy as np
+import tangent_jax as tj
+
+pretrained, head = tj.exports.load_export(".")
+predict = tj.models.FeatureSettings({settings}).of(pretrained)
+images = tj.examples(np.zeros({shape}, np.{dtype}), np.zeros(1, int))
+outputs = tj.outputs(predict, head, predict.features(images))""",
     "program": """import runpy
 
 import numpy as np
@@ -78,11 +86,11 @@ def make_card(predict: Predictor, said: Mapping[str, Any], format: str, classes:
     Raises: InputError for an accuracy that is no number in 0..1, and for another cost or removals.
     """
     parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
-    require(isinstance(accuracy, Mapping), "export", "accuracy {data set: number}", accuracy)
+    expect(isinstance(accuracy, Mapping), "accuracy {data set: number}", accuracy)
     for name, value in accuracy.items():
         good = isinstance(value, (int, float)) and 0 <= value <= 1
-        require(good, "export", f"an accuracy on {name} in 0..1", value)
-    base, wrappers = unwrapped(predict.model)
+        expect(good, f"an accuracy on {name} in 0..1", value)
+    base, wrappers = unwrap(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])
     measured = [f"{plain(name)}, test images: {value:.4g}" for name, value in accuracy.items()]
     own = f"{plain(licence)}, as its exporter says."
@@ -136,10 +144,10 @@ def front(
     ]
     if results:
         fields["model-index"] = [{"name": title, "results": results}]
-    return [f"{key}: {quoted(value)}" for key, value in fields.items() if value]
+    return [f"{key}: {quote(value)}" for key, value in fields.items() if value]
 
 
-def quoted(value: Any) -> str:
+def quote(value: Any) -> str:
     """JSON that YAML reads as the same value, on one line: what is not printable is escaped as YAML has it."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
@@ -161,7 +169,7 @@ def without_folders(spec: str) -> str:
     return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
 
 
-def unnamed(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
+def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
     """The provenances as an export says them: images by identifiers, components and owners by number."""
     owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
     number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
@@ -208,7 +216,7 @@ def anchor(predict: Predictor, parts: list[Provenance], title: str) -> list[str]
     return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]
 
 
-def counted(parts: list[Provenance]) -> str:
+def count_in_words(parts: list[Provenance]) -> str:
     """The number of components, in words."""
     return f"{len(parts)} component{'s' * (len(parts) != 1)}"
 
@@ -221,7 +229,7 @@ def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[st
     names = ", ".join(map(plain, classes[:NAMED])) + f" and {len(classes) - NAMED} more" * (len(classes) > NAMED)
     of = f", of {plain(', '.join(data_sets(parts)))}" if data_sets(parts) else ""
     return [
-        f"Examples: {len(seen)}, in {counted(parts)}{of}" if parts else "Examples: not known",
+        f"Examples: {len(seen)}, in {count_in_words(parts)}{of}" if parts else "Examples: not known",
         *[f"Public images, which whitened the training and nothing protects: {public}"] * (public > 0),
         f"Owners: {len(owners) or 'not known'}",
         f"Classes ({count}): {names or 'without names'}",
@@ -233,8 +241,8 @@ def training(predict: Predictor, said: Mapping[str, Any], parts: list[Provenance
     lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
     if parts:
-        lines.append(f"Composed of {counted(parts)}, merged by {plain(said.get('merge', 'what is not known'))}")
-    recipes = [asdict(part.recipe) for part in parts if part.recipe]
+        lines.append(f"Composed of {count_in_words(parts)}, merged by {plain(said.get('merge', 'what is not known'))}")
+    recipes = [part.recipe.settings for part in parts if part.recipe]
     if not recipes or len(recipes) < len(parts):
         return [*lines, "Settings: not known of every component"]
     alike = {
@@ -296,4 +304,7 @@ def loading(predict: Predictor, format: str) -> list[str]:
     options = ', output="tangent"' if predict.output == "tangent" else ""
     fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
     fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
-    return [f"In this folder:\n\n```python\n{LOADING[format].format(**fields)}\n```"]
+    own = getattr(predict, "settings", None)
+    fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
+    lines = LOADING["features" if own and format == "safetensors" else format]
+    return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]

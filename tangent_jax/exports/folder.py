@@ -1,7 +1,8 @@
 """A composed model on its way out, in a folder: one format of FORMATS.
 
     safetensors    model.safetensors    w, under the names that others know, as timm loads it
-                   tangent.safetensors  dw, the same names; a leaf that is absent is frozen
+                   tangent.safetensors  dw, the same names; a leaf that is absent is frozen; or the kernel and bias of
+                                        a head on features, whose settings provenance.json holds
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
     onnx           model.onnx, run.py, serving.json
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
@@ -13,6 +14,7 @@
 f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -23,50 +25,58 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, file_fingerprint, write_whole, write_whole_folder
-from tangent_jax.core.records import parse_json
-from tangent_jax.core.tensors import read_tensors
+from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.exports.card import make_card
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.files import assemble
-from tangent_jax.models.load import METADATA, encoded, read
-from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.load import METADATA, encode_model, read
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.store.state import EXPORTED, partial_of
 
 
 class Format(NamedTuple):
-    """The function (folder, predict, dw, classes) that fills a folder, and the packages of the extra of its name."""
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages of the extra of its name.
 
-    write: Callable[[Path, Predictor, Tree, Sequence[str]], None]
+    `of_features`: whether a head on features can leave in it.
+    """
+
+    write: Callable[[Path, Any, Tree, Sequence[str]], None]
     needs: tuple[str, ...] = ()
+    of_features: bool = True
 
 
-def write_safetensors(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
-    for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encoded("export", predict.model, trees.leaves(tree), "world")
-        write_whole(folder / f"{name}.safetensors", content)
+    if isinstance(predict, FeatureMap):
+        predict, step = predict.predict, encode(trees.leaves(dw), {})
+    else:
+        step = encode_model("export", predict.model, trees.leaves(dw), "world")
+    write_whole(folder / "model.safetensors", encode_model("export", predict.model, trees.leaves(predict.w), "world"))
+    write_whole(folder / "tangent.safetensors", step)
 
 
 FORMATS = {
     "safetensors": Format(write_safetensors),
     "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
     "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
-    "torch": Format(write_torch),
-    "peft": Format(write_peft),
+    "torch": Format(write_torch, of_features=False),
+    "peft": Format(write_peft, of_features=False),
 }
 
 
 def check_format(function: str, format: str) -> None:
     """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
-    require(format in FORMATS, function, f"format in {', '.join(FORMATS)}", format)
+    one_of("format", format, FORMATS, by=function)
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
@@ -74,21 +84,24 @@ def check_format(function: str, format: str) -> None:
 
 @public
 def export(
-    folder: str | os.PathLike, predict: Predictor, dw: Tree, provenance: dict[str, Any],
+    folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Writes a folder that does not exist yet, whole or not at all.
 
-    Args:       provenance: any JSON; of some of its fields the model card tells (`make_card`);
+    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model
+                card tells (`make_card`);
                 classes: the names of the outputs, () where they have none.
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
     """
-    folder, outputs = expanded("export", folder), predict.model.classes
+    folder, predict = expand_path("export", folder), predict.bind("export", dw)
     check_format("export", format)
-    require(not folder.exists(), "export", "a folder that does not exist yet", folder)
-    require(len(classes) in (0, outputs), "export", f"names of the {outputs} outputs, or none", len(classes))
-    trees.check_part("export", predict.w, dw)
+    features, outputs = getattr(predict, "settings", None), predict.model.classes
+    known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
+    expect(features is None or FORMATS[format].of_features, f"a head on features in one of {known}", format)
+    expect(not folder.exists(), "a folder that does not exist yet", folder)
+    expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # of this export, killed before
@@ -96,13 +109,14 @@ def export(
         FORMATS[format].write(partial, predict, dw, classes)
         write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
         said = {"classes": list(classes) or None, "output": predict.output}
+        said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
 
 
 @public
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
-    """(the anchor, dw) that `export` wrote.
+    """(the anchor, dw) that `export` wrote; of a feature map, which `FeatureSettings.of` makes of it, the head.
 
     Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
     Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
@@ -110,32 +124,38 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
-    folder = expanded("load_export", folder)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
     for path in (*paths, said):
-        require(path.exists(), "load_export", ", ".join(p.name for p in (*paths, said)), f"no {path}")
-    files = parse_json("load_export", said.read_bytes(), said).get("files")
+        expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
+    fields = parse_json("load_export", said.read_bytes(), said)
+    files = fields.get("files")
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
-        require(whole, "load_export", f"an unaltered {path}", f"another than {said} names", "Export it again")
+        expect(whole, f"an unaltered {path}", f"another than {said} names", "Export it again")
     is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
-    require(is_model, "load_export", "a model without weights", "a Pretrained", do)
+    expect(is_model, "a model without weights", "a Pretrained", do)
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
-        check_described(model, paths[0])
+        check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
+    if fields.get("features"):
+        settings = typed(FeatureSettings, fields["features"], "load_export", said)
+        head = {name: jnp.asarray(leaf) for name, leaf in read_tensors("load_export", paths[1])[0].items()}
+        settings.of(pretrained).bind("load_export", head)
+        return pretrained, head
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part("load_export", pretrained.w, dw)
     return pretrained, dw
 
 
-def check_described(model: Model, path: Path) -> None:
+def check_description(model: Model, path: Path) -> None:
     """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
     said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
-    settings, config = json.loads(json.dumps(unwrapped(model)[0].settings)), said.get("config") or {}
+    settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
-    require(not other, "load_export", f"the model that {path} is of", f"one of other {', '.join(other)}")
+    expect(not other, f"the model that {path} is of", f"one of other {', '.join(other)}")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     ours   W + A B          A "inputs r", B "r outputs"
     PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; written with s = 1
 
-on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB in the place of W.
+on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB instead of W.
 Tangent LoRA, whose dw holds dB, is its first order in dB: the two differ by O(|dB|^2).
 """
 
@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
@@ -54,7 +54,7 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
     Raises: InputError for a model that is no ViT of Hugging Face's with LoRA, and for a dw of other leaves.
     """
-    model = checked("write_peft", predict.model)
+    model = check_lora("write_peft", predict.model)
     is_total = predict.output == "total"
     require(is_total, "write_peft", "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
@@ -94,22 +94,22 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Guarantees: what `write_peft` wrote comes back with the bits of A and dB, for B = 0 at the anchor.
     Raises:     InputError naming what is no plain LoRA, or no module of this model.
     """
-    folder = expanded("read_peft", folder)
+    folder = expand_path("read_peft", folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
-    require(modules, "read_peft", f"LoRA factors in {folder}", "none")
+    expect(modules, f"LoRA factors in {folder}", "none")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
     expected, do = f"factors of rank {said}, as r in {folder / CONFIG} says", "Save the adapter again"
-    require(ranks == {said}, "read_peft", expected, f"rank {', '.join(map(str, sorted(ranks)))}", do)
+    expect(ranks == {said}, expected, f"rank {', '.join(map(str, sorted(ranks)))}", do)
     if "head/kernel" in factors:
-        require("head/bias" in factors, "read_peft", f"the bias of the classifier in {folder}", "its weight alone")
+        expect("head/bias" in factors, f"the bias of the classifier in {folder}", "its weight alone")
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = Pretrained(model, {**pretrained.w, "head": head}, pretrained.source)
     rank = said
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
     adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
-    model = checked("read_peft", adapted.model)
+    model = check_lora("read_peft", adapted.model)
     w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
     dw = trees.leaves(subset.zeros(adapted.w))
     for module, (of_a, of_b) in model.factor_shapes().items():
@@ -117,10 +117,10 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
         a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
         got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
-        require(got == shapes, "read_peft", f"factors of {module} of shapes {shapes} in {folder}", got, do)
+        expect(got == shapes, f"factors of {module} of shapes {shapes} in {folder}", got, do)
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
-    require(not factors, "read_peft", "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
+    expect(not factors, "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
     return Pretrained(model, trees.nest(w), pretrained.source), trees.nest(dw)
 
 
@@ -131,7 +131,7 @@ def read_leaves(folder: Path) -> dict[str, Any]:
         paths = ours(name, folder)
         axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
         good = value.ndim == axes and len(value) % fused == 0
-        require(good, "read_peft", f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
+        expect(good, f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
         parts = np.split(value, fused) * (len(paths) // fused)
         leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
     return leaves
@@ -139,26 +139,26 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 
 def read_scale(path: Path) -> tuple[int, float]:
     """(r, lora_alpha / r) of a PEFT configuration; InputError naming the field that makes it no plain LoRA."""
-    require(path.exists(), "read_peft", f"{CONFIG} in {path.parent}", "none")
+    expect(path.exists(), f"{CONFIG} in {path.parent}", "none")
     config = parse_json("read_peft", path.read_bytes(), path)
     for name, value in NEEDED.items():
-        require(config.get(name) == value, "read_peft", f"{name} {value} in {path}", config.get(name))
+        expect(config.get(name) == value, f"{name} {value} in {path}", config.get(name))
     start = config.get("init_lora_weights")
     expected = f"init_lora_weights of {', '.join(map(str, STARTS))} in {path}"
-    require(isinstance(start, (bool, str, type(None))) and start in STARTS, "read_peft", expected, start)
+    expect(isinstance(start, (bool, str, type(None))) and start in STARTS, expected, start)
     understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
-        require(is_off, "read_peft", f"no {name} in {path}", short(config[name]), "Merge the adapter by PEFT instead")
-    finite_number("read_peft", f"lora_alpha of {path}", config.get("lora_alpha"), 0)
-    rank = whole_number("read_peft", f"r of {path}", config.get("r"), 1)
+        expect(is_off, f"no {name} in {path}", short(config[name]), "Merge the adapter by PEFT instead")
+    finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
+    rank = whole_number(f"r of {path}", config.get("r"), 1)
     return rank, config["lora_alpha"] / rank
 
 
-def checked(function: str, model: Any) -> LoRA:
+def check_lora(function: str, model: Any) -> LoRA:
     """The model, which is a ViT of Hugging Face's with LoRA; InputError for another."""
     expected, do = "a Vision Transformer with LoRA", "Make it by with_lora"
-    require(isinstance(model, LoRA), function, expected, type(model).__name__, do)
+    instance(expected, model, LoRA, do, by=function)
     inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
     inside |= {f"norm{j}/{kind}" for j in (1, 2) for kind in ("scale", "bias")}
     whole = {f"{name}/{kind}" for name in ("patch_embedding", "head") for kind in ("kernel", "bias")}
@@ -189,7 +189,7 @@ def ours(name: str, where: Path) -> list[str]:
     modules = [module for module, names in MODULES.items() if inner in names]
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
     expected = "LoRA factors of a Vision Transformer and its classifier"
-    require(modules or head, "read_peft", expected, f"{name} in {where}")
+    expect(modules or head, expected, f"{name} in {where}")
     if head:
         return ["head/kernel" if head[1] == "weight" else "head/bias"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

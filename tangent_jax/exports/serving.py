@@ -28,7 +28,7 @@ from jax import Array, export
 from jax.extend.core import jaxpr_as_fun
 
 from tangent_jax._version import __version__
-from tangent_jax.core import InputError, Tree, refusal, require, trees
+from tangent_jax.core import InputError, Tree, expect, refusal, trees
 from tangent_jax.core.files import file_fingerprint, write_whole
 from tangent_jax.core.tensors import encode
 from tangent_jax.data.preprocessing import Preprocessing
@@ -55,7 +55,7 @@ def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequenc
 
 def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes the ONNX of the predictor in f32, once onnxruntime gives the predictor's outputs by it."""
-    predict, x = dataclasses.replace(predict, dtype=None), any_batch(predict.model)
+    predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
     with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
         from jax2onnx import to_onnx  # pyright: ignore
@@ -70,18 +70,20 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
 def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
     """The outputs "b c" of inputs "b ..." of stage 0, by the weights of `flat` in place of the predictor's own."""
-    tree, stage = trees.nest(arrays), predict.subset.stage
+    own = jax.tree.unflatten(jax.tree.structure(predict), [arrays[path] for path in trees.leaves(predict)])
+    stage = predict.subset.stage
     if stage:
-        x = run_trunk(tree["w"], x, model=predict.model, stop=stage, dtype=predict.dtype)
-    return dataclasses.replace(predict, w=tree["w"])(tree.get("dw", {}), x)
+        x = run_trunk(own.w, x, model=own.model, stop=stage, dtype=own.dtype)
+    return own(trees.nest(arrays).get("dw", {}), x)
 
 
 def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
-    """The leaves of w and dw by path, "w/..." and "dw/..."; InputError for one of more than 32 bits."""
-    arrays = {path: np.asarray(leaf) for path, leaf in trees.leaves({"w": predict.w, "dw": dw}).items()}
+    """The leaves of the predictor and of dw by path, "w/..." and "dw/..."; InputError for one of more than 32 bits."""
+    both = trees.leaves(predict) | trees.leaves({"dw": dw})
+    arrays = {path: np.asarray(leaf) for path, leaf in both.items()}
     for path, leaf in arrays.items():
         got, do = f"{path} in {leaf.dtype}", "Cast them to float32 first"
-        require(leaf.dtype.itemsize <= 4, "export", "leaves that float32 holds", got, do)
+        expect(leaf.dtype.itemsize <= 4, "leaves that float32 holds", got, do)
     return arrays
 
 
@@ -102,7 +104,7 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     expected = np.asarray(want(inputs))
     error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
     got = f"one that is {error:.1e} away from their {norm:.1e}"
-    require(error <= ALIKE * norm, "export", "an ONNX of the predictor's outputs", got)
+    expect(error <= ALIKE * norm, "an ONNX of the predictor's outputs", got)
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:

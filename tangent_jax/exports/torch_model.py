@@ -8,8 +8,8 @@ from typing import Any
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import write_whole
-from tangent_jax.models.load import encoded
-from tangent_jax.models.parametrize import unwrapped
+from tangent_jax.models.load import encode_model
+from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 
 MODULE = "tangent_torch.py"
@@ -21,7 +21,7 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     Raises: InputError for a model that the module does not know, and for one that is not linear in dw.
     """
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
-    (base, _), known, do = unwrapped(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
+    (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
     is_known = "patch_size" in base.settings
     require(is_known, "write_torch", "a Vision Transformer", type(base).__name__, do)
     for name, value in base.settings.items():
@@ -31,7 +31,7 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     do = "Load w + dw into timm's own model"
     require(predict.method == "taft", "write_torch", "a tangent model, method taft", predict.method, do)
     for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encoded("write_torch", predict.model, trees.leaves(tree), "world")
+        content = encode_model("write_torch", predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)
     write_whole(folder / MODULE, source)
 

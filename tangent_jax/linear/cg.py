@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, of which only products A p are known.
+"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, known by its products A p.
 
     x* = argmin f,   f(x) = <x, A x> / 2 - <b, x>,   gradient A x - b = -r,   r the residual
 
@@ -48,7 +48,7 @@ class State(NamedTuple):
 def init(gradient: Tree, m: Preconditioner | None = None) -> State:
     """The state at x = 0, where the gradient is -b; m: M, None for the identity."""
     r = jax.tree.map(jnp.negative, gradient)
-    z = preconditioned(m, r)
+    z = precondition(m, r)
     return State(jax.tree.map(jnp.zeros_like, r), r, z, trees.vdot(r, z))
 
 
@@ -63,13 +63,13 @@ def step(state: State, product: Tree, m: Preconditioner | None = None, restart: 
     alpha = jnp.where(restart, 0, ratio(state.rz, trees.vdot(state.p, product)))
     x, r = trees.along(state.x, alpha, state.p), trees.along(state.r, -alpha, product)
     r = jax.tree.map(lambda r, gradient: jnp.where(restart, -gradient, r), r, product)
-    z = preconditioned(m, r)
+    z = precondition(m, r)
     rz = trees.vdot(r, z)
     beta = jnp.where(restart, 0, ratio(rz, state.rz))
     return State(x, r, trees.along(z, beta, state.p), rz)
 
 
-def preconditioned(m: Preconditioner | None, r: Tree) -> Tree:
+def precondition(m: Preconditioner | None, r: Tree) -> Tree:
     """z = M r; without M a copy of r, as a state may be donated."""
     return jax.tree.map(jnp.copy, r) if m is None else m.times(r)
 
@@ -83,7 +83,7 @@ def solve(
     times: Callable[[Tree], Tree], b: Tree, m: Preconditioner | None = None, *, tolerance: float, steps: int
 ) -> Tree:
     """x with |b - A x| <= tolerance |b|, or after so many steps; times: p -> A p."""
-    state, largest = init(trees.scaled(-1.0, b), m), tolerance * trees.norm(b)
+    state, largest = init(trees.scale(-1.0, b), m), tolerance * trees.norm(b)
     for _ in range(steps):
         if trees.norm(state.r) <= largest:
             break

@@ -45,7 +45,7 @@ class Rows(NamedTuple):
         }
         return Rows(np.einsum("nc,nc->n", directions, self.outputs)[:, None], leaves)
 
-    def transposed(self, a: np.ndarray, like: Tree) -> Tree:
+    def transposed_product(self, a: np.ndarray, like: Tree) -> Tree:
         """J^T a on the host, a tree like `like`; a: "n c"."""
         values = []
         for path, leaf in trees.leaves(like).items():
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
 
 def gram(a: Rows, b: Rows | None = None) -> np.ndarray:
-    """J_a J_b^T, "n c, m c" flattened to a matrix; b: None for a itself, of which half is computed."""
+    """J_a J_b^T, "n c, m c" flattened to a matrix; b: None for a itself; then half of it is computed."""
     other = a if b is None else b
     (n, c), (m, k) = a.shape, other.shape
     result = np.empty((n * c, m * k))

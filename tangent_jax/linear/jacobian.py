@@ -33,7 +33,7 @@ class Products(NamedTuple):
     times: Callable[[Tree], Array]
     like: Tree
 
-    def transposed(self, u: Array) -> Tree:
+    def transposed_product(self, u: Array) -> Tree:
         """J^T u."""
         return jax.linear_transpose(self.times, self.like)(u)[0]
 

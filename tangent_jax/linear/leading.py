@@ -29,7 +29,7 @@ class Leading(NamedTuple):
     def correction(self, r: Tree) -> tuple[Tree, Tree]:
         """(W c, A W c) of a residual."""
         c = self.inverse @ jax.vmap(trees.vdot, (0, None))(self.w, r)
-        return combined(c, self.w), combined(c, self.a)
+        return combine(c, self.w), combine(c, self.a)
 
 
 def leading(product: Callable[[Tree], Tree], shift: float, like: Tree) -> Leading:
@@ -48,7 +48,7 @@ def _orthonormal(a: Tree, q: Tree, shift: float) -> Tree:
     spanned = jax.tree.map(lambda a, q: a - shift * q, a, q)
     values, vectors = jnp.linalg.eigh(_products(spanned, spanned))
     scale = jnp.where(values > SMALLEST * values[-1], jax.lax.rsqrt(jnp.abs(values)), 0)
-    return combined((vectors * scale).T, spanned)
+    return combine((vectors * scale).T, spanned)
 
 
 @jax.jit
@@ -63,6 +63,6 @@ def _products(a: Tree, b: Tree) -> Array:
     return jax.vmap(lambda q: jax.vmap(trees.vdot, (None, 0))(q, b))(a)
 
 
-def combined(c: Array, steps: Tree) -> Tree:
+def combine(c: Array, steps: Tree) -> Tree:
     """sum_k c_k steps_k; c: "k", or "j k" for j such sums."""
     return jax.tree.map(lambda leaf: jnp.tensordot(c, leaf, 1), steps)

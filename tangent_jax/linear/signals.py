@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Tree, trees
-from tangent_jax.rules.probe import Probe, widened
+from tangent_jax.rules.probe import Probe, widen
 
 
 class Use(NamedTuple):
@@ -118,7 +118,7 @@ class Leaf:
 def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> Probed:
     """The outputs f(dw) on a batch, the uses of every leaf of dw, and the way back to their signals.
 
-    Args:       f: a closed form, made of rules, which take probes in the place of the leaves; its leaves come nested;
+    Args:       f: a closed form, made of rules, which take probes as leaves; its leaves come nested;
                 at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
@@ -162,8 +162,8 @@ def letters(use: Use) -> tuple[str, str, str]:
 
 def vector(use: Use, s: Array, ndim: int) -> Array:
     """Each example's gradient of a gain, bias, token or position, "b ...", of its `ndim` axes: s summed over others."""
-    each = widened(s) if use.x is None else widened(s) * use.x
-    return each.reshape(len(s), -1, *s.shape[s.ndim - ndim :]).sum(1)
+    each = widen(s) if use.x is None else widen(s) * use.x
+    return each.reshape(s.shape[0], -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 class Layout(NamedTuple):
@@ -178,15 +178,15 @@ class Layout(NamedTuple):
 
     def rows(self, x: Array) -> Array:
         """A use's input as "b t h i"."""
-        return grouped(x, self.axes[0], (self.batch, self.tokens, self.heads, self.inputs))
+        return group_axes(x, self.axes[0], (self.batch, self.tokens, self.heads, self.inputs))
 
     def signals(self, s: Array) -> Array:
         """A use's signal as "b t h o"."""
-        return grouped(s, self.axes[2], (self.batch, self.tokens, self.heads, self.outputs))
+        return group_axes(s, self.axes[2], (self.batch, self.tokens, self.heads, self.outputs))
 
     def blocks(self, leaf: Array) -> Array:
         """A kernel as "h i o"."""
-        return grouped(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
+        return group_axes(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
 
     def kernel(self, blocks: Any, shape: tuple[int, ...]) -> Any:
         """The kernel of `shape` whose `blocks` are these, "h i o"."""
@@ -206,7 +206,7 @@ def layout(use: Use) -> Layout:
     return Layout(xs[0], tokens, heads, inputs, outputs, (xs, ws, ss))
 
 
-def grouped(a: Array, axes: str, groups: tuple[str, ...]) -> Array:
+def group_axes(a: Array, axes: str, groups: tuple[str, ...]) -> Array:
     """The array with one axis for each group of its axes, of length 1 for an empty group."""
     sizes = dict(zip(axes, a.shape, strict=True))
     moved = a.transpose([axes.index(axis) for group in groups for axis in group])

@@ -2,8 +2,8 @@
 
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
-from tangent_jax.models.heads import body, of_classes, restricted, widened
-from tangent_jax.models.ntk import FeatureMap, feature_map
+from tangent_jax.models.heads import body, of_classes, restrict, widen
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
@@ -15,6 +15,7 @@ from tangent_jax.models.vit.modules import TangentViT, ViT
 __all__ = [
     "Arrays",
     "FeatureMap",
+    "FeatureSettings",
     "FrozenHead",
     "Preprocessing",
     "ResNet",
@@ -29,7 +30,7 @@ __all__ = [
     "make_subset",
     "of_classes",
     "read_frozen_head",
-    "restricted",
+    "restrict",
     "vit_config",
-    "widened",
+    "widen",
 ]

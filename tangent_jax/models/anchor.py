@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.core import Tree, expect, require, trees, whole_number
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
-from tangent_jax.models.parametrize import LoRA, unwrapped
+from tangent_jax.models.parametrize import LoRA, unwrap
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 
@@ -42,7 +42,7 @@ class Pretrained:
             shape, actual = expected.get(path), jnp.shape(w[path]) if path in w else None
             wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
             got = f"shape {actual}" if path in w else "none"
-            require(shape == actual, "Pretrained", f"{wanted}, as the model has it", got)
+            expect(shape == actual, f"{wanted}, as the model has it", got)
 
     def with_head(self, classes: int | Sequence[str], key: Array) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
@@ -51,7 +51,7 @@ class Pretrained:
                     its name: in heads of other classes, in any order, it has the same numbers.
         """
         if isinstance(classes, int | np.integer):
-            model = self.model.with_classes(whole_number("with_head", "classes", classes, 1, 1 << 20))
+            model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20, by="with_head"))
             return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
         names = check_classes("with_head", classes)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
@@ -101,14 +101,14 @@ class Pretrained:
         require(not others, "reset", "a subset of this model's leaves", ", ".join(others[:3]))
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
-    def resized(self, image_size: ImageSize) -> "Pretrained":
+    def with_image_size(self, image_size: ImageSize) -> "Pretrained":
         """The model at another image size in pixels, a side or (height, width), its position embedding resampled."""
-        check_image_size("resized", image_size)
-        model, w = self._able("resized")(self.w, image_size)
+        check_image_size("with_image_size", image_size)
+        model, w = self._able("with_image_size")(self.w, image_size)
         return dataclasses.replace(self, model=model, w=w)
 
     def _able(self, method: str) -> Any:
-        kind, (base, _) = type(self.model).__name__, unwrapped(self.model)
+        kind, (base, _) = type(self.model).__name__, unwrap(self.model)
         do = "Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
         require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
         return getattr(self.model, method)

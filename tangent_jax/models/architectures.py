@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 from tangent_jax.core.records import short, typed
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
@@ -81,17 +81,17 @@ def architectures() -> dict[str, Architecture]:
     return {name: typed(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
 
 
-def named(family: str, title: str, name: str, where: str) -> Architecture:
-    """The architecture of a name; InputError for one that is not timm's, or of which a part is not here.
+def find(family: str, title: str, name: str, where: str) -> Architecture:
+    """The architecture of a name; InputError for a name that timm lacks, and for one with parts that are not here.
 
     title: of the family, in the plural.
     """
     known, do = architectures().get(name), "Pass a model of your own: docs/your_model.md"
     expected = f"an architecture of timm's {title} in {where}"
-    require(known is not None and known.family == family, "load", expected, name, do)
+    expect(known is not None and known.family == family, expected, name, do)
     assert known is not None
     expected, got = f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
-    require(known.refused is None, "load", expected, got)
+    expect(known.refused is None, expected, got)
     return known
 
 
@@ -110,4 +110,4 @@ def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
         value = fields[name]
         is_off = value is None or value in ({}, [], "")
         do = "Load it where that is supported, and save what is needed here"
-        require(is_off, "load", f"no {name} in {where}", short(value), do)
+        expect(is_off, f"no {name} in {where}", short(value), do)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import allocate, inside, locked, make_private, open_plain, synchronize, write_whole
+from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.rows import Parts
@@ -143,14 +143,14 @@ class CachedRows:
             lines.setdefault(line.chunk, {})[line.crc] = line
         whole = {c: lines[c].get(self.checksum(c)) for c in range(-(-self.count // CHUNK)) if c in lines}
         self.lines = {c: line for c, line in whole.items() if line is not None}
-        return self.unfinished()
+        return self.missing_chunks()
 
     def refresh(self) -> list[int]:
         """The chunks that are still not finished, after what other processes wrote since `missing` was called."""
         self.lines |= {line.chunk: line for line in self.new_lines()}
-        return self.unfinished()
+        return self.missing_chunks()
 
-    def unfinished(self) -> list[int]:
+    def missing_chunks(self) -> list[int]:
         """The chunks that have no line; notes the rows that the lines skip."""
         self.skipped = {row for line in self.lines.values() for row in line.skipped}
         return [chunk for chunk in range(-(-self.count // CHUNK)) if chunk not in self.lines]
@@ -260,7 +260,7 @@ def erase(folder: Path, identifiers: Set[str]) -> bool:
     names = identifiers_of(first)
     layout = read_layout(folder, len(names))
     errors: list[OSError] = []
-    with locked(first / "lock"):
+    with hold_lock(first / "lock"):
         (first / "complete").unlink(missing_ok=True)
         synchronize(first)
         for number in sorted({row // layout.rows_per_file for row in rows}):

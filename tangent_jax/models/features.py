@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
+from tangent_jax.core import InputError, Tree, expect, identity, placement, require, unexpected
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expanded, fingerprint, locked
+from tangent_jax.core.files import expand_path, fingerprint, hold_lock
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
@@ -111,7 +111,7 @@ class Cache:
 
     def __post_init__(self) -> None:
         good = self.dtype is None or is_floating(self.dtype)
-        require(good, "Cache", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
+        expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
         _ = self.folders  # refuses what is none
 
     @property
@@ -119,7 +119,7 @@ class Cache:
         """The absolute paths of the folders."""
         given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
         require(given, "Cache", "a folder at least", "none")
-        folders = [expanded("Cache", folder).absolute() for folder in given]
+        folders = [expand_path("Cache", folder).absolute() for folder in given]
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
         return folders
@@ -167,15 +167,20 @@ def features(
     keeper = placement.keeper(folder)
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
-        placement.together(lambda: held.enter_context(locked(folder / "lock")) if is_keeper else None)
+        placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
+    return readable(rows, examples, identifiers, cache)
+
+
+def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str], cache: Cache) -> Features:
+    """The features of all examples that could be read; InputError for another, unless the cache skips them."""
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
-        raise refusal("features", "readable images", got, "Mend or remove it, or set skip_unreadable=True")
+        raise unexpected("readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(folder.parent))
+    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(rows.folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
 
 
@@ -233,7 +238,7 @@ def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dt
     trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)
     shape = jax.eval_shape(trunk, w, x).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
-    require(shape == tuple(model.input_shape(stage)), "features", expected, f"shape {shape} from apply")
+    expect(shape == tuple(model.input_shape(stage)), expected, f"shape {shape} from apply")
     traced, read = program_reading(trunk, w, x)
     return identity(decoded, stage, str(stored_dtype), traced, read)[:24]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import require, trees
+from tangent_jax.core import expect, trees
 from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
@@ -44,7 +44,7 @@ class Tensors(NamedTuple):
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
         check_images(hugging_face, self.path)
         mode = timm.get("crop_mode")
-        require(mode in (None, "center", "squash"), "load", f"crop_mode center or squash in {where}", mode)
+        expect(mode in (None, "center", "squash"), f"crop_mode center or squash in {where}", mode)
         if "mean" in timm:
             names = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
             fields = {ours: timm[theirs] for ours, theirs in names.items() if theirs in timm}
@@ -67,12 +67,12 @@ def check_images(config: Mapping[str, Any], path: str) -> None:
     factor = typed(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
     is_plain = all(config.get(name, True) for name in ("do_normalize", "do_rescale"))
     is_plain = is_plain and (factor is None or abs(factor * 255 - 1) < 1e-3)
-    require(is_plain, "load", f"images divided by 255 and normalised, in {where}", "another scale, or none")
+    expect(is_plain, f"images divided by 255 and normalised, in {where}", "another scale, or none")
     flipped, resample = config.get("do_flip_channel_order"), config.get("resample", 2)
-    require(not flipped, "load", f"channels in the order of RGB in {where}", f"do_flip_channel_order {flipped}")
-    require(resample in (2, 3), "load", f"resample 2 (bilinear) or 3 (bicubic) in {where}", resample)
+    expect(not flipped, f"channels in the order of RGB in {where}", f"do_flip_channel_order {flipped}")
+    expect(resample in (2, 3), f"resample 2 (bilinear) or 3 (bicubic) in {where}", resample)
     resized, padded = config.get("do_resize", True), config.get("do_pad", False)
-    require(resized and not padded, "load", f"images resized and not padded in {where}", f"{resized}, {padded}")
+    expect(resized and not padded, f"images resized and not padded in {where}", f"{resized}, {padded}")
 
 
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     sides = ({"shortest_edge"}, {"height", "width"}, {"side"}, set())
     good = {*size} in sides and {*crop} in sides[1:] and all(value > 0 for value in (*size.values(), *crop.values()))
     expected = f"sizes by shortest_edge, or by height and width, in preprocessor_config.json beside {path}"
-    require(good, "load", expected, f"{size}, {crop}")
+    expect(good, expected, f"{size}, {crop}")
     is_cropped = bool(crop) and config.get("do_center_crop", True)
     before = next((size[side] for side in ("shortest_edge", "height", "side") if side in size), 0)
     after = crop.get("height", crop.get("side", 0))
@@ -103,14 +103,14 @@ def assemble(
     expected, w = model.shapes(), {}
     for name in flat:
         got = f"{name} {flat[name].shape} in {path}"
-        require(name in expected, "load", f"no tensor {name} in this architecture", got)
+        expect(name in expected, f"no tensor {name} in this architecture", got)
     for name, shape in expected.items():
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
-        require(given is not None, "load", f"the tensor of {name} {shape}", f"none in {path}")
+        expect(given is not None, f"the tensor of {name} {shape}", f"none in {path}")
         value = np.asarray(given, np.float32)
         reshapes = any(part in name for part in reshaped)
         fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
-        require(fits, "load", f"{name} of shape {shape}", f"shape {value.shape} in {path}")
-        require(np.isfinite(value).all(), "load", f"{name} finite", f"NaN or infinity in {path}", "Fetch it again")
+        expect(fits, f"{name} of shape {shape}", f"shape {value.shape} in {path}")
+        expect(np.isfinite(value).all(), f"{name} finite", f"NaN or infinity in {path}", "Fetch it again")
         w[name] = jnp.asarray(value.reshape(shape))
     return Pretrained(model, trees.nest(w), path)

@@ -14,12 +14,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require
+from tangent_jax.core import Tree, expect, placement, progress_bar
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.layout import CHUNK
-from tangent_jax.models.protocol import Model, prepared
+from tangent_jax.models.protocol import Model, prepare
 
 Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 """The rows "k ..." of each chunk, and the places in it of images that are unreadable."""
@@ -31,13 +31,13 @@ def run_trunk(w: Tree, x: Array, *, model: Model, start: int = 0, stop: int, dty
 
     `traced`: the key of its program; another key compiles again.
     """
-    return model.apply(*prepared(model, w, x, dtype, start), start, stop)
+    return model.apply(*prepare(model, w, x, dtype, start), start, stop)
 
 
 def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
     """The function that runs a trunk on rows "n ...", divided over this process's devices."""
-    w, size = placement.replicated(w, local=True), run_size() * placement.mesh(local=True).size
-    return lambda x: in_batches(lambda x: run_trunk(w, placement.divided(x, 0, local=True), **settings), x, size)
+    w, size = placement.replicate(w, local=True), run_size() * placement.mesh(local=True).size
+    return lambda x: in_batches(lambda x: run_trunk(w, placement.divide(x, 0, local=True), **settings), x, size)
 
 
 def run_size() -> int:
@@ -46,7 +46,7 @@ def run_size() -> int:
 
 
 def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
-    """Writes the missing chunks, of which each process of a job computes its part.
+    """Writes the missing chunks; each process of a job computes its part of them.
 
     Args:   source: gives the rows of chunks, in order; keeper: the process that lays out this one's disk. On a common
             disk each process writes what it computed; else the keeper of each writes all, and the chunks go round.
@@ -55,13 +55,13 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
     me = jax.process_index()
     placement.together(lambda: rows.make() if keeper == me else None)
     missing = placement.together(rows.missing)
-    of_all = placement.gathered(np.isin(np.arange(-(-rows.count // CHUNK)), missing)).any(0)
+    of_all = placement.gather(np.isin(np.arange(-(-rows.count // CHUNK)), missing)).any(0)
     if of_all.any():
         if keeper == me:
             rows.complete.unlink(missing_ok=True)
         write_chunks(rows, np.flatnonzero(of_all).tolist(), missing, source, keeper)
         do = "Take a disk for the cache that shows a file's bytes to all processes at once"
-        placement.together(lambda: require(not rows.refresh(), "features", f"all rows in {rows.folder}", "less", do))
+        placement.together(lambda: expect(not rows.refresh(), f"all rows in {rows.folder}", "less", do))
     placement.together(lambda: rows.finish() if keeper == me else None)
 
 
@@ -70,7 +70,7 @@ def write_chunks(
 ) -> None:
     """Computes the chunks that are wanted on any disk, and writes those that are missing on this one's; as `fill`."""
     processes, me = jax.process_count(), jax.process_index()
-    is_shared, own = bool(np.all(placement.gathered(np.array(keeper)) == 0)), wanted[me::processes]
+    is_shared, own = bool(np.all(placement.gather(np.array(keeper)) == 0)), wanted[me::processes]
     done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
     with (
         closing(source(own) if own else (item for item in ())) as computed,
@@ -81,7 +81,7 @@ def write_chunks(
             item = placement.together(partial(next, computed, None))
             items = {} if item is None else {parts[me]: item}
             if not is_shared:
-                items = exchanged(rows, parts, item)
+                items = exchange(rows, parts, item)
 
             def write(items: dict[int, Any] = items) -> None:
                 for chunk, (values, skipped) in items.items():
@@ -93,13 +93,13 @@ def write_chunks(
             bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
 
 
-def exchanged(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:
+def exchange(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:
     """The chunks `parts`, one of each process, as all processes get them."""
     values, is_skipped = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype), np.zeros(CHUNK, bool)
     if item is not None:
         computed, skipped = item
         values[: len(computed)], is_skipped[skipped] = computed, True
-    of_all = zip(parts, placement.gathered(values), placement.gathered(is_skipped), strict=False)
+    of_all = zip(parts, placement.gather(values), placement.gather(is_skipped), strict=False)
     return {c: (each[: len(rows.rows(c))], np.flatnonzero(places).tolist()) for c, each, places in of_all}
 
 

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, finite_number, refusal, require, trees
+from tangent_jax.core import Dual, Tree, expect, finite_number, refusal, require, trees
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.tensors import read_tensors
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
@@ -49,24 +49,24 @@ class FrozenHead:
     def __post_init__(self) -> None:
         shape, names = np.shape(self.embeddings), len(self.classes)
         good = len(shape) == 2 and shape[0] == names > 0
-        require(good, "FrozenHead", f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
+        expect(good, f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
-        require(not twice, "FrozenHead", "classes of different names", self._got(f"{twice[:1]} twice"))
+        expect(not twice, "classes of different names", self._got(f"{twice[:1]} twice"))
         lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
         bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
-        require(not bad, "FrozenHead", "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
-        finite_number("FrozenHead", "logit_scale", self.logit_scale, 0)
+        expect(not bad, "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
+        finite_number("logit_scale", self.logit_scale, 0)
 
     def _got(self, value: object) -> str:
         return f"{value} in {self.source}"
 
-    def ordered(self, classes: Sequence[str]) -> "FrozenHead":
+    def of_classes(self, classes: Sequence[str]) -> "FrozenHead":
         """The head of a data set's classes, in its order, by their names.
 
         Raises: InputError naming the classes that only one of the two has.
         """
         do = "Make the head of the data set's own class names"
-        missing, others = listed(classes, self.classes), listed(self.classes, classes)
+        missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
         expected = f"embeddings of the data set's {len(classes)} classes"
         require(not missing, "FrozenHead", expected, self._got(f"none of {missing}"), do)
         require(not others, "FrozenHead", f"{expected} alone", self._got(f"those of {others} too"), do)
@@ -79,7 +79,7 @@ class FrozenHead:
         return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32).T
 
 
-def listed(names: Sequence[str], others: Sequence[str]) -> str:
+def first_and_more(names: Sequence[str], others: Sequence[str]) -> str:
     """The first of the names that are not among the others, and the number of the rest; empty where all are."""
     there = {*others}
     lone = [name for name in names if name not in there]
@@ -96,16 +96,16 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
 
     Raises: InputError naming the file, and what it lacks.
     """
-    path = expanded("read_frozen_head", path)
+    path = expand_path("read_frozen_head", path)
     tensors, metadata = read_tensors("read_frozen_head", path)
     do = "Write it as docs/eight_tasks.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
     expected = f"tensors embeddings and logit_scale in {path}"
-    require(known, "read_frozen_head", expected, ", ".join([*tensors][:3]) or "none", do)
+    expect(known, expected, ", ".join([*tensors][:3]) or "none", do)
     expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
-    require(metadata.get("classes"), "read_frozen_head", expected, "none", do)
+    expect(metadata.get("classes"), expected, "none", do)
     scale = np.asarray(tensors.get("logit_scale", SCALE))
-    require(scale.size == 1, "read_frozen_head", f"one number logit_scale in {path}", f"shape {scale.shape}")
+    expect(scale.size == 1, f"one number logit_scale in {path}", f"shape {scale.shape}")
     embeddings = np.array(tensors["embeddings"], np.float32)
     return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))
 
@@ -182,15 +182,15 @@ class WithFrozenHead(Wrapper):
 
     def of_base(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """The base's leaves under our paths."""
-        return {renamed(path, HEAD, PROJECTION): leaf for path, leaf in flat.items()}
+        return {move_path(path, HEAD, PROJECTION): leaf for path, leaf in flat.items()}
 
     def for_base(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Leaves of ours but the embeddings, under the base's paths."""
         ours, theirs = (PROJECTION, HEAD) if self.base.classes else ("", "")
-        return {renamed(path, ours, theirs): leaf for path, leaf in flat.items() if path != EMBEDDINGS}
+        return {move_path(path, ours, theirs): leaf for path, leaf in flat.items() if path != EMBEDDINGS}
 
 
-def renamed(path: str, old: str, new: str) -> str:
+def move_path(path: str, old: str, new: str) -> str:
     """The path with another beginning, where it has the old one."""
     return new + path.removeprefix(old) if path.startswith(old) else path
 

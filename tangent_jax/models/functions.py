@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, identity, refusal, require, trees
+from tangent_jax.core import InputError, Tree, expect, identity, refusal, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import primitives, program_reading
 from tangent_jax.data.preprocessing import Preprocessing
@@ -73,7 +73,7 @@ class FunctionModel:
         flat = {leaf.path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in self.leaves}
         dtype = self.preprocessing.dtype if isinstance(self.preprocessing, Arrays) else "float32"
         x = jax.ShapeDtypeStruct((1, *self.input_shapes[0]), dtype)
-        programs = [t.program for t in traced(self.own_functions, self.as_given(flat), x)]
+        programs = [t.program for t in trace_stages(self.own_functions, self.as_given(flat), x)]
         inputs = {"shape": [*self.input_shapes[0]], "dtype": str(x.dtype)}
         return {"programs": programs, "inputs": inputs, "classes": self.classes, "jax": jax.__version__}
 
@@ -166,22 +166,22 @@ def model_of(
     functions = (*stages, *([] if head is None else [head]))
     for s, f in enumerate(functions):
         good = callable(f) and hashable(f)
-        require(good, "model_of", f"stage {s} as a function (w, x)", type(f).__name__, "Wrap it in a lambda")
-    require(len(stages) >= 1, "model_of", "at least one stage", "none")
-    flat, x = checked_leaves(w), first_input(inputs, preprocessing)
+        expect(good, f"stage {s} as a function (w, x)", type(f).__name__, "Wrap it in a lambda")
+    expect(len(stages) >= 1, "at least one stage", "none")
+    flat, x = check_leaves(w), first_input(inputs, preprocessing)
     owner: dict[str, int] = {}
     shapes = [x.shape[1:]]
-    for s, (stage, again) in enumerate(zip(traced(functions, w, x), traced(functions, w, x), strict=True)):
+    for s, (stage, again) in enumerate(zip(trace_stages(functions, w, x), trace_stages(functions, w, x), strict=True)):
         alike, do = stage.program == again.program, "Draw it outside, and close over it"
-        require(alike, "model_of", f"one program of stage {s}", "another at each trace", do)
+        expect(alike, f"one program of stage {s}", "another at each trace", do)
         shapes.append(stage.shape)
         owner = {**dict.fromkeys(stage.read, s), **owner}
     unread, do = sorted(flat.keys() - owner.keys()), "Use the w that a stage is given, or leave the leaf out of w"
-    require(not unread, "model_of", "leaves that a stage reads", f"{', '.join(unread[:3])}, which none does", do)
+    expect(not unread, "leaves that a stage reads", f"{', '.join(unread[:3])}, which none does", do)
     check_alone(functions, w, inputs, preprocessing)
     leaves = tuple(Leaf(path_of(n, owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
     if head is not None:
-        require(len(shapes[-1]) == 1, "model_of", 'outputs "b c" of the head', f"shape {('b', *shapes[-1])}")
+        expect(len(shapes[-1]) == 1, 'outputs "b c" of the head', f"shape {('b', *shapes[-1])}")
     classes = 0 if head is None else shapes[-1][0]
     taken = Arrays(str(x.dtype)) if preprocessing is None else preprocessing
     structure, input_shapes = jax.tree.structure(w), tuple(shapes[: len(stages) + 1])
@@ -197,28 +197,28 @@ def hashable(f: Any) -> bool:
         return False
 
 
-def checked_leaves(w: Any) -> dict[str, Any]:
+def check_leaves(w: Any) -> dict[str, Any]:
     """The leaves by path; InputError for one that no tangent can be of, or whose path is no other's alone."""
     flat = trees.leaves(w)
     do = "Leave state out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array)"
     for path, leaf in flat.items():
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         good = dtype in (jnp.float32, jnp.float64)
-        require(good, "model_of", f"{path or 'w'} as an array of float32", dtype, do)
+        expect(good, f"{path or 'w'} as an array of float32", dtype, do)
     alone = [*trees.leaves(trees.nest(flat))] if all(flat) else []
     good = flat and sorted(alone) == sorted(flat) and len(flat) == len(jax.tree.leaves(w))
-    require(good, "model_of", "a tree of weights with a path of its own for each", [*flat][:3], "Give w as a dict")
+    expect(good, "a tree of weights with a path of its own for each", [*flat][:3], "Give w as a dict")
     return flat
 
 
 def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDtypeStruct:
     """One example as the first stage reads it, "1 ..."."""
     shape, dtype = jnp.shape(inputs), jax.dtypes.canonicalize_dtype(jnp.result_type(inputs))
-    require(len(shape) >= 2, "model_of", 'inputs "b ...", or their jax.ShapeDtypeStruct', f"shape {shape}")
+    expect(len(shape) >= 2, 'inputs "b ...", or their jax.ShapeDtypeStruct', f"shape {shape}")
     if preprocessing is None:
         return jax.ShapeDtypeStruct((1, *shape[1:]), dtype)
     good = len(shape) == 4 and shape[1] == shape[2] and shape[3] == 3
-    require(good, "model_of", 'square images "b y x 3"', f"shape {shape}", "Arrays have preprocessing=None")
+    expect(good, 'square images "b y x 3"', f"shape {shape}", "Arrays have preprocessing=None")
     return jax.ShapeDtypeStruct((1, *shape[1:]), jnp.float32 if dtype == jnp.uint8 else dtype)
 
 
@@ -230,7 +230,7 @@ class Traced(NamedTuple):
     shape: tuple[int, ...]
 
 
-def traced(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
+def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
     """Yields every stage as it is traced for one example "1 ...".
 
     Raises: InputError for a function that fails, draws random numbers, or gives no array of floats "1 ...".
@@ -261,7 +261,7 @@ def path_of(name: str, stage: int, last: int) -> str:
     if stage == last:
         return name if name.startswith("head/") else f"head/{name}"
     below, do = not name.startswith("head/"), "Rename it"
-    require(below, "model_of", "head/... as the path of a leaf that the head alone reads", f"{name} in {stage}", do)
+    expect(below, "head/... as the path of a leaf that the head alone reads", f"{name} in {stage}", do)
     return name
 
 
@@ -276,4 +276,4 @@ def check_alone(functions: Sequence[Stage], w: Any, inputs: Any, preprocessing: 
         apart, size = float(jnp.max(jnp.abs(beside - x))), float(jnp.max(jnp.abs(x)))
         do = "Use no statistics of the batch: module.eval(), use_running_average=True"
         got = f"values up to {size:.2g} that move by {apart:.2g}"
-        require(np.isnan(apart) or apart <= 1e-2 * size, "model_of", f"a stage {s} of each example alone", got, do)
+        expect(np.isnan(apart) or apart <= 1e-2 * size, f"a stage {s} of each example alone", got, do)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, instance, require
 from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
@@ -22,7 +22,7 @@ from tangent_jax.models.predict import Predictor
 @public
 def body(tree: Tree) -> Tree:
     """The leaves of a model without those of its head."""
-    require(isinstance(tree, Mapping), "body", "the leaves of a model by name", type(tree).__name__)
+    instance("the leaves of a model by name", tree, Mapping)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 
@@ -41,7 +41,7 @@ def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
 
 
 @public
-def restricted(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
+def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
     """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit."""
     if tuple(classes) == tuple(own):
         return predict
@@ -52,14 +52,14 @@ def restricted(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -
     return dataclasses.replace(predict, w=w, model=model, subset=smaller)
 
 
-def relabelled(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
+def relabel(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
     """The same features, their class indices among `classes` replaced by those among `own`."""
     if tuple(classes) == tuple(own):
         return features
     index = np.full(len(classes), -1, features.targets.dtype)
     index[columns(classes, own)] = np.arange(len(own))
     targets = index[features.targets]
-    require((targets >= 0).all(), "relabelled", f"images of these {len(own)} classes", "one of another")
+    require((targets >= 0).all(), "relabel", f"images of these {len(own)} classes", "one of another")
     return dataclasses.replace(features, targets=targets)
 
 
@@ -67,7 +67,7 @@ def relabelled(features: Features, classes: Sequence[str], own: Sequence[str]) -
 def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
     """The features of the images of `own` classes, their class indices among these."""
     rows = np.flatnonzero(np.isin(features.targets, columns(classes, own)))
-    return relabelled(features.take(rows), classes, own)
+    return relabel(features.take(rows), classes, own)
 
 
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
 
 
 @public
-def widened(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
+def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
     """The tangent weights of a component of `own` classes, as of one of all `classes`, at the anchor of `predict`.
 
         dw_c = -w_c        for a class that the component has not seen: its outputs are 0 (0 where they are the tangent)
@@ -89,7 +89,7 @@ def widened(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[
 
     def wide(w: Any, leaf: Any) -> np.ndarray:
         got = f"{np.shape(leaf)[-1:]} of it"
-        require(np.shape(leaf)[-1:] == (len(own),), "widened", f"a head of {len(own)} classes in dw", got)
+        require(np.shape(leaf)[-1:] == (len(own),), "widen", f"a head of {len(own)} classes in dw", got)
         silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
         silent[..., chosen] = leaf
         return silent

@@ -74,12 +74,12 @@ def check_together(folder: Path, first: Path) -> None:
     of = [folder / name for name in read_layout(folder, 0).folders]
     for other in (other for other in of if other.is_dir()):
         said = [other / name for name in read_layout(other, 0).folders] if holds_rows(other) else []
-        alike = len(of) == 1 or [*map(resolved, said)] == [*map(resolved, of)]
+        alike = len(of) == 1 or [*map(resolve, said)] == [*map(resolve, of)]
         do = "Delete the folder yourself if it is yours"
         require(alike, "cache", f"a folder of rows that belongs to {first}", f"{other}, which does not say so", do)
 
 
-def resolved(path: Path) -> Path:
+def resolve(path: Path) -> Path:
     """The absolute path without links."""
     return path.resolve()
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from tangent_jax.core import refusal, require, trees
+from tangent_jax.core import expect, refusal, require, trees, unexpected
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
@@ -26,7 +26,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.architectures import architectures
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.parametrize import WRAPPERS, unwrapped
+from tangent_jax.models.parametrize import WRAPPERS, unwrap
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.resnet import weights as resnet
 from tangent_jax.models.vit import weights as vit
@@ -51,7 +51,7 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     Raises:     InputError naming the file, and the tensor with its expected and its actual shape.
     """
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = expanded("load", source)
+        source = expand_path("load", source)
     source = os.fspath(source)
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
@@ -64,7 +64,7 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
-        require(Path(source).exists(), "load", kinds, f"{source}, which does not exist")
+        expect(Path(source).exists(), kinds, f"{source}, which does not exist")
         pretrained = read(Path(source), architecture)
     if architecture is not None and not (is_of_timm(architecture) and Path(source).exists()):  # read has looked
         check_architecture(architecture, pretrained.model, source)
@@ -82,37 +82,35 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
 
     Raises:     InputError for another kind of file, a user's own model, or weights of more than 32 bits.
     """
-    path, model = expanded("save", path), pretrained.model
-    require(path.suffix == ".safetensors", "save", "a path that ends in .safetensors", path)
-    known, own = " or ".join(family.title for family in FAMILIES), type(unwrapped(model)[0]).__name__
+    path, model = expand_path("save", path), pretrained.model
+    expect(path.suffix == ".safetensors", "a path that ends in .safetensors", path)
+    known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
-    require(family_of(model) is not None, "save", f"{known}, alone or with LoRA", own, do)
-    write_whole(path, encoded("save", model, trees.leaves(pretrained.w), "ours"))
+    expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
+    write_whole(path, encode_model("save", model, trees.leaves(pretrained.w), "ours"))
 
 
 def read(path: Path, architecture: str | None = None) -> Pretrained:
     """Reads the model in one file, or in a folder's model.safetensors."""
     if path.is_dir():
         path = path / "model.safetensors"
-        require(path.exists(), "load", f"model.safetensors in {path.parent}", "none")
+        expect(path.exists(), f"model.safetensors in {path.parent}", "none")
     do = "Convert it first; pickled checkpoints are never loaded"
-    require(path.suffix in (".npz", ".safetensors"), "load", "a .npz or .safetensors file", path.name, do)
+    expect(path.suffix in (".npz", ".safetensors"), "a .npz or .safetensors file", path.name, do)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
     file = file._replace(architecture=architecture)
     do = "Leave it out: this file says what it is"
     if METADATA in file.metadata:
         expected = f"an architecture of {', '.join(known_names())}"
-        require(not is_of_timm(architecture), "load", expected, architecture, do)
+        expect(not is_of_timm(architecture), expected, architecture, do)
         return read_ours(file)
     for naming in (naming for family in FAMILIES for naming in family.namings):
         if naming.recognises(file.tensors):
             of_timm, got = naming.title.startswith("timm"), f"names of {naming.title} in {path}"
-            require(
-                of_timm or not is_of_timm(architecture), "load", f"tensors under timm's names for {architecture}", got
-            )
+            expect(of_timm or not is_of_timm(architecture), f"tensors under timm's names for {architecture}", got)
             return naming.read(file)
     known = ", or ".join(f"{f.title} as {', '.join(n.title for n in f.namings)} name it" for f in FAMILIES)
-    raise refusal("load", known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")
+    raise unexpected(known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")
 
 
 def read_safetensors(path: Path) -> Tensors:
@@ -129,10 +127,10 @@ def read_npz(path: Path) -> Tensors:
         with np.load(path, allow_pickle=False) as file:
             tensors = {name: file[name] for name in file.files}
     except Exception as error:
-        raise refusal("load", "a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
+        raise unexpected("a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
     for name, value in tensors.items():
         is_float = value.dtype in (np.float16, np.float32, np.float64)
-        require(is_float, "load", f"{name} of floats", f"{value.dtype} in {path}", "Convert it first")
+        expect(is_float, f"{name} of floats", f"{value.dtype} in {path}", "Convert it first")
     return Tensors(tensors, {}, {}, str(path))
 
 
@@ -144,7 +142,7 @@ def download(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=["model.safetensors", "*.json"])) / "model.safetensors"
     except Exception as error:
         do = "Download model.safetensors where the network allows and pass its path"
-        raise refusal("load", f"the hub to answer for {hub_id}", type(error).__name__, do) from error
+        raise unexpected(f"the hub to answer for {hub_id}", type(error).__name__, do) from error
 
 
 # Architectures by name
@@ -152,7 +150,7 @@ def download(hub_id: str) -> Path:
 
 def family_of(model: Model) -> Family | None:
     """The family of a model, or of the model inside its wrappers; None for a user's own."""
-    base, _ = unwrapped(model)
+    base, _ = unwrap(model)
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
 
@@ -171,18 +169,18 @@ def known_architecture(name: str) -> tuple[Family, Any]:
     for family in FAMILIES:
         if name in family.architectures:
             return family, family.architectures[name]
-    raise refusal("load", f"an architecture of {', '.join(known_names())}", name)
+    raise unexpected(f"an architecture of {', '.join(known_names())}", name)
 
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
-    family, (base, _) = family_of(model), unwrapped(model)
+    family, (base, _) = family_of(model), unwrap(model)
     wanted, config = known_architecture(expected)
     got = f"{family.title if family else type(base).__name__} in {source}"
-    require(family is wanted, "load", f"{expected}, {wanted.title}", got)
+    expect(family is wanted, f"{expected}, {wanted.title}", got)
     for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
-        require(want == got, "load", f"{expected} with {field} {want}", f"{field} {got} in {source}")
+        expect(want == got, f"{expected} with {field} {want}", f"{field} {got} in {source}")
 
 
 # Files of ours
@@ -206,7 +204,7 @@ class Description:
     names: Literal["ours", "world"]
 
 
-def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
+def encode_model(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
     """The bytes of a safetensors file of leaves by path, which describes its model; its names are ours or the world's.
 
     Raises:     InputError for leaves of more than 32 bits, and for a model that its description does not give back.
@@ -215,7 +213,7 @@ def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal
     for path, leaf in arrays.items():
         got = f"{path} in {leaf.dtype}"
         require(leaf.dtype.itemsize <= 4, function, "leaves that float32 holds", got, "Cast them to float32 first")
-    (base, wrappers), family = unwrapped(model), family_of(model)
+    (base, wrappers), family = unwrap(model), family_of(model)
     name = None if family is None else family.name
     of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
     description = dataclasses.asdict(Description(name, base.settings, of_images, wrappers, names))
@@ -224,7 +222,7 @@ def encoded(function: str, model: Model, flat: Mapping[str, Any], names: Literal
     except TypeError as error:
         raise refusal(function, "a model whose settings JSON holds", f"{base.settings} ({error})") from error
     if family is not None:
-        again = described(function, parse_json(function, text, "its settings"), "its settings")
+        again = from_description(function, parse_json(function, text, "its settings"), "its settings")
         require(again == model, function, f"a model that its settings make again, {again}", model)
     return encode(model.to_world(arrays) if names == "world" else arrays, {METADATA: text})
 
@@ -233,12 +231,12 @@ def read_ours(file: Tensors) -> Pretrained:
     """Reads a file that `save` or `export` wrote."""
     where = f"the metadata of {file.path}"
     fields = parse_json("load", file.metadata[METADATA], where)
-    model = described("load", fields, where)
+    model = from_description("load", fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     return assemble(model, flat, file.path)
 
 
-def described(function: str, fields: dict[str, Any], where: str) -> Model:
+def from_description(function: str, fields: dict[str, Any], where: str) -> Model:
     """The model that the fields of a Description make."""
     description: Description = typed(Description, fields, function, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)

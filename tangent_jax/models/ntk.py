@@ -8,9 +8,6 @@ Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pha
 gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) and never forms it:
 
     S (x s^T) = IFFT(FFT(C x) FFT(D s))   C, D: count sketches, random signs at random places
-
-Where a kernel reads many tokens, as below the class query, a transform of each of them would cost more than
-their sum X^T S: one leaf's gradient is formed then, for as long as its own count sketch takes.
 """
 
 import dataclasses
@@ -23,33 +20,65 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, identity, progress_bar, require, trees, whole_number
+from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.subsets import subset_of
+from tangent_jax.models.protocol import Model
+from tangent_jax.models.subsets import Subset, subset_of
 
 PARTS = ("h", "relu", "ntk")
-FEW_TOKENS = 4  # transforms of more cost more than their sum
+SUMS = ("counts", "gram", "sums")
+"""The leaves of a component of statistics (solver/statistics.py)."""
+
+
+@public_class
+@dataclasses.dataclass(frozen=True)
+class FeatureSettings:
+    """The arguments of `feature_map` besides the pre-trained model: all else that decides the features."""
+
+    parts: tuple[str, ...] = ("h", "ntk")
+    blocks: int = 1
+    directions: int = 4
+    width: int = 4096
+    seed: int = 0
+
+    def of(self, pretrained: Pretrained) -> "FeatureMap":
+        """The feature map of a pre-trained model."""
+        more = {"blocks": self.blocks, "directions": self.directions, "width": self.width, "seed": self.seed}
+        return feature_map(pretrained, self.parts, **more)
+
+    def sizes(self, k: int) -> tuple[int, ...]:
+        """The numbers of each part of k features; InputError where these settings have no k features."""
+        d = k - self.width * (len(self.parts) - 1) if "h" in self.parts else 0
+        sizes = tuple(d if part == "h" else self.width for part in self.parts)
+        good = sum(sizes) == k and min(sizes, default=0) > 0
+        expect(good, f"as many features as {', '.join(self.parts)} have", k)
+        return sizes
+
+    def identity(self, anchor: str) -> str:
+        """The identity of the feature map at the anchor of this fingerprint (without its head)."""
+        return identity(dataclasses.astuple(self), anchor)
 
 
 @public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["predict", "projection", "center", "root"],
-    meta_fields=["parts", "directions", "width", "seed"],
+    meta_fields=["parts", "directions", "width", "seed", "outputs"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureMap:
     """x -> rows "b k" of features of a pre-trained model: those named in `parts`, side by side.
 
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width".
-    `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v;
+    `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v.
+    Called as a predictor is: map(head, x) = rows(x) kernel + bias, so that `evaluate`, `outputs` and `export` take it,
+    and made by a recipe, in a store, as one: its components are statistics. `outputs`: of how many heads, where known.
     `center`, `root`: where they are given, rows z become (z - center) root at length 1 (privacy/statistics.py).
-    Called as a predictor is: map(head, x) = rows(x) kernel + bias, so that `evaluate` and `outputs` take it.
     """
 
     predict: Predictor
@@ -58,6 +87,7 @@ class FeatureMap:
     directions: int
     width: int
     seed: int
+    outputs: int = 0
     center: Array | None = None
     root: Array | None = None
 
@@ -69,11 +99,59 @@ class FeatureMap:
         return tuple(len(self.projection) if part == "h" else self.width for part in self.parts)
 
     @property
+    def settings(self) -> FeatureSettings:
+        """The arguments that made it."""
+        blocks = self.predict.model.stages - 1 - self.predict.subset.stage
+        return FeatureSettings(self.parts, blocks, self.directions, self.width, self.seed)
+
+    @property
     def identity(self) -> str:
         """Of all that decides the rows."""
-        settings = self.parts, self.directions, self.width, self.seed, self.predict.subset.paths
-        whitened = () if self.root is None else (self.center, self.root)
-        return identity(settings, fingerprints(self.predict.w), self.projection, *whitened)
+        own = self.settings.identity(fingerprints(self.predict.w)[0])
+        return own if self.root is None else identity(own, self.center, self.root)
+
+    @property
+    def w(self) -> Tree:
+        """The anchor, with the head that shows h and v . h."""
+        return self.predict.w
+
+    @property
+    def model(self) -> Model:
+        """The model, of as many outputs as its heads have."""
+        return self.predict.model.with_classes(self.outputs) if self.outputs else self.predict.model
+
+    @property
+    def subset(self) -> Subset:
+        """The leaves of its components, which are statistics."""
+        k = sum(self.sizes)
+        size = k * (k + 1) // 2 + (k + 1) * self.outputs
+        return Subset("statistics", SUMS, self.predict.subset.stage, size)
+
+    @property
+    def dtype(self) -> Any:
+        """The compute dtype."""
+        return self.predict.dtype
+
+    @property
+    def method(self) -> str:
+        """What its components are: statistics."""
+        return "statistics"
+
+    @property
+    def output(self) -> str:
+        """A head gives the total."""
+        return "total"
+
+    def in_dtype(self, dtype: Any) -> "FeatureMap":
+        """The map with another compute dtype, None for that of the weights."""
+        return dataclasses.replace(self, predict=self.predict.in_dtype(dtype))
+
+    def bind(self, function: str, head: Tree) -> "FeatureMap":
+        """The map, of the outputs of a head {"kernel": "k c", "bias": "c"}; InputError for another tree."""
+        got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
+        c, k = (*got.get("bias", ()), 0)[0], sum(self.sizes)
+        require(got == {"bias": (c,), "kernel": (k, c)}, function, f"a kernel ({k}, c) and a bias (c,)", got)
+        return dataclasses.replace(self, outputs=c)
 
     def __call__(self, head: Tree, x: Array) -> Array:
         return self.rows(x) @ head["kernel"] + head["bias"]
@@ -81,7 +159,7 @@ class FeatureMap:
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
         if "ntk" in self.parts:
-            probed = self.predict.probed(self.predict.zeros(), x, at_zero=True)
+            probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
             outputs, psi = probed.outputs, self.sketch(probed)
         else:
             outputs = self.predict(self.predict.zeros(), x)
@@ -99,17 +177,12 @@ class FeatureMap:
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
         leaves: dict[str, Leaf] = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
-        plain: Any = jnp.zeros((b, self.width), probed.outputs.dtype)
-        waves: Any = jnp.zeros((b, self.width // 2 + 1), jnp.fft.rfft(plain[:0, :2]).dtype)
+        plain, waves = 0, 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                plain += self.folded(leaf.s.reshape(b, -1), path)
-            elif leaf.x.shape[1] <= FEW_TOKENS:
-                waves += self.waves(path, leaf)
+                plain += self.count_sketch(leaf.s.reshape(b, -1), path)
             else:
-                x = jnp.broadcast_to(leaf.x, (*leaf.x.shape[:2], leaf.s.shape[3], leaf.x.shape[3]))
-                gradient = jnp.einsum("bthi,bvtho->bvhio", x, leaf.s)
-                plain += self.folded(gradient.reshape(b, -1), path)
+                waves += self.waves(path, leaf)
         return plain + jnp.fft.irfft(waves, self.width)
 
     def waves(self, path: str, leaf: Leaf) -> Array:
@@ -120,30 +193,20 @@ class FeatureMap:
         total: Any = 0
         for head in range(heads):
             own = x[:, :, head if x.shape[2] > 1 else 0]
-            pair = self.placed(own, f"{path} in"), self.placed(s[:, :, head], f"{path} out {head}")
+            pair = self.count_sketch(own, f"{path} in"), self.count_sketch(s[:, :, head], f"{path} out {head}")
             a, d = (jnp.fft.rfft(part) for part in pair)
             total += jnp.sum(a * d, 1)
         return total
 
-    def placed(self, x: Array, name: str) -> Array:
+    def count_sketch(self, x: Array, name: str) -> Array:
         """The count sketch of the last axis, of `width` numbers: random signs, random places, as full as each other."""
-        padded, rng = self.signed(x, name)
-        places = rng.permutation(padded.shape[-1]).reshape(-1, self.width)
-        return padded[..., places].sum(-2)
-
-    def folded(self, x: Array, name: str) -> Array:
-        """Another count sketch: random signs, places in turn from a random one on, which no memory access waits for."""
-        padded, rng = self.signed(x, name)
-        folded = padded.reshape(*x.shape[:-1], -1, self.width).sum(-2)
-        return jnp.roll(folded, int(rng.integers(self.width)), -1)
-
-    def signed(self, x: Array, name: str) -> tuple[Array, np.random.Generator]:
-        """The last axis with random signs, padded to a multiple of `width`; and what draws the places of this name."""
-        n = x.shape[-1]
+        n, m = x.shape[-1], self.width
         rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))
         signs = jnp.asarray(rng.choice((-1.0, 1.0), n), x.dtype)
-        padding = jnp.zeros((*x.shape[:-1], -n % self.width), x.dtype)
-        return jnp.concatenate([x * signs, padding], -1), rng
+        depth = -(-n // m)
+        places = rng.permutation(depth * m).reshape(depth, m)
+        padded = jnp.concatenate([x * signs, jnp.zeros((*x.shape[:-1], depth * m - n), x.dtype)], -1)
+        return padded[..., places].sum(-2)
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
         """The inputs of this map for every example, computed once and then read from the cache."""
@@ -167,13 +230,13 @@ def feature_map(
     Raises:     InputError for other parts, a model without a closed form, or one whose head is no kernel "d c".
     """
     known = [part for part in PARTS if part in parts]
-    require(len(known) == len(parts) > 0, "feature_map", f"different parts of {', '.join(PARTS)}", ", ".join(parts))
-    whole_number("feature_map", "blocks", blocks, 0, pretrained.model.stages - 2)
-    whole_number("feature_map", "directions", directions, 1, 1024)
-    whole_number("feature_map", "width", width, 2, 1 << 16)
-    whole_number("feature_map", "seed", seed, 0, (1 << 32) - 1)
+    expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
+    whole_number("blocks", blocks, 0, pretrained.model.stages - 2)
+    whole_number("directions", directions, 1, 1024)
+    whole_number("width", width, 2, 1 << 16)
+    whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
-    require(len(shape) == 2, "feature_map", "a model whose head is a kernel (d, c)", f"shape {shape}")
+    expect(len(shape) == 2, "a model whose head is a kernel (d, c)", f"shape {shape}")
     d = shape[0]
     rng = np.random.default_rng([seed, 31])
     v = rng.standard_normal((d, directions)) / d**0.5

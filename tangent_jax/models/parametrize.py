@@ -1,4 +1,4 @@
-"""LoRA: low-rank factors as leaves of their own, which are trained in the place of a kernel.
+"""LoRA: low-rank factors as leaves of their own, which train instead of a kernel.
 
     W = W_0 + A B            A "inputs r", drawn; B "r outputs", 0 at the anchor
     dW = dA B + A dB         = A_0 dB there: the tangent of a network with LoRA is linear in dB, and composes
@@ -31,10 +31,10 @@ class LoRA(Wrapper):
 
     def __post_init__(self) -> None:
         require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
-        whole_number("LoRA", "blocks", self.blocks, 1, self.base.stages - 2)
+        whole_number("blocks", self.blocks, 1, self.base.stages - 2, by="LoRA")
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
         require(sizes, "LoRA", f"leaves named .../kernel in the last {self.blocks} blocks", "none")
-        whole_number("LoRA", "rank", self.rank, 1, min(sizes))
+        whole_number("rank", self.rank, 1, min(sizes), by="LoRA")
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of A and B by their module."""
@@ -63,14 +63,14 @@ class LoRA(Wrapper):
         return deviation * jax.random.normal(key, shape, jnp.float32)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
-        pairs: Any = merged(trees.pair(w, {}))
+        pairs: Any = merge_factors(trees.pair(w, {}))
         plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=lambda node: isinstance(node, Dual))
         return self.base.apply(plain, x, start, stop)
 
     @property
     def dual(self) -> Callable[..., Dual] | None:
         dual = self.base.dual
-        return dual and (lambda pairs, x, start=0: dual(merged(pairs), x, start))
+        return dual and (lambda pairs, x, start=0: dual(merge_factors(pairs), x, start))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,21 +98,21 @@ WRAPPERS: dict[str, type[Wrapper]] = {"frozen_head": WithFrozenHead, "lora": LoR
 """The classes of wrappers by their names in files."""
 
 
-def unwrapped(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
+def unwrap(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
     """Returns the model inside all wrappers, and these as {name: its fields but `base`}, the innermost first."""
     name = next((name for name, kind in WRAPPERS.items() if type(model) is kind), None)
     if name is None:
         return model, ()
-    base, inner = unwrapped(model.base)
+    base, inner = unwrap(model.base)
     own = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "base"}
     return base, (*inner, {name: own})
 
 
-def merged(node: Any) -> Any:
+def merge_factors(node: Any) -> Any:
     """The pairs in which every kernel W that has factors is W + A B, with its tangent."""
     if isinstance(node, Dual):
         return node
-    inner = {name: merged(child) for name, child in node.items() if not name.startswith("lora_")}
+    inner = {name: merge_factors(child) for name, child in node.items() if not name.startswith("lora_")}
     if "lora_a" in node:
         inner["kernel"] = low_rank(node["kernel"], node["lora_a"], node["lora_b"])
     return inner

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees
+from tangent_jax.core import Dual, Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
-from tangent_jax.models.protocol import Model, is_floating, prepared
+from tangent_jax.models.protocol import Model, is_floating, prepare
 from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
@@ -58,25 +58,34 @@ class Predictor:
         choices = {"method": METHODS, "linearization": LINEARIZATIONS}
         for field, known in choices.items():
             value = getattr(self, field)
-            require(value in known, "Predictor", f"{field} in {', '.join(known)}", value)
+            one_of(field, value, known)
         if self.linearization == "closed_form":
             self.closed_form("Predictor", "Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
-        require(self.output in known, "Predictor", expected, f"{self.output} of {self.method}")
+        expect(self.output in known, expected, f"{self.output} of {self.method}")
         good = self.dtype is None or is_floating(self.dtype)
-        require(good, "Predictor", "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
+        expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
-        trees.check_part("Predictor", self.w, dw)
+        self.bind("Predictor", dw)
         start = self.subset.stage
         if self.method == "nlft":
-            moved, x = prepared(self.model, trees.add(self.w, dw), x, self.dtype, start)
+            moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
-        w, x = prepared(self.model, self.w, x, self.dtype, start)
+        w, x = prepare(self.model, self.w, x, self.dtype, start)
         if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
             return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
+
+    def bind(self, function: str, dw: Tree) -> "Predictor":
+        """The predictor; InputError for a dw that is no part of its anchor."""
+        trees.check_part(function, self.w, dw)
+        return self
+
+    def in_dtype(self, dtype: Any) -> "Predictor":
+        """The predictor with another compute dtype, None for that of the weights."""
+        return dataclasses.replace(self, dtype=dtype)
 
     def closed_form(self, function: str, do: str = "") -> Callable[..., Dual]:
         """The model's `dual`; InputError for a model without one: `do` says what else to call."""
@@ -85,13 +94,13 @@ class Predictor:
         assert dual is not None
         return dual
 
-    def probed(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
+    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
         """The outputs at dw (or at 0, whatever dw holds) by the closed form, with the inputs and signals of its leaves.
 
         Raises: InputError for a model without a closed form.
         """
-        stage, dual = self.subset.stage, self.closed_form("probed")
-        w, x = prepared(self.model, self.w, x, self.dtype, stage)
+        stage, dual = self.subset.stage, self.closed_form("probe")
+        w, x = prepare(self.model, self.w, x, self.dtype, stage)
         dw = trees.cast(dw, self.dtype)
         return probe_uses(lambda probes: self.answer(dual(trees.pair(w, probes), x, stage)), dw, at_zero)
 

@@ -28,7 +28,7 @@ class Arrays:
 
     dtype: str
 
-    def checked(self, x: Array) -> Array:
+    def check(self, x: Array) -> Array:
         """The inputs "b ..." in this dtype, floats in their own; InputError for another kind of numbers."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
         require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make the model anew")
@@ -154,7 +154,7 @@ def stages_run(
     return range(start, stop)
 
 
-def prepared(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:
+def prepare(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:
     """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None), x as `as_numbers` gives it.
 
     Whole numbers stay such where the model reads them.
@@ -172,7 +172,7 @@ def as_numbers(model: Model, x: Array, stage: int) -> Array:
     inputs = model.preprocessing
     if isinstance(inputs, Arrays):
         if stage == 0:
-            return inputs.checked(x)
+            return inputs.check(x)
     elif x.dtype == jnp.uint8:
         return inputs.normalize(x)
     return x

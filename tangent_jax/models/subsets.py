@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, require, trees, whole_number
+from tangent_jax.core import Tree, expect, one_of, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.protocol import Model
 
@@ -69,7 +69,7 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
                 "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
                 first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
                 the embedding included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function
-                of a path: all leaves of which it is true, and no others.
+                of a path: the leaves for which it is true.
     Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
                 nothing trains, as in a frozen head alone.
 
@@ -80,9 +80,9 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     if callable(kind):
         return subset_of(model, "paths", kind)
     depth = model.stages - 2
-    require(kind in KINDS, "make_subset", f"kind in {', '.join(KINDS)}", kind)
+    one_of("kind", kind, KINDS)
     if kind not in ("head", "everything"):
-        whole_number("make_subset", "blocks", blocks, 0, depth)
+        whole_number("blocks", blocks, 0, depth)
     first = model.stages - 1 - blocks
 
     def trained(path: str) -> bool:
@@ -98,7 +98,7 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
 
     names = [*model.shapes()]
     able = kind not in MADE or any(WORDS[kind] in path and model.stage_of(path) >= first for path in names)
-    require(able, "make_subset", f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
+    expect(able, f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
 
 
@@ -111,6 +111,6 @@ def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset
     """The subset of the leaves whose paths are `trained`, but for those that are fixed."""
     leaves = {path: shape for path, shape in model.shapes().items() if not is_fixed(path)}
     shapes = {path: shape for path, shape in leaves.items() if trained(path)}
-    require(shapes, "make_subset", f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")
+    expect(shapes, f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")
     stage = min(model.stage_of(path) for path in shapes)
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

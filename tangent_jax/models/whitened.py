@@ -74,8 +74,8 @@ class Whitened(Wrapper):
             if isinstance(tangent, probe.Probe):
                 tangent = Rooted(root, tangent, axes)
             elif tangent is not None:
-                tangent = rooted(root, tangent, axes)
-            flat[path] = Dual(flat[path].primal + rooted(root, v.primal, axes), tangent)
+                tangent = times_root(root, tangent, axes)
+            flat[path] = Dual(flat[path].primal + times_root(root, v.primal, axes), tangent)
         return trees.nest(flat)
 
 
@@ -84,13 +84,13 @@ def is_dual(node: Any) -> bool:
     return isinstance(node, Dual)
 
 
-def rooted(root: Any, v: Array, axes: Layout) -> Array:
+def times_root(root: Any, v: Array, axes: Layout) -> Array:
     """R V, of a kernel's shape, of R "h i j"."""
     return axes.kernel(jnp.einsum("hij,hjo->hio", root, axes.blocks(v)), v.shape)
 
 
 class Rooted(probe.Probe):
-    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x in the place of x."""
+    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x instead of x."""
 
     def __init__(self, root: Array, v: probe.Probe, axes: Layout) -> None:
         self.root, self.v, self.axes = root, v, axes

@@ -5,7 +5,7 @@ from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.public import unwhitened, whitened
+from tangent_jax.privacy.public import unwhiten, whiten
 from tangent_jax.privacy.statistics import denoised, on_sphere, release_statistics
 from tangent_jax.train.optimizers import momentum
 
@@ -23,6 +23,6 @@ __all__ = [
     "on_sphere",
     "release_statistics",
     "spent_together",
-    "unwhitened",
-    "whitened",
+    "unwhiten",
+    "whiten",
 ]

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tangent_jax.core import finite_number, progress_bar, require, whole_number
+from tangent_jax.core import expect, finite_number, progress_bar, require, whole_number
 from tangent_jax.core.boundary import public
 
 EPSILONS = (1e-3, 100.0)
@@ -40,10 +40,10 @@ def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_ra
     """
     from dp_accounting import get_epsilon_gaussian
 
-    check("epsilon_of", delta, steps, sampling_rate)
+    check(delta, steps, sampling_rate)
     low, high = NOISES
     good = low <= noise_multiplier <= high
-    require(good, "epsilon_of", f"noise_multiplier in {low:g}..{high:g}", noise_multiplier)
+    expect(good, f"noise_multiplier in {low:g}..{high:g}", noise_multiplier)
     if sampling_rate == 1:
         return get_epsilon_gaussian(noise_multiplier / steps**0.5, delta)
     return sampled_epsilon((float(noise_multiplier), sampling_rate, steps), delta)
@@ -75,7 +75,7 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     for sigma, rate, steps in taken:
         loss_of = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
         whole = rate == 1  # T steps are one of less noise
-        runs.append(loss_of(sigma / steps**0.5) if whole else repeated(loss_of(sigma, sampling_prob=rate), steps))
+        runs.append(loss_of(sigma / steps**0.5) if whole else self_compose(loss_of(sigma, sampling_prob=rate), steps))
     return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
 
 
@@ -120,7 +120,7 @@ def grid(parts: Iterable[Steps]) -> float:
     return max(min(1e-4, min(deviations) / 4), max(largest) / 2**16)
 
 
-def repeated(loss: Any, steps: int) -> Any:
+def self_compose(loss: Any, steps: int) -> Any:
     """The privacy loss distribution of `steps` times one step's, truncated as dp-accounting truncates, by 1e-15.
 
     In stages: at once, dp-accounting would compute (number of losses)^steps, which has millions of digits.
@@ -143,13 +143,13 @@ def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_ra
     """
     from dp_accounting import get_sigma_gaussian
 
-    check("noise_multiplier_of", delta, steps, sampling_rate)
+    check(delta, steps, sampling_rate)
     low, high = EPSILONS
-    finite_number("noise_multiplier_of", "epsilon", epsilon, 0.0)
-    require(low <= epsilon <= high, "noise_multiplier_of", f"epsilon in {low:g}..{high:g}", epsilon)
+    finite_number("epsilon", epsilon, 0.0)
+    expect(low <= epsilon <= high, f"epsilon in {low:g}..{high:g}", epsilon)
     alone = get_sigma_gaussian(epsilon, delta)
     if sampling_rate == 1:
-        return met(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
+        return raise_to_budget(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
     with progress_bar(None, "trial") as bar:
 
         def spent(coarser: int, sigma: float) -> float:
@@ -180,11 +180,11 @@ def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope:
         before = here
         sigma *= math.exp(min(max((goal - here[1]) / slope, -0.7), 0.7))
     do = "Choose a larger delta"
-    require(best[1] > epsilon / 2, "noise_multiplier_of", "a delta that noise can reach", "one lost in rounding", do)
+    expect(best[1] > epsilon / 2, "a delta that noise can reach", "one lost in rounding", do)
     return best[0], slope
 
 
-def met(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
+def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
     """The noise multiplier, raised until it spends no more than the budget: rounding must not exceed the claim."""
     more = 1e-15
     while spent(sigma) > epsilon:
@@ -192,8 +192,8 @@ def met(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
     return sigma
 
 
-def check(function: str, delta: float, steps: int, sampling_rate: float) -> None:
+def check(delta: float, steps: int, sampling_rate: float) -> None:
     """Raises InputError naming the argument that is out of range; `function`: the one that was called."""
-    require(SMALLEST_DELTA <= delta < 1, function, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
-    whole_number(function, "steps", steps, 1, 10_000_000)
-    require(0 < sampling_rate <= 1, function, "sampling_rate in (0, 1]", sampling_rate)
+    expect(SMALLEST_DELTA <= delta < 1, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
+    whole_number("steps", steps, 1, 10_000_000)
+    expect(0 < sampling_rate <= 1, "sampling_rate in (0, 1]", sampling_rate)

@@ -70,7 +70,7 @@ def clip_scales(
 
 
 def of_units(present: Array) -> Array:
-    """1 for each unit of which an example is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
+    """1 for each unit with an example that is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
     return present if present.ndim == 1 else present.max(1)
 
 
@@ -98,11 +98,11 @@ def clipped_sum(
                 example gives zero.
     Raises:     InputError for clip_norm <= 0.
     """
-    check_clip_norm("clipped_sum", clip_norm)
+    check_clip_norm(clip_norm)
     objective = Objective(loss)
     if not isinstance(y, Tracer):
-        shape = output_shape("clipped_sum", predict, dw, jnp.asarray(x))
-        check_targets("clipped_sum", as_targets("clipped_sum", y), shape, objective)
+        shape = output_shape(predict, dw, jnp.asarray(x))
+        check_targets(as_targets(y), shape, objective)
     x, y, present = map(jnp.asarray, (x, y, present))
     units, each = len(present), len(y) // len(present)
     x, y, present = (a.reshape(units, each, *a.shape[n:]) for a, n in ((x, 1), (y, 1), (present, present.ndim)))
@@ -112,6 +112,24 @@ def clipped_sum(
         a = jnp.concatenate([a, jnp.zeros((-units % at_once, *a.shape[1:]), a.dtype)])
         return a.reshape(-1, at_once, *a.shape[1:])
 
+    def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
+        part, norms, bad = clip_units(predict, dw, batch, objective, clip_norm)
+        return jax.tree.map(jnp.add, total, part), (norms, bad)
+
+    zeros = jax.tree.map(jnp.zeros_like, dw)
+    value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
+    return ClippedSum(value, norms.reshape(-1)[:units], bad.sum(), clip_norm)
+
+
+def clip_units(
+    predict: Callable, dw: Tree, batch: tuple[Array, Array, Array], objective: Objective, clip_norm: float | Array
+) -> tuple[Tree, Array, Array]:
+    """(The sum of clipped gradients, their norms "o", the number not finite) of units that are computed at once.
+
+    Args: batch: inputs "o e ...", targets "o e ...", and 1 for an example, 0 for padding, "o e".
+    """
+    x, y, here = batch
+
     def gradient_of_one(x: Array, y: Array, here: Array) -> Tree:
         def of_unit(dw: Tree) -> Array:
             losses = jax.vmap(lambda x, y: objective.losses(predict(dw, x[None]), y[None])[0])(x, y)
@@ -119,18 +137,12 @@ def clipped_sum(
 
         return jax.grad(of_unit)(dw)
 
-    def add(total: Tree, batch: tuple[Array, Array, Array]) -> tuple[Tree, tuple[Array, Array]]:
-        x, y, here = batch
-        gradients = jax.vmap(gradient_of_one)(x, y, here)
-        squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
-        scales, norms, bad = clip_scales(jnp.asarray(squared), of_units(here), clip_norm)
+    gradients = jax.vmap(gradient_of_one)(x, y, here)
+    squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
+    scales, norms, bad = clip_scales(jnp.asarray(squared), of_units(here), clip_norm)
 
-        def summed(g: Array) -> Array:
-            finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-            return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 would exceed the norm
+    def scaled_sum(g: Array) -> Array:
+        finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
+        return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 would exceed the norm
 
-        return jax.tree.map(lambda t, g: t + summed(g), total, gradients), (norms, bad)
-
-    zeros = jax.tree.map(jnp.zeros_like, dw)
-    value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
-    return ClippedSum(value, norms.reshape(-1)[:units], bad.sum(), clip_norm)
+    return jax.tree.map(scaled_sum, gradients), norms, bad

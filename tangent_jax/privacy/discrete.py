@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require
+from tangent_jax.core import Tree, expect, placement
 from tangent_jax.privacy.chacha import chacha
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.mechanism import Mechanism
@@ -126,11 +126,11 @@ def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Ar
     """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
     counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
     words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # no nonce: a key is used once
-    near, middle, far = (drawn(words[i : i + 3]) for i in (0, 3, 6))
+    near, middle, far = (draw(words[i : i + 3]) for i in (0, 3, 6))
     return near + STRIDE * middle + stride * far
 
 
-def drawn(words: list[Array]) -> Array:
+def draw(words: list[Array]) -> Array:
     """N_Z(0, 384^2) of 96 random bits: a column of the table, and which of its two numbers."""
     thresholds, other = alias_table()
     column = (words[0] >> 19).astype(jnp.int32)
@@ -185,19 +185,17 @@ def step_key(mechanism: Mechanism, seed: int | None, step: int) -> Array:
         return noise_key(seed, step)
     if seed is not None:
         return jnp.asarray(np.random.SeedSequence([seed, step]).generate_state(8))
-    return jnp.asarray(placement.agreed(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
+    return jnp.asarray(placement.agree(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
 
 
-def check_grid(function: str, mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
+def check_grid(mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
     """Raises InputError where the grid would be too coarse, or whole numbers overflow; Gaussian noise has no grid."""
     if mechanism.noise == "gaussian":
         return
     numbers = numbers_of(dw)
-    require(
-        numbers <= NUMBERS, function, f"at most {NUMBERS} numbers under discrete noise", numbers, "Train fewer leaves"
-    )
+    expect(numbers <= NUMBERS, f"at most {NUMBERS} numbers under discrete noise", numbers, "Train fewer leaves")
     do = "Take larger micro-batches"
-    require(parts <= PARTS, function, f"at most {PARTS} micro-batches under discrete noise", parts, do)
+    expect(parts <= PARTS, f"at most {PARTS} micro-batches under discrete noise", parts, do)
     ratio = float(sensitivity_of(mechanism, dw, batch)) / float(mechanism.clip_norm)
     do = "Take smaller micro-batches, less noise or fewer leaves"
-    require(ratio <= 2, function, "a sum on the grid that moves by at most twice the clip norm", f"{ratio:.3g}", do)
+    expect(ratio <= 2, "a sum on the grid that moves by at most twice the clip norm", f"{ratio:.3g}", do)

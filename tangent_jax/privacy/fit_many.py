@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees
+from tangent_jax.core import Tree, expect, placement, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism, Spent
@@ -22,11 +22,11 @@ from tangent_jax.privacy.train import clip_all, default_objective, private_step
 from tangent_jax.privacy.units import as_units, micro_batches
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State
-from tangent_jax.train.fit_many import repeated
+from tangent_jax.train.fit_many import repeat
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, as_data
 from tangent_jax.train.run import Fitted, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 
 @public
@@ -50,24 +50,24 @@ def fit_private_many(
                 resident.
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
-    require(len(counts) == 1 and len(seeds), "fit_private_many", "one entry per model in every list", sorted(counts))
+    expect(len(counts) == 1 and len(seeds), "one entry per model in every list", sorted(counts))
     steps = {mechanism.steps for mechanism in mechanisms}
     whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
-    require(len(steps) == 1 and whole, "fit_private_many", "full-batch runs of one number of steps", sorted(steps))
+    expect(len(steps) == 1 and whole, "full-batch runs of one number of steps", sorted(steps))
     protected = sorted({mechanism.unit for mechanism in mechanisms})
-    require(len(protected) == 1, "fit_private_many", "mechanisms of one unit", protected)
-    objective, (batches, units) = objective or default_objective(), as_units("fit_private_many", data, mechanisms[0])
-    dw = started("fit_private_many", predicts[0], start)
-    optimizers = [as_data("fit_private_many", optimizer) for optimizer in optimizers]
+    expect(len(protected) == 1, "mechanisms of one unit", protected)
+    objective, (batches, units) = objective or default_objective(), as_units(data, mechanisms[0])
+    dw = start_of(predicts[0], start)
+    optimizers = [as_data(optimizer) for optimizer in optimizers]
     runs = [(trees.as_pytree(p), m, o) for p, m, o in zip(predicts, mechanisms, optimizers, strict=True)]
     leaves, axes, structure = trees.stack(runs)
-    states = repeated(State(dw, optimizers[0].init(dw)), len(runs))
-    leaves, states = placement.placed((leaves, states))
+    states = repeat(State(dw, optimizers[0].init(dw)), len(runs))
+    leaves, states = placement.place((leaves, states))
     parts = micro_batches(batches, mechanisms[0], units, np.ones(len(units), bool))
-    chunks = [Chunk(*batches.resident(), *part).placed() for part in parts]
+    chunks = [Chunk(*batches.resident(), *part).place() for part in parts]
     step_many = partial(_step_many, axes=axes, structure=structure)
     began, rows = time.perf_counter(), []
-    with Run("fit_private_many") as run:
+    with Run() as run:
         run.show(mechanisms[0].steps, "step")
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([step_key(m, seed, step) for m, seed in zip(mechanisms, seeds, strict=True)])
@@ -89,7 +89,7 @@ def _step_many(
     def step(leaves: list[Array], state: State, key: Array) -> State:
         predict, mechanism, optimizer = jax.tree.unflatten(structure, leaves)
         parts = [clip_all(predict, state.dw, c, len(c.present), objective, mechanism) for c in chunks]
-        total, expected = reduce(add, parts), mechanism.expected(count)
+        total, expected = reduce(add, parts), mechanism.expected_size(count)
         return private_step(state, total, expected, key, objective, mechanism, optimizer)[0]
 
     return jax.vmap(step, in_axes=([*axes], 0, 0))(leaves, states, keys)

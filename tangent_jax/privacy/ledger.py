@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import placement, require
-from tangent_jax.core.files import Lock, expanded, fingerprint, locked, write_whole
+from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.core.records import sealed, unsealed
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
@@ -59,7 +59,7 @@ class Ledger:
         do = "Choose another folder; both runs have spent"
         require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
         spent = Spent.from_json(content.spent, "Ledger", self.path)
-        same = spent.paid(self.spent.steps_paid) == self.spent
+        same = spent.pay(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
         ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
@@ -73,7 +73,7 @@ class Ledger:
 
     def pay(self, steps: int) -> None:
         """Pays for `steps` in all: that is on disk when this returns, in every process."""
-        self.spent = self.spent.paid(steps)
+        self.spent = self.spent.pay(steps)
         placement.in_writer(self.write)
 
     def write(self) -> None:
@@ -105,12 +105,12 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
     Args:   spent: the run's account, with no steps paid.
     Raises: InputError where another process holds it, or it is damaged, another run's, or does not fit its checkpoint.
     """
-    root = expanded("fit_private", folder)
+    root = expand_path("fit_private", folder)
     with ExitStack() as held:
         locks: list[Lock] = []
 
         def hold() -> None:
-            locks.extend(filter(None, [held.enter_context(locked(root / "ledger.lock", wait=False))]))
+            locks.extend(filter(None, [held.enter_context(hold_lock(root / "ledger.lock", wait=False))]))
 
         placement.in_writer(hold)
         yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

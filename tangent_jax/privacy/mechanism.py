@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 from jax import Array
 
-from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.core import expect, finite_number, one_of, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.records import typed
 from tangent_jax.privacy.accounting import (
@@ -64,19 +64,19 @@ class Mechanism:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.unit in NEIGHBOURING, "Mechanism", f"unit in {', '.join(NEIGHBOURING)}", self.unit)
+        one_of("unit", self.unit, NEIGHBOURING)
         if not isinstance(self.noise_multiplier, (int, float)) or not isinstance(self.clip_norm, (int, float)):
             return  # traced, or a placeholder of JAX's
-        check_clip_norm("Mechanism", self.clip_norm)
-        finite_number("Mechanism", "noise_multiplier", self.noise_multiplier, 0.0)
+        check_clip_norm(self.clip_norm)
+        finite_number("noise_multiplier", self.noise_multiplier, 0.0)
         least = f"noise_multiplier of {NOISES[0]:g} or more"
-        require(self.noise_multiplier >= NOISES[0], "Mechanism", least, self.noise_multiplier)
-        check("Mechanism", self.delta, max(self.steps, 1), self.sampling_rate)
-        whole_number("Mechanism", "steps", self.steps, 0)
-        require(self.noise in ("gaussian", "discrete"), "Mechanism", "noise gaussian or discrete", self.noise)
+        expect(self.noise_multiplier >= NOISES[0], least, self.noise_multiplier)
+        check(self.delta, max(self.steps, 1), self.sampling_rate)
+        whole_number("steps", self.steps, 0)
+        expect(self.noise in ("gaussian", "discrete"), "noise gaussian or discrete", self.noise)
         check_discrete(self)
         if self.count is not None:
-            whole_number("Mechanism", "count", self.count, 2)
+            whole_number("count", self.count, 2)
 
     @property
     def neighbouring(self) -> str:
@@ -87,7 +87,7 @@ class Mechanism:
         """The public number n of units, where the data hold `units`."""
         return units if self.count is None else self.count
 
-    def expected(self, units: int) -> float:
+    def expected_size(self, units: int) -> float:
         """B = q n, the constant by which a clipped sum is divided, whatever the size of its sample."""
         return self.sampling_rate * self.public_count(units)
 
@@ -118,7 +118,7 @@ def make_mechanism(
     >>> round(make_mechanism(3.0, 1e-5).noise_multiplier, 3)
     9.833
     """
-    check_clip_norm("make_mechanism", clip_norm)
+    check_clip_norm(clip_norm)
     exact = exact_delta(delta) if noise == "discrete" else delta
     sigma = noise_multiplier_of(epsilon, exact, steps, sampling_rate=sampling_rate)
     mechanism = Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit, noise)
@@ -136,22 +136,22 @@ def check_discrete(mechanism: Mechanism) -> None:
     if mechanism.noise == "discrete":
         do = "Take Gaussian noise"
         is_whole, is_example = mechanism.sampling_rate == 1, mechanism.unit == "example"
-        require(is_whole, "Mechanism", "discrete noise on all examples at every step", "Poisson samples", do)
-        require(is_example, "Mechanism", "discrete noise that protects examples", "owners", do)
+        expect(is_whole, "discrete noise on all examples at every step", "Poisson samples", do)
+        expect(is_example, "discrete noise that protects examples", "owners", do)
         enough = mechanism.noise_multiplier >= LEAST_DISCRETE
         expected = f"discrete noise of a noise multiplier of {LEAST_DISCRETE} or more"
-        require(enough, "Mechanism", expected, mechanism.noise_multiplier)
+        expect(enough, expected, mechanism.noise_multiplier)
 
 
-def check_clip_norm(function: str, clip_norm: float | Array) -> None:
+def check_clip_norm(clip_norm: float | Array) -> None:
     """Raises InputError for a number that is no clip norm; an array, which jit may trace, is taken as it is.
 
     Beyond the bounds float32 loses noise or norms: at 1e-38 a quarter of the coordinates would have no noise.
     """
     if not isinstance(clip_norm, Array):
-        finite_number(function, "clip_norm", clip_norm, 0.0)
+        finite_number("clip_norm", clip_norm, 0.0)
         low, high = CLIP_NORMS
-        require(low <= clip_norm <= high, function, f"clip_norm in {low:g}..{high:g}", clip_norm)
+        expect(low <= clip_norm <= high, f"clip_norm in {low:g}..{high:g}", clip_norm)
 
 
 @public_class
@@ -167,9 +167,9 @@ class Spent:
     private: bool
 
     def __post_init__(self) -> None:
-        whole_number("Spent", "steps_paid", self.steps_paid, 0, self.mechanism.steps)
+        whole_number("steps_paid", self.steps_paid, 0, self.mechanism.steps)
 
-    def paid(self, steps: int) -> "Spent":
+    def pay(self, steps: int) -> "Spent":
         """The same run once `steps` in all are paid for."""
         return dataclasses.replace(self, steps_paid=steps)
 
@@ -207,10 +207,10 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
     Raises:     InputError for no parts, or accounts of different units: neither bounds the other's. An image more or
                 less is another owner's data, not an owner more or less; and an owner has many images.
     """
-    require(parts, "spent_together", "at least one component", "none")
+    expect(parts, "at least one component", "none")
     accounts = [spent for spent, _ in parts]
     units = sorted({spent.mechanism.unit for spent in accounts})
-    require(len(units) == 1, "spent_together", "accounts of one unit", " and ".join(units), "State each by itself")
+    expect(len(units) == 1, "accounts of one unit", " and ".join(units), "State each by itself")
     delta = max(spent.mechanism.delta for spent in accounts)
     seen: dict[str, list[int]] = {}
     for i, (_, names) in enumerate(parts):

@@ -50,7 +50,7 @@ def noise_key(seed: int | None, step: int) -> Array:
     """
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
-    bits = placement.agreed(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw its own
+    bits = placement.agree(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw its own
     return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
 
 

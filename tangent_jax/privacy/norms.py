@@ -24,7 +24,7 @@ from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
-from tangent_jax.rules.probe import product, widened
+from tangent_jax.rules.probe import product, widen
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 
@@ -42,12 +42,12 @@ def clipped_sum_closed_form(
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
     """
-    check_clip_norm("clipped_sum_closed_form", clip_norm)
+    check_clip_norm(clip_norm)
     predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    probed = predict.probed(dw, x, at_zero)
+    probed = predict.probe(dw, x, at_zero)
     losses, units = Objective(loss).losses, len(present)
     slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
     leaves = probed.rows(slope[None])
@@ -83,7 +83,7 @@ def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
     """
     x, s = (a.reshape(units, -1, *a.shape[-2:]) for a in (leaf.x, leaf.s))  # an owner's tokens, of all examples
     inputs, outputs, tokens = x.shape[-1], s.shape[-1], x.shape[1]
-    lengths = jnp.sqrt(jnp.sum(jnp.square(widened(x)), -1) * jnp.sum(jnp.square(widened(s)), -1))
+    lengths = jnp.sqrt(jnp.sum(jnp.square(widen(x)), -1) * jnp.sum(jnp.square(widen(s)), -1))
     largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1)  # (sum_t |x_t| |s_t|)^2, over the heads
     if inputs * outputs < tokens**2:
         squared = jnp.sum(jnp.square(product("bthi,btho->bhio", x, s)), (1, 2, 3))
@@ -115,7 +115,7 @@ def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Array) -> Tree:
         return jnp.where(scales.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)
 
     def scaled(a: Array) -> Array:
-        return zeroed(widened(a) * scales.reshape(-1, *[1] * (a.ndim - 1)))
+        return zeroed(widen(a) * scales.reshape(-1, *[1] * (a.ndim - 1)))
 
     for path, leaf in leaves.items():
         like = total[path]

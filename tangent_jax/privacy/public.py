@@ -20,11 +20,11 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, rooted
+from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, times_root
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.train.objective import make_objective
 
@@ -32,8 +32,8 @@ DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike
 
 
 @public
-def whitened(predict: Predictor, public: Features, private: Features) -> Predictor:
-    """The predictor whose kernels train in coordinates whitened by public images; `unwhitened` gives its dw.
+def whiten(predict: Predictor, public: Features, private: Features) -> Predictor:
+    """The predictor whose kernels train in coordinates whitened by public images; `unwhiten` gives its dw.
 
     Args:       predict: a model with a closed form; public: its features of images whose inputs may be known to all;
                 private: those that it will be trained on, to see that none of them is public.
@@ -42,17 +42,17 @@ def whitened(predict: Predictor, public: Features, private: Features) -> Predict
     Edge cases: fewer public images than a kernel has inputs: the damping makes M definite.
     Raises:     InputError for no public image, one that is private too, by its content, or inputs that are not finite.
     """
-    require(not isinstance(predict.model, Whitened), "whitened", "a predictor that is not whitened", "one that is")
-    predict.closed_form("whitened")
-    require(len(public), "whitened", "a public image at least", "none")
-    check_public("whitened", *([identifier for identifier, _ in part.examples] for part in (public, private)))
+    expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
+    predict.closed_form("whiten")
+    expect(len(public), "a public image at least", "none")
+    check_public("whiten", *([identifier for identifier, _ in part.examples] for part in (public, private)))
     # square loss and no targets: of the factors the inputs' alone are read
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
     public_curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
     leaves, v = trees.leaves(predict.w), {}
     for path, (a, _) in public_curvature.kernels.items():
-        require(np.isfinite(a).all(), "whitened", f"finite inputs of {path}", "others", "Leave such images out")
+        expect(np.isfinite(a).all(), f"finite inputs of {path}", "others", "Leave such images out")
         leaves |= {path + ROOT: inverse_root(np.asarray(a)), path + WHITENED: jnp.zeros_like(leaves[path])}
         v[path] = path + WHITENED
     paths = tuple(sorted(v.get(path, path) for path in predict.subset.paths))
@@ -79,15 +79,15 @@ def inverse_root(a: np.ndarray) -> jax.Array:
 
 
 @public
-def unwhitened(predict: Predictor, dw: Tree) -> Tree:
+def unwhiten(predict: Predictor, dw: Tree) -> Tree:
     """The tangent weights of the predictor that was whitened: R dV for dV, other leaves as they are.
 
     Edge cases: a predictor that is not whitened gives dw as it is.
     Raises:     InputError for a step of another predictor.
     """
     model = predict.model
-    trees.check_part("unwhitened", predict.w, dw)
+    trees.check_part("unwhiten", predict.w, dw)
     leaves, w = trees.leaves(dw), trees.leaves(predict.w)
     for path, axes in model.layouts if isinstance(model, Whitened) else ():
-        leaves[path] = rooted(w[path + ROOT], leaves.pop(path + WHITENED), axes)
+        leaves[path] = times_root(w[path + ROOT], leaves.pop(path + WHITENED), axes)
     return trees.nest(leaves)

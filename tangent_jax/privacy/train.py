@@ -22,29 +22,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, refusal, require, trees, whole_number
+from tangent_jax.core import Tree, expect, placement, trees, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.identities import CALLBACKS, primitives, program
+from tangent_jax.core.identities import program
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
 from tangent_jax.privacy.discrete import check_grid, discrete_mean, on_grid, sensitivity_of, step_key
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.units import as_units, sampled
+from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.checkpoints import Row, measure_name, run_identity
 from tangent_jax.train.fit import State
 from tangent_jax.train.log import norms_of
-from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, OnStep, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
-BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
 SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
 
 
@@ -158,48 +158,61 @@ def fit_private(
                 or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
                 ledger that is another run's or does not fit its checkpoint, a step that is not finite.
     """
-    dw, predict = started("fit_private", predict, start), trees.as_pytree(predict)
-    objective = checked_objective("fit_private", objective, default_objective)
-    optimizer = as_data("fit_private", momentum() if optimizer is None else optimizer)
-    batches, units = as_units("fit_private", data, mechanism)
+    dw, predict = start_of(predict, start), trees.as_pytree(predict)
+    objective = as_objective(objective, default_objective)
+    optimizer = as_data(momentum() if optimizer is None else optimizer)
+    batches, units = as_units(data, mechanism)
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
     state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
-    with Run("fit_private", on_step) as run:
+    with Run(on_step) as run:
         if folder is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
-            ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
-            run.keep(ledger.saver, measure_name(on_step, dw), ledger)
-            state, spent = run.restore(state), ledger.spent
-            left = len(run.history) or spent.steps_paid < mechanism.steps
-            require(left, "fit_private", f"the result of a spent budget in {folder}", "none", "It is not spent again")
-        state, predict = placement.placed((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
-        began, last = time.perf_counter(), run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
-        run.show(mechanism.steps, "step", spent.steps_paid)
-        run.open_log(last["step"], mechanism.steps)
-        expected = mechanism.expected(len(units))
+            state, spent = resume(run, folder, name, spent, state)
+        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
+        began = time.perf_counter() - show_steps(run, spent)
+        expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
             run.begin()
-            spent = spent.paid(step + 1)
-            chunks = sampled(batches, mechanism, units, seed, step)
+            spent = spent.pay(step + 1)
+            chunks = sample_chunks(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
-            row: Row = {"step": step + 1, "seconds": last["seconds"] + time.perf_counter() - began}
-            row["non_finite"] = int(total.non_finite)
+            row: Row = {"step": step + 1, "seconds": time.perf_counter() - began, "non_finite": int(total.non_finite)}
             log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
             run.end(row, state.dw, state, step + 1 == mechanism.steps)
-    dw, rows = placement.replicated(state.dw), run.history.merged()
-    return Fitted(dw, rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
+    return private_result(run, state.dw, spent)
 
 
-def check_finite(norm: float, step: int) -> None:
-    """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
-    do = "Lower the learning rate; what was paid stays paid"
-    require(np.isfinite(norm), "fit_private", "a finite step", f"a norm of {norm} after step {step + 1}", do)
+def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: State) -> tuple[State, Spent]:
+    """(The state of the last save in the folder, the account of its ledger); each step from here on is paid there.
+
+    Raises: InputError for a budget that is spent where the result is lost.
+    """
+    ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
+    run.keep(ledger.saver, measure_name(run.on_step, state.dw), ledger)
+    state, spent = run.restore(state), ledger.spent
+    left = len(run.history) or spent.steps_paid < spent.mechanism.steps
+    expect(left, f"the result of a spent budget in {folder}", "none", "It is not spent again")
+    return state, spent
+
+
+def show_steps(run: Run, spent: Spent) -> float:
+    """Opens the bar and the log of a private run; returns the seconds that its steps so far have taken."""
+    last = run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
+    run.show(spent.mechanism.steps, "step", spent.steps_paid)
+    run.open_log(last["step"], spent.mechanism.steps)
+    return last["seconds"]
+
+
+def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
+    """The result of a private run, whole on every device."""
+    rows = run.history.merge()
+    return Fitted(placement.replicate(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
 
 def check_private(
@@ -207,32 +220,21 @@ def check_private(
 ) -> None:
     """Raises InputError where the guarantee would not hold for one of the units."""
     n = max(mechanism.public_count(units), units)  # a public count below the true one must not loosen the bound
-    require(units >= 2, "fit_private", f"at least 2 {mechanism.unit}s", units)
+    expect(units >= 2, f"at least 2 {mechanism.unit}s", units)
     twice = len(batches) - len(np.unique(batches.rows))
-    require(
-        not twice, "fit_private", "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once"
-    )
-    whole_number("fit_private", "the mechanism's steps", mechanism.steps, 1)
-    check_data("fit_private", predict, dw, batches, objective)
+    expect(not twice, "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once")
+    whole_number("the mechanism's steps", mechanism.steps, 1)
+    check_data(predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
-    check_grid("fit_private", mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
-    require(mechanism.delta < 1 / n, "fit_private", f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
+    check_grid(mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
+    expect(mechanism.delta < 1 / n, f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
-        check_alone("fit_private", predict, dw, x, y, objective)
+        check_alone(predict, dw, x, y, objective)
 
 
-def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> None:
-    """Raises InputError for a predictor or loss that says itself how it is batched: then vmap does not separate
-    examples."""
-    x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
-    used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
-    expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
-    require(not used, "fit_private", expected, ", ".join(sorted(used)), do)
-
-
-def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
+def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
     """Raises InputError where a model's closed form lets an example of a batch see another.
 
     At a random step, on a whole micro-batch: the norm of one example's gradient must be the same beside the others,
@@ -256,16 +258,7 @@ def check_alone(function: str, predict: Any, dw: Tree, x: np.ndarray, y: np.ndar
         apart = float(np.max(np.abs(np.subtract(norms, together[i])))) if np.isfinite(together[i]) else 0.0
         expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
         got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
-        require(apart <= tolerance * (1e-6 + together[i]), function, expected, got, do)
-
-
-def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
-    """Raises InputError for an optimiser that wants more than the private gradient, such as the loss."""
-    try:
-        jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
-    except TypeError as error:
-        got, do = str(error).splitlines()[0], "What it wants is not private; take another"
-        raise refusal("fit_private", "an optimiser of gradients alone", got, do) from error
+        expect(apart <= tolerance * (1e-6 + together[i]), expected, got, do)
 
 
 def step_program(
@@ -291,7 +284,7 @@ def add_up(
     total = None
     for chunk in chunks:
         steps = len(chunk.present)
-        chunk = chunk.padded(1 << (steps - 1).bit_length()).placed()  # few shapes, whatever the sample's size
+        chunk = chunk.pad(1 << (steps - 1).bit_length()).place()  # few shapes, whatever the sample's size
         part = _clip_all(predict, dw, chunk, steps, objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None

@@ -12,34 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import placement, require
+from tangent_jax.core import expect, instance, placement
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
 MICRO_BATCH = 64  # rows, unless an owner has more
 
 
-def as_units(function: str, data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
+def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     """(the data in micro-batches, the rows of each unit of protection: of each owner, or each row by itself).
 
     Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
             examples than a micro-batch.
     """
-    require(isinstance(mechanism, Mechanism), function, "a mechanism of make_mechanism", type(mechanism).__name__)
+    instance("a mechanism of make_mechanism", mechanism, Mechanism)
     if mechanism.unit == "example":
-        batches = as_batches(function, data, MICRO_BATCH)
+        batches = as_batches(data, MICRO_BATCH)
         return batches, batches.rows[:, None]
     do = "Pass Batches(..., owners=names), or features with owners"
-    require(getattr(data, "owners", None) is not None, function, "the owner of every example", "none", do)
+    expect(getattr(data, "owners", None) is not None, "the owner of every example", "none", do)
     owners = as_owners(data.owners, len(data.targets))
-    batches = as_batches(function, data, max([MICRO_BATCH, *Counter(owners.tolist()).values()]))
+    batches = as_batches(data, max([MICRO_BATCH, *Counter(owners.tolist()).values()]))
     names, owner_of = np.unique(np.asarray(batches.owners)[batches.rows], return_inverse=True)
     order = np.argsort(owner_of, kind="stable")
     units = np.split(batches.rows[order], np.cumsum(np.bincount(owner_of))[:-1])
     largest = max(range(len(units)), key=lambda i: len(units[i]))
     count, size = len(units[largest]), batches.batch_size
     got, do = f"{count} of {names[largest]}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
-    require(count <= size, function, f"owners of at most {size} examples, a micro-batch", got, do)
+    expect(count <= size, f"owners of at most {size} examples, a micro-batch", got, do)
     return batches, units
 
 
@@ -47,11 +47,11 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
     """True for each unit that a step takes: for all, or as independent coins of chance q fall."""
     if mechanism.sampling_rate == 1:
         return np.ones(units, bool)
-    entropy = placement.agreed(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
+    entropy = placement.agree(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
     return np.random.default_rng(entropy).random(units) < mechanism.sampling_rate
 
 
-def sampled(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
+def sample_chunks(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
     """Yields the units that a step takes, in chunks of micro-batches."""
     for part in micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step)):
         yield from batches.chunks(*part)
@@ -65,7 +65,7 @@ def micro_batches(
     At least one micro-batch, which may be empty; chosen: True for each unit that the step takes.
     """
     if mechanism.unit == "example":
-        yield batches.padded(batches.rows[chosen])
+        yield batches.pad(batches.rows[chosen])
         return
     widths = np.array([min(1 << (len(rows) - 1).bit_length(), batches.batch_size) for rows in units])
     for width in np.unique(widths):

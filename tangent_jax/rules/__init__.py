@@ -1,6 +1,6 @@
 """The closed forms: each takes values with their tangents and returns a value with its tangent.
 
-`None` in the place of a tangent is a structural zero. Parameters come as Dual leaves, data as
+`None` as a tangent is a structural zero. Parameters come as Dual leaves, data as
 `(x, dx)`; the result is always `(y, dy)`.
 """
 

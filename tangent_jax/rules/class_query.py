@@ -28,18 +28,18 @@ from jax import Array
 from tangent_jax.core import Dual, Tangent
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import bilinear, contract, dense, scale, shift, total
-from tangent_jax.rules.rotary import Turns, turned_back
+from tangent_jax.rules.rotary import Turns, turn_back
 
 Leaf = Mapping[str, Dual]
 
 
 def class_attention(
-    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
+    x: Array, dx: Tangent, query: Dual, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
 ) -> tuple[Array, Tangent]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
-                q, dq: the query, "b h e", which does not turn;
+                query: (q, dq), "b h e", which does not turn;
                 norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"};
                 turns: of the keys, or None.
     Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
@@ -47,13 +47,14 @@ def class_attention(
     Edge cases: without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one
                 token gives o = its value.
     """
+    q, dq = query
     e = q.shape[-1]
     q, dq = q * e**-0.5, None if dq is None else dq * e**-0.5
     if turns is None:
         u, du = contract("bhe,dhe->bhd", q, dq, *key["kernel"])
         s, ds = contract("bmd,bhd->bhm", x, dx, *scale(u, du, norm["scale"]))
     else:
-        s, ds = turned_scores(x, dx, *turned_back(q, dq, turns), norm, key, turns)
+        s, ds = turned_scores(x, dx, *turn_back(q, dq, turns), norm, key, turns)
     a, da = softmax(s, ds)
     r, dr = contract("bhm,bmd->bhd", a, da, x, dx)
     m, dm = scale(r, dr, norm["scale"])

@@ -83,18 +83,18 @@ def mean_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 def patches(x: Array, size: int, stride: int) -> Array:
     """The window of "b y x c" that each output pixel of a convolution reads, "b y' x' i j c"."""
-    return jnp.stack(windows(x, size, stride), 3).reshape(x.shape[0], *reduced(x, stride), size, size, x.shape[-1])
+    return jnp.stack(windows(x, size, stride), 3).reshape(x.shape[0], *size_after(x, stride), size, size, x.shape[-1])
 
 
 def windows(x: Array, size: int, stride: int, padding: float = 0.0) -> list[Array]:
     """For each place of a window, in reading order, the pixel there, "b y' x' c"."""
-    half, (high, wide) = size // 2, reduced(x, stride)
+    half, (high, wide) = size // 2, size_after(x, stride)
     padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)), constant_values=padding)
     rows, columns = stride * (high - 1) + 1, stride * (wide - 1) + 1
     places = [(i, j) for i in range(size) for j in range(size)]
     return [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
 
 
-def reduced(x: Array, stride: int) -> tuple[int, int]:
+def size_after(x: Array, stride: int) -> tuple[int, int]:
     """Rows and columns after a stride."""
     return -(-x.shape[1] // stride), -(-x.shape[2] // stride)

@@ -26,11 +26,11 @@ def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangen
     Edge cases: m = 1 gives o = v, do = dv; with no tangent, in half precision on CUDA, a is never formed (cudnn.py).
     """
     if dq is None and dk is None and dv is None and cudnn.takes(q):
-        return fused(q, k, v), None
-    return weighted(q, dq, k, dk, v, dv)
+        return fused_attention(q, k, v), None
+    return plain_attention(q, dq, k, dk, v, dv)
 
 
-def weighted(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
+def plain_attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
     """`attention` by its equations, a formed."""
     scale = q.shape[-1] ** -0.5
     q, dq = q * scale, None if dq is None else dq * scale
@@ -40,13 +40,13 @@ def weighted(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent
 
 def plain(q: Array, k: Array, v: Array) -> Array:
     """The attention alone, "b n h e"."""
-    return weighted(q, None, k, None, v, None)[0]
+    return plain_attention(q, None, k, None, v, None)[0]
 
 
 @jax.custom_jvp
-def fused(q: Array, k: Array, v: Array) -> Array:
+def fused_attention(q: Array, k: Array, v: Array) -> Array:
     """The attention alone, by cuDNN's kernel on CUDA; where it is differentiated, `plain`: the kernel has no rule."""
     return jax.lax.platform_dependent(q, k, v, cuda=cudnn.attend, default=plain)
 
 
-fused.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+fused_attention.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))

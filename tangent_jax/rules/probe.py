@@ -4,7 +4,7 @@
     times       y += x * dg                  gains
     broadcast   y += dbeta                   biases, tokens, positions
 
-A Probe in the place of a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
+A Probe that stands for a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
 
 The transpose of each is a sum over examples and tokens. In a network that computes in half precision the tangents of
 its parameters stay in f32, and so do these sums: only what flows from layer to layer is rounded to half.
@@ -24,7 +24,7 @@ ALGORITHMS = {"bfloat16": DotAlgorithmPreset.BF16_BF16_F32}
 
 
 class Probe(ABC):
-    """A value in the place of a parameter's tangent d; each method returns the term that a use of d adds to dy."""
+    """A value that stands for a parameter's tangent d; each method returns the term that a use of d adds to dy."""
 
     @abstractmethod
     def einsum(self, spec: str, x: Array) -> Array:
@@ -51,7 +51,7 @@ def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
 
 def times(x: Array, d: Array | Probe) -> Array:
     """The product of x, "... d", and a gain's tangent, "d", in the dtype of x."""
-    return d.times(x) if isinstance(d, Probe) else (widened(x) * d).astype(x.dtype)
+    return d.times(x) if isinstance(d, Probe) else (widen(x) * d).astype(x.dtype)
 
 
 def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None) -> Array:
@@ -62,7 +62,7 @@ def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any 
     return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 
 
-def widened(a: Array) -> Array:
+def widen(a: Array) -> Array:
     """The array in f32 or wider, as a sum needs it."""
     return a.astype(jnp.promote_types(a.dtype, jnp.float32))
 
@@ -74,11 +74,11 @@ def product(spec: str, a: Array, b: Array) -> Array:
     inner products, which XLA's CPU compiler refuses to multiply by it, and their transposes, are multiplied in f32.
     """
     algorithm = None if is_thin(spec, a, b) else ALGORITHMS.get(str(a.dtype))
-    return jnp.einsum(spec, widened(a), widened(b), precision=algorithm)
+    return jnp.einsum(spec, widen(a), widen(b), precision=algorithm)
 
 
 def is_thin(spec: str, a: Array, b: Array) -> bool:
-    """True for one matrix product of which two of the three sizes are 1: rows of a, columns of b, what is summed.
+    """True for one matrix product where two of the three sizes are 1: rows of a, columns of b, what is summed.
 
     They are the same three, in another order, in its transposes.
     """

@@ -50,20 +50,20 @@ def rotate(x: Array, dx: Tangent, turns: Turns) -> tuple[Array, Tangent]:
     Guarantees: the dot product of two turned tokens depends on their distance alone; the prefix stays.
     """
     cos, sin = (by_token(table, turns).astype(x.dtype) for table in (turns.cos, turns.sin))
-    return x * cos + turned(x) * sin, None if dx is None else dx * cos + turned(dx) * sin
+    return x * cos + quarter_turn(x) * sin, None if dx is None else dx * cos + quarter_turn(dx) * sin
 
 
-def turned_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
+def turn_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
     """R^T q of one query "b h e" for each p, "b p h e", and its tangent: at a row, the features of the columns are 0.
 
     So the product of q and a key turned by (y, x) is that of the key and the sum of the two at y and at x.
     """
     cos, sin = (table[:, None].astype(q.dtype) for table in (turns.cos, turns.sin))
     q, dq = q[:, None], None if dq is None else dq[:, None]
-    return q * cos - turned(q) * sin, None if dq is None else dq * cos - turned(dq) * sin
+    return q * cos - quarter_turn(q) * sin, None if dq is None else dq * cos - quarter_turn(dq) * sin
 
 
-def turned(x: Array) -> Array:
+def quarter_turn(x: Array) -> Array:
     """(-x_2, x_1) of the halves of the last axis."""
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([-second, first], -1)

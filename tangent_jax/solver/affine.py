@@ -14,18 +14,18 @@ from jax import Array
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.targets import Predict
 
 ROWS, SCALES = 4, (0.1, 10.0)  # outputs and steps at which what must be equal is compared
 
 
-def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
+def check_affine(predict: Predict, like: Tree, x: Any) -> None:
     """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
     do, expected = "Use tj.tangent or tj.linearize", "a model that is linear in dw"
     method = getattr(predict, "method", "taft")
-    require(method == "taft", function, expected, method, do)
+    expect(method == "taft", expected, method, do)
 
     def pushed(dw: Tree, v: Tree) -> Array:
         return jax.jvp(lambda dw: predict(dw, x), (dw,), (v,))[1]
@@ -33,7 +33,7 @@ def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
     program = jax.make_jaxpr(pushed)(like, like).jaxpr
     _, read = dce_jaxpr(program, [True] * len(program.outvars))
     reads_dw = any(read[: len(jax.tree.leaves(like))])
-    require(not reads_dw, function, expected, "one whose derivative depends on dw", do)
+    expect(not reads_dw, expected, "one whose derivative depends on dw", do)
     tolerance = 3 * max(float(jnp.finfo(dtype).eps) for dtype in float_dtypes(program)) ** 0.5
     rng, leaves = np.random.default_rng(0), jax.tree.leaves(like)
     for scale in SCALES:
@@ -41,8 +41,8 @@ def check_affine(function: str, predict: Predict, like: Tree, x: Any) -> None:
         dw = jax.tree.unflatten(jax.tree.structure(like), random)
         bend, size = map(float, _bend(predict, jax.tree.map(jnp.zeros_like, like), dw, x))
         finite, do_finite = np.isfinite(bend), "Look for inputs that are not finite"
-        require(finite, function, "finite outputs", "NaN or infinity", do_finite)
-        require(bend <= tolerance * size, function, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
+        expect(finite, "finite outputs", "NaN or infinity", do_finite)
+        expect(bend <= tolerance * size, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
 
 
 def float_dtypes(jaxpr: Any) -> set[Any]:
@@ -59,7 +59,7 @@ def _bend(predict: Predict, zero: Tree, dw: Tree, x: Any) -> tuple[Array, Array]
     return jnp.linalg.norm(predict(dw, x) - start - change), jnp.linalg.norm(start) + jnp.linalg.norm(change)
 
 
-def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
+def check_square(loss: Loss, targets: Any, classes: int) -> bool:
     """True where the loss says that it is a square, which its gradient at random outputs is held to.
 
     Args:   targets: some of the data's, "n ...".
@@ -71,7 +71,7 @@ def check_square(function: str, loss: Loss, targets: Any, classes: int) -> bool:
     off, size, smallest = map(float, _square_gap(loss, z, targets[:ROWS]))
     kind, got = type(loss).__name__, f"one {off:.2g} off, p from {smallest:.2g}"
     good = off <= 1e-3 * size and smallest >= 0
-    require(good, function, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", got)
+    expect(good, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", got)
     return True
 
 

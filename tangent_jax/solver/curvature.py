@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.boundary import public_class
 from tangent_jax.linear.signals import Layout, Probed
-from tangent_jax.rules.probe import widened
+from tangent_jax.rules.probe import widen
 from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
@@ -79,7 +79,7 @@ class Curvature:
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
 
     def layers(self) -> "Curvature":
-        """Each kernel with its bias as one block: A' in the place of A, and none of the bias. On the host."""
+        """Each kernel with its bias as one block: A' instead of A, and none of the bias. On the host."""
         kernels, biases = dict(self.kernels), {bias for _, bias in self.biases}
         for path, _ in self.biases:
             (a, g), last = self.kernels[path], self.sums[path]
@@ -131,7 +131,7 @@ def batch_curvature(
         if leaf.layout is None:
             blocks[path] = outer(leaf.s.reshape(-1, *probed.shapes[path]))
             continue
-        x, s = widened(leaf.x), widened(leaf.s)  # sums of halves would overflow
+        x, s = widen(leaf.x), widen(leaf.s)  # sums of halves would overflow
         x = x * root[:, :, None, None]
         if path in probed.biases:
             last, tokens = jnp.einsum("bthi,b->hi", x, root[:, 0]), x.shape[1] * jnp.sum(example_weights)
@@ -183,9 +183,9 @@ def invert(curvature: Curvature, damping: float, share: float = 1.0) -> Inverse:
     for path, (a, g) in curvature.kernels.items():
         a, g = np.asarray(a), np.asarray(g) / np.asarray(curvature.count)
         pi, s = np.sqrt(mean_value(a) / mean_value(g)), (damping / 2) ** 0.5
-        kernels[path] = inverted(a, s * pi), inverted(g, s / pi)
+        kernels[path] = invert_shifted(a, s * pi), invert_shifted(g, s / pi)
     for path, block in curvature.blocks.items():
-        blocks[path] = share * inverted(np.asarray(block), damping)
+        blocks[path] = share * invert_shifted(np.asarray(block), damping)
     return Inverse(Curvature(kernels, blocks, 1.0, curvature.layouts), damping)
 
 
@@ -194,7 +194,7 @@ def mean_value(a: np.ndarray) -> np.ndarray:
     return np.trace(a, axis1=1, axis2=2) / a.shape[-1] + np.finfo(a.dtype).tiny ** 0.5
 
 
-def inverted(a: np.ndarray, shift: Any) -> Array:
+def invert_shifted(a: np.ndarray, shift: Any) -> Array:
     """(a + shift I)^-1 of symmetric matrices "h p p"; one shift or "h", and more where rounding needs it."""
     a, n = a.copy(), a.shape[-1]
     least = 10 * np.finfo(a.dtype).eps * np.trace(a, axis1=1, axis2=2)

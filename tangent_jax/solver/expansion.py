@@ -82,7 +82,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
 
 
 def eigen_effects(expansion: Expansion, others: Rows) -> np.ndarray:
-    """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
+    """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian instead of H.
 
     Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
     diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse et
@@ -102,7 +102,7 @@ def eigen_effects(expansion: Expansion, others: Rows) -> np.ndarray:
             flowing = np.einsum("ncto,nck->nkto", leaf.s[:, :, :, h], roots)
             bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (leaf.x[:, :, h], flowing))
             scales = squares(leaf.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
-            effects += scaled_gram(rotated(other, h, bases), rotated(own, h, bases), scales)
+            effects += scaled_gram(rotate(other, h, bases), rotate(own, h, bases), scales)
     return effects
 
 
@@ -119,13 +119,13 @@ def squares(x: np.ndarray, s: np.ndarray) -> np.ndarray:
     return np.asarray(sum((np.einsum("ti,kto->kio", *pair) ** 2).sum(0) for pair in zip(x, s, strict=True)))
 
 
-def rotated(leaf: Leaf, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+def rotate(leaf: Leaf, h: int, bases: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs "n t i" and signals "n c t o" of one head in other bases."""
     return leaf.x[:, :, h] @ bases[0], leaf.s[:, :, :, h] @ bases[1]
 
 
 def scaled_gram(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], scales: np.ndarray) -> np.ndarray:
-    """sum_io A_io B_io / scales_io of gradients A, B = sum_t x_t (x) s_t, "ac bc"; each pair as `rotated` gives it."""
+    """sum_io A_io B_io / scales_io of gradients A, B = sum_t x_t (x) s_t, "ac bc"; each pair as `rotate` gives it."""
     (inputs, width), total = scales.shape, 0
     largest = max(s.shape[0] * s.shape[1] for _, s in (a, b)) * width
     size = max(1, CHUNK // largest)

@@ -16,7 +16,7 @@ from tangent_jax.solver.rows import rows_of
 from tangent_jax.train.objective import Objective
 
 
-def formed(problem: Problem) -> Part | None:
+def form_all(problem: Problem) -> Part | None:
     """All batches with their J formed, one after another along a first axis: so that one program can go through them.
 
     None where that would be more work, or take more than `room()`.
@@ -30,12 +30,12 @@ def formed(problem: Problem) -> Part | None:
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) * problem.batches.steps
     if not one_token or signals > predict.subset.size or 2 * needed > room():
         return None
-    parts = [part._replace(jacobian=_formed(part.jacobian)) for part in problem.fresh()]
+    parts = [part._replace(jacobian=_form(part.jacobian)) for part in problem.fresh()]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
 
 @jax.jit
-def _formed(fresh: Fresh) -> Formed:
+def _form(fresh: Fresh) -> Formed:
     assert isinstance(fresh.predict, Predictor)
     return form(rows_of(fresh.predict, fresh.x))
 
@@ -46,7 +46,7 @@ def add_products(
 ) -> Summed:
     """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf.
 
-    parts: what `formed` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
+    parts: what `form_all` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
     """
 
     def add(sums: tuple[Steps, Array], batch: tuple[Part, Array, Array]) -> tuple[tuple[Steps, Array], None]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.core import Tree, expect, instance, progress_bar
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.linear.gram import Rows, gram
 from tangent_jax.models.predict import Predictor
@@ -29,7 +29,7 @@ from tangent_jax.solver.problem import make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.evaluate import Metric, accuracy
-from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 
 LARGEST = 20_000  # examples x outputs
 
@@ -51,13 +51,14 @@ class Kernel:
     precision: np.ndarray
     penalty: float
 
+    @public
     def solve(self, penalty: float | None = None) -> "KernelSolution":
         """The optimum for a penalty (None: the objective's), Lambda = n penalty.
 
         Raises: InputError for a penalty that is not above 0.
         """
         penalty = self.penalty if penalty is None else penalty
-        require(penalty > 0, "Kernel.solve", "penalty > 0", penalty, "Give the objective a penalty")
+        expect(penalty > 0, "penalty > 0", penalty, "Give the objective a penalty")
         total = penalty * len(self.centers)
         m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
         m[np.diag_indices_from(m)] += total / self.precision.ravel()
@@ -74,6 +75,7 @@ class Kernel:
         relative = float(np.linalg.norm(residual) / np.linalg.norm(right))
         return KernelSolution(self, total, a.reshape(self.centers.shape), inverse, relative)
 
+    @public
     def choose(
         self, penalties: Sequence[float], metric: Metric | None = None
     ) -> tuple["KernelSolution", list[dict[str, float]]]:
@@ -81,7 +83,7 @@ class Kernel:
 
         Args:   metric: as `KernelSolution.score` takes it; the larger, the better.
         """
-        require(len(penalties) >= 1, "Kernel.choose", "at least one penalty", "none")
+        expect(len(penalties) >= 1, "at least one penalty", "none")
         best, rows = None, []
         for penalty in sorted(penalties, reverse=True):
             solution = self.solve(penalty)
@@ -106,7 +108,7 @@ class KernelSolution:
 
     def dw(self) -> Tree:
         """dw = J^T a, in f64, on the host."""
-        return self.kernel.rows.transposed(self.a, self.kernel.predict.zeros())
+        return self.kernel.rows.transposed_product(self.a, self.kernel.predict.zeros())
 
     def outputs(self) -> np.ndarray:
         """The outputs of the training examples, "n c": t - Lambda W^-1 a."""
@@ -174,22 +176,22 @@ def make_kernel(
     Raises:     InputError where examples x outputs are more than `LARGEST`, for losses other than the square ones, and
                 as `solve` does.
     """
-    objective = checked_objective("make_kernel", objective, make_objective)
-    require(isinstance(predict, Predictor), "make_kernel", "a Predictor", type(predict).__name__, "Use tj.solve")
-    problem = make_problem("make_kernel", predict, data, objective, example_weights, predict.zeros())
+    objective = as_objective(objective, make_objective)
+    instance("a Predictor", predict, Predictor, "Use tj.solve")
+    problem = make_problem(predict, data, objective, example_weights, predict.zeros())
     got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"
-    require(problem.is_quadratic, "make_kernel", "a square loss", got, do)
+    expect(problem.is_quadratic, "a square loss", got, do)
     lightest = problem.example_weights.min()
-    require(lightest > 0, "make_kernel", "example_weights > 0", lightest)
+    expect(lightest > 0, "example_weights > 0", lightest)
     batches, classes = problem.batches, problem.classes
     targets, outputs = batches.targets[batches.rows], len(batches) * classes
     got = f"{len(targets)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
-    require(outputs <= LARGEST, "make_kernel", f"examples x outputs at most {LARGEST}", got, "Use tj.solve")
+    expect(outputs <= LARGEST, f"examples x outputs at most {LARGEST}", got, "Use tj.solve")
     rows = jacobian_rows(predict, batches.inputs[batches.rows])
     with jax.enable_x64(True):
         stated = objective.loss.quadratic(targets, classes)
         assert stated is not None
         centers, precision = (np.asarray(part, np.float64) for part in stated)
-    require((precision > 0).all(), "make_kernel", "a loss whose precision is above 0", precision.min(), "Use tj.solve")
+    expect((precision > 0).all(), "a loss whose precision is above 0", precision.min(), "Use tj.solve")
     weighted = precision * problem.example_weights[:, None]
     return Kernel(predict, rows, gram(rows), targets, centers, weighted, float(objective.penalty))

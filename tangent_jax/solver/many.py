@@ -27,20 +27,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, placement, require, trees, whole_number
 from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import speaking
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.formed import add_products, formed
+from tangent_jax.solver.formed import add_products, form_all
 from tangent_jax.solver.passes import SHOWN, Part, Summed
-from tangent_jax.solver.problem import Problem, check_leaves, checked_weights, make_problem
+from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import Row
-from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.run import Fitted, Optimum, Run
 from tangent_jax.train.targets import Predict
 
@@ -94,31 +95,32 @@ def solve_many(
     Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
                 that are none and fewer starts than rows.
     """
-    whole_number("solve_many", "passes", passes, 2)
-    whole_number("solve_many", "at_once", at_once, 1)
+    whole_number("passes", passes, 2)
+    whole_number("at_once", at_once, 1)
     if certificate is not None:
-        finite_number("solve_many", "certificate", certificate, 0.0)
-    objective = checked_objective("solve_many", objective, make_objective)
+        finite_number("certificate", certificate, 0.0)
+    objective = as_objective(objective, make_objective)
     do = "Give the objective a penalty"
-    require(objective.penalty > 0, "solve_many", "penalty > 0", float(objective.penalty), do)
+    expect(objective.penalty > 0, "penalty > 0", float(objective.penalty), do)
     starts = [start] if isinstance(start, Fitted) else list(start)
-    require(len(starts) >= 1, "solve_many", "a start", "none", "Pass what tj.solve returned")
+    expect(len(starts) >= 1, "a start", "none", "Pass what tj.solve returned")
     steps = [begun.dw if isinstance(begun, Fitted) else begun for begun in starts]
     for dw in steps[1:]:
-        check_leaves("solve_many", predict, dw)
-    problem = make_problem("solve_many", predict, data, objective, None, steps[0], keep=True)
+        check_leaves(predict, dw)
+    problem = make_problem(predict, data, objective, None, steps[0], keep=True)
     do = "Use tj.solve for each row"
-    require(problem.is_quadratic, "solve_many", "a square loss", type(objective.loss).__name__, do)
+    expect(problem.is_quadratic, "a square loss", type(objective.loss).__name__, do)
     first = starts[0].curvature if isinstance(starts[0], Fitted) else None
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
-    rows = _asked(problem, example_weights, None if isinstance(start, Fitted) else steps)
+    rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
     return solver.run(rows, at_once, length_hint(example_weights) or None)
 
 
-def _asked(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
+def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
     """The problems, as their rows of example weights are read."""
     for turn, row in enumerate(rows):
-        v = checked_weights("solve_many", row, len(problem.batches), problem.dtype)
+        with speaking("solve_many"):  # which has returned
+            v = as_example_weights(row, len(problem.batches), problem.dtype)
         count = turn + 1 if steps is None else len(steps)
         require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
         yield Asked(turn, v, None if steps is None else steps[turn])
@@ -143,8 +145,8 @@ class Many:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
             check_factors("solve_many", self.base, self.curvature)
-            self.inverse = placement.placed(invert(self.curvature, problem.total_penalty, SHARE))
-        self.formed = formed(problem)
+            self.inverse = placement.place(invert(self.curvature, problem.total_penalty, SHARE))
+        self.formed = form_all(problem)
         if self.formed is not None:  # nothing else is read from pass to pass
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
@@ -169,7 +171,7 @@ class Many:
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with Run("solve_many") as run:
+        with Run() as run:
             run.show(count, "problem")
             while True:
                 state = self.fill(state, places, asked)
@@ -179,7 +181,7 @@ class Many:
                 before = len(ended)
                 for k, place in enumerate(places):
                     if place.asked is not None and self.is_done(place, float(norms[k]), float(rounding[k])):
-                        ended[place.asked.turn] = self.fitted(place, state.x, k)
+                        ended[place.asked.turn] = self.result(place, state.x, k)
                         places[k] = Place()
                 run.advance(len(ended) - before)
                 while turn in ended:
@@ -234,8 +236,8 @@ class Many:
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:
         """The example weights "k n" of each batch, "k b"; those of padding count for nothing."""
-        at, _ = self.problem.batches.padded(np.arange(v.shape[1]))
-        return (placement.divided(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
+        at, _ = self.problem.batches.pad(np.arange(v.shape[1]))
+        return (placement.divide(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
 
     @property
     def nearly(self) -> float:
@@ -257,10 +259,10 @@ class Many:
         place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
-    def fitted(self, place: Place, delta: Tree, k: int) -> Fitted:
+    def result(self, place: Place, delta: Tree, k: int) -> Fitted:
         """The result of a problem that has ended, the k-th of those at work."""
         last = place.history[-1]
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
-        dw, seconds = placement.replicated(states.result(self.base, delta, k)), time.perf_counter() - place.began
+        dw, seconds = placement.replicate(states.result(self.base, delta, k)), time.perf_counter() - place.began
         return Fitted(dw, place.history, seconds, last["passes"], None, last["certificate"], optimum)

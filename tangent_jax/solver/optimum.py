@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, placement, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.trees import along
 from tangent_jax.linear import cg
@@ -29,9 +29,9 @@ from tangent_jax.solver.passes import SHOWN, Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
-from tangent_jax.train.objective import Objective, checked_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.run import Fitted, OnStep, Optimum, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
 INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
@@ -86,20 +86,20 @@ def solve(
     Raises:     InputError for a model that is not affine in dw, a start of other leaves, a penalty of 0 where a
                 certificate is asked for, targets or weights that are none, a gradient that is not finite.
     """
-    whole_number("solve", "passes", passes, 2)
-    objective = checked_objective("solve", objective, make_objective)
+    whole_number("passes", passes, 2)
+    objective = as_objective(objective, make_objective)
     if certificate is not None:
-        finite_number("solve", "certificate", certificate, 0.0)
+        finite_number("certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"
-        require(objective.penalty > 0, "solve", "penalty > 0 for a certificate", float(objective.penalty), do)
+        expect(objective.penalty > 0, "penalty > 0 for a certificate", float(objective.penalty), do)
     before, curvature = (start.dw, start.curvature) if isinstance(start, Fitted) else (start, None)
-    dw = started("solve", predict, before)
-    problem = make_problem("solve", predict, data, objective, example_weights, dw, keep=True)
+    dw = start_of(predict, before)
+    problem = make_problem(predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
         check_factors("solve", dw, curvature)
-    with Run("solve", on_step) as run:
+    with Run(on_step) as run:
         if folder is not None:
-            name = run_identity(problem.batches, problem.decided(dw), curvature, certificate, passes)
+            name = run_identity(problem.batches, problem.identity_inputs(dw), curvature, certificate, passes)
             run.keep(Saver(folder, name), measure_name(on_step, dw))
         return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 
@@ -120,12 +120,12 @@ class Solver:
         """The passes from dw on, or from where the run was stopped, and what they end at."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), cg.State(zeros, zeros, zeros, none), none, jnp.ones(()))
-        state = placement.placed(run.restore(state))
+        state = placement.place(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.gradient(state.base)
             self.prepare()
-        run.show(self.passes, "pass", self.used)
-        run.open_log(self.used, self.passes)
+        run.show(self.passes, "pass", self.passes_used)
+        run.open_log(self.passes_used, self.passes)
         while not self.is_done():
             began = time.perf_counter()
             run.begin()
@@ -134,10 +134,10 @@ class Solver:
             run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
             run.end(row, along(state.base, 1.0, state.inner.x), state, self.is_done(row))
             run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
-        return self.fitted(state, run.identity)
+        return self.result(state, run.identity)
 
     @property
-    def used(self) -> int:
+    def passes_used(self) -> int:
         """Passes so far."""
         return int(self.history.rows[-1]["passes"]) if self.history.rows else 0
 
@@ -160,7 +160,7 @@ class Solver:
         """The gradient at a new point, and from it the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
         norm = float(trees.norm(gradient))
-        require(np.isfinite(norm), "solve", "a finite gradient", norm, "Look for inputs that are not finite")
+        expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
         row = self.row(norm, loss=value, rounding=rounding, exact=True)
         if self.is_done(row):
             return state, row
@@ -194,14 +194,14 @@ class Solver:
             self.curvature = None
         self.factorise()
         if self.curvature is not None:
-            self.inverse = placement.placed(invert(self.curvature, max(self.problem.total_penalty, SMALLEST)))
+            self.inverse = placement.place(invert(self.curvature, max(self.problem.total_penalty, SMALLEST)))
 
     def advance(self, state: State) -> tuple[State, Row]:
         """One step of conjugate gradients; the last of them ends at a new point."""
         inner = cg.step(state.inner, self.problem.product(state.inner.p, self.outputs), self.inverse)
         state, norm = state._replace(inner=inner), trees.norm(inner.r)
         row = self.row(float(norm), exact=False)
-        left = self.passes - self.used - 1
+        left = self.passes - self.passes_used - 1
         if norm > state.tolerance and left > self.reserve and np.isfinite(row["gradient_norm"]):
             return state, row
         t = 1.0
@@ -224,15 +224,15 @@ class Solver:
         """The row of a pass: a certificate of its gradient where that is exact, else an estimate."""
         penalty, name = self.problem.total_penalty, "certificate" if more["exact"] else "estimate"
         bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
-        return {"passes": self.used + 1, "gradient_norm": norm, **more, **bound}
+        return {"passes": self.passes_used + 1, "gradient_norm": norm, **more, **bound}
 
-    def fitted(self, state: State, run: str | None) -> Fitted:
+    def result(self, state: State, run: str | None) -> Fitted:
         """The result of the passes so far."""
-        last, rows = self.history.rows[-1], self.history.merged()
+        last, rows = self.history.rows[-1], self.history.merge()
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
-        dw, seconds = placement.replicated(state.base), sum(row["seconds"] for row in rows)
-        return Fitted(dw, rows, seconds, self.used, run, last.get("certificate"), optimum)
+        dw, seconds = placement.replicate(state.base), sum(row["seconds"] for row in rows)
+        return Fitted(dw, rows, seconds, self.passes_used, run, last.get("certificate"), optimum)
 
 
 def pass_values(row: Row) -> Row:

@@ -62,7 +62,7 @@ def add_gradient(total: Summed, part: Part, dw: Tree, objective: Objective) -> t
     """(total + the gradient of the batch's losses at dw, those losses' sum, the outputs)."""
     j = part.jacobian.at(dw)
     losses, slope = jax.value_and_grad(partial(part.loss, objective))(j.outputs)
-    return total.plus(j.transposed(slope)), losses, j.outputs
+    return total.plus(j.transposed_product(slope)), losses, j.outputs
 
 
 @partial(jax.jit, donate_argnames="total")
@@ -70,7 +70,7 @@ def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Obj
     """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
     j = part.jacobian.at(v)  # J is the same at any step
     bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (j.times(v),))[1]
-    return trees.plus(total, j.transposed(bent))
+    return trees.plus(total, j.transposed_product(bent))
 
 
 def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array, objective: Objective) -> Steps:
@@ -100,7 +100,7 @@ def part_curvature(
 ) -> Curvature:
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
     key = None if key is None else jax.random.fold_in(key, i)
-    probed = part.jacobian.predict.probed(zero, part.jacobian.x, at_zero=True)
+    probed = part.jacobian.predict.probe(zero, part.jacobian.x, at_zero=True)
     return batch_curvature(probed, part.targets, outputs, part.example_weights, objective.loss, key, signals)
 
 
@@ -113,7 +113,7 @@ def keep_with_curvature(
 
 
 @partial(jax.jit, donate_argnames="a")
-def added(a: Tree, b: Tree) -> Tree:
+def add(a: Tree, b: Tree) -> Tree:
     """a + b."""
     return trees.plus(a, b)
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tangent_jax.core import progress_bar, require, trees
+from tangent_jax.core import expect, progress_bar, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.linear import cg
 from tangent_jax.linear.gram import gram, own_gram
@@ -87,11 +87,12 @@ class SolverPosterior:
     passes: int = 200
     example_weights: Any = None
 
+    @public
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
-        require(self.objective.penalty > 0, "SolverPosterior", "penalty > 0", float(self.objective.penalty))
+        expect(self.objective.penalty > 0, "penalty > 0", float(self.objective.penalty))
         dw, v = self.solved.dw, self.example_weights
-        problem = make_problem("SolverPosterior", self.predict, self.data, self.objective, v, dw, keep=True)
+        problem = make_problem(self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), self.solved.curvature
         curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
         inverse = None if curvature is None else invert(curvature, problem.total_penalty)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees
+from tangent_jax.core import Tree, expect, of_shape, placement, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.linear.jacobian import Fresh, keep
@@ -27,8 +27,8 @@ from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.passes import Part
 from tangent_jax.train.batches import Batches, Data, as_batches
-from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
-from tangent_jax.train.targets import Predict, called
+from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
+from tangent_jax.train.targets import Predict, call
 
 SIGNALS = 1024  # random cotangents of all examples together, at least, for factors that only precondition
 
@@ -85,13 +85,13 @@ class Problem:
                 if chunk.order is None:
                     inputs, y, rows = passes.take(chunk.inputs, i), passes.take(chunk.targets, i), None
                 else:
-                    rows = placement.divided(chunk.order[i], 0)
+                    rows = placement.divide(chunk.order[i], 0)
                     inputs, y = chunk.inputs, passes.take(chunk.targets, rows)
-                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.divided(next(v), 0))
+                yield Part(Fresh(predict or self.predict, inputs, rows), y, placement.divide(next(v), 0))
 
     def padded_weights(self) -> np.ndarray:
         """v batch by batch, "k b", 0 where padded."""
-        at, present = self.batches.padded(np.arange(len(self.batches)))
+        at, present = self.batches.pad(np.arange(len(self.batches)))
         return np.where(present > 0, self.example_weights[at], 0).astype(self.dtype)
 
     def parts(self) -> Iterator[Part]:
@@ -148,7 +148,7 @@ class Problem:
                 self.held.append(part._replace(jacobian=jacobian))
             else:
                 own = passes.part_curvature(*given)
-            total = own if total is None else passes.added(total, own)
+            total = own if total is None else passes.add(total, own)
         assert total is not None
         return total
 
@@ -162,7 +162,7 @@ class Problem:
         """The outputs 0 of a batch."""
         return np.zeros((self.batches.width, self.classes), self.dtype)
 
-    def decided(self, dw: Tree) -> list[Any]:
+    def identity_inputs(self, dw: Tree) -> list[Any]:
         """The programs of the passes and their numbers: they decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
@@ -181,7 +181,7 @@ class Problem:
 
 
 def make_problem(
-    function: str, predict: Predict, data: Batches | Data, objective: Objective, example_weights: Any, like: Tree,
+    predict: Predict, data: Batches | Data, objective: Objective, example_weights: Any, like: Tree,
     keep: bool = False,
 ) -> Problem:  # fmt: skip
     """The problem, its inputs checked; keep: whether its passes are many.
@@ -189,50 +189,50 @@ def make_problem(
     Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that are
             none of the loss, weights that are no example weights.
     """
-    check_leaves(function, predict, like)
-    predict, batches, zero = trees.as_pytree(predict), as_batches(function, data), jax.tree.map(jnp.zeros_like, like)
-    shape = check_data(function, predict, like, batches, objective)
-    require(len(shape) == 1, function, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
+    check_leaves(predict, like)
+    predict, batches, zero = trees.as_pytree(predict), as_batches(data), jax.tree.map(jnp.zeros_like, like)
+    shape = check_data(predict, like, batches, objective)
+    expect(len(shape) == 1, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
     (classes,), x = shape, batches.inputs[batches.rows[:2]]
-    dtype = called.eval_shape(predict, like, x).dtype
-    v = checked_weights(function, example_weights, len(batches), dtype)
-    check_affine(function, predict, like, x)
-    is_quadratic = check_square(function, objective.loss, batches.targets[batches.rows[:4]], classes)
+    dtype = call.eval_shape(predict, like, x).dtype
+    v = as_example_weights(example_weights, len(batches), dtype)
+    check_affine(predict, like, x)
+    is_quadratic = check_square(objective.loss, batches.targets[batches.rows[:4]], classes)
     if batches is not data:
-        batches = as_batches(function, data, passes.pass_batch(predict, zero, batches.inputs))
+        batches = as_batches(data, passes.pass_batch(predict, zero, batches.inputs))
     keeps = keep and passes.kept_bytes(predict, zero, batches.inputs, batches.width) * batches.steps <= passes.room()
-    predict, zero = placement.placed((predict, zero))
+    predict, zero = placement.place((predict, zero))
     return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
 
 
-def check_leaves(function: str, predict: Predict, dw: Tree) -> None:
+def check_leaves(predict: Predict, dw: Tree) -> None:
     """Raises InputError for a step of other leaves than the predictor trains, where it says which."""
     zeros: Any = getattr(predict, "zeros", None)
     if zeros is None:
         return
     known, given, do = trees.leaves(zeros()), trees.leaves(dw), "Start from a step of this predictor"
     missing, extra = sorted(known.keys() - given.keys()), sorted(given.keys() - known.keys())
-    require(not missing, function, "a step with every trained leaf", f"none at {missing[:1]}", do)
-    require(not extra, function, "a step of trained leaves alone", f"one at {extra[:1]}", do)
+    expect(not missing, "a step with every trained leaf", f"none at {missing[:1]}", do)
+    expect(not extra, "a step of trained leaves alone", f"one at {extra[:1]}", do)
     for path, leaf in given.items():
-        require(leaf.shape == known[path].shape, function, f"{path} of shape {known[path].shape}", leaf.shape, do)
+        of_shape(path, leaf, known[path].shape, do)
 
 
-def checked_weights(function: str, example_weights: Any, count: int, dtype: Any) -> np.ndarray:
+def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
     """The weight of each example, "n", in f64; dtype: of the outputs, in which it will count; None: 1."""
     try:
         given = np.ones(count) if example_weights is None else np.asarray(example_weights)
     except ValueError:  # lists of several lengths
         given = np.array(None)
     numbers, got = given.dtype.kind in "biuf", f"a value of type {type(example_weights).__name__}"
-    require(numbers, function, f"example_weights of {count} examples", got)
+    expect(numbers, f"example_weights of {count} examples", got)
     v = given.astype(np.float64)
     lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
     good = v.shape == (count,) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
-    require(good, function, f"example_weights of {count} examples, >= 0, one above", lowest)
+    expect(good, f"example_weights of {count} examples, >= 0, one above", lowest)
     low, high = float(jnp.finfo(dtype).tiny), float(jnp.finfo(dtype).max)
     held, got = (v == 0) | ((v >= low) & (v <= high)), f"{v[v > 0].min():.3g} to {v.max():.3g}"
-    require(held.all(), function, f"example_weights that are 0 or in {low:.3g}..{high:.3g}, as {dtype} holds them", got)
+    expect(held.all(), f"example_weights that are 0 or in {low:.3g}..{high:.3g}, as {dtype} holds them", got)
     return v
 
 
@@ -253,9 +253,9 @@ def make_curvature(
     Returns:    Curvature, which adds up over data sets, and names its anchor.
     Raises:     InputError as `solve`, and for a model without a closed form.
     """
-    objective = checked_objective("make_curvature", objective, make_objective)
+    objective = as_objective(objective, make_objective)
     predict.closed_form("make_curvature", "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
-    problem = make_problem("make_curvature", predict, data, objective, example_weights, dw)
+    problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
-    return dataclasses.replace(placement.replicated(total), anchor="".join(fingerprints(predict.w)))
+    return dataclasses.replace(placement.replicate(total), anchor="".join(fingerprints(predict.w)))

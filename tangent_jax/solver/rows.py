@@ -41,7 +41,7 @@ def rows_of(predict: Predictor, x: Array) -> Rows:
     zeros = predict.zeros()
     if predict.model.dual is None:
         return formed_rows(predict, zeros, x)
-    probed = predict.probed(zeros, x, at_zero=True)
+    probed = predict.probe(zeros, x, at_zero=True)
     b, c = probed.outputs.shape
     units = jnp.eye(c, dtype=probed.outputs.dtype)[:, None]
     return Rows(probed.outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))

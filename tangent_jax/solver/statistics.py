@@ -6,8 +6,10 @@
     LDA:   argmax_c of Gaussians that share one covariance, (G - sum_c B_c B_c^T / n_c) / n + lambda I, and one prior
 
 Both need G, B and n alone (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
-f64. A removal re-sums what is left. G and B are second and first moments of the images' features, and so no secret: of
-few images they can be read off.
+f64. A removal re-sums the statistics that remain. G and B are second and first moments of the images' features, and so
+no secret: of few images they can be read off.
+
+A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (store/kinds.py).
 """
 
 import dataclasses
@@ -18,17 +20,30 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, check_stop, finite_number, progress_bar, require
+from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import FeatureMap, rows_of
+from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
 from tangent_jax.solver.posterior import fitted_beta
 
 WAYS = ("lda", "ridge")
 SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 BALANCES = (0.5, 1.0, 2.0)
 NEVER = -1e9  # the score of a class without examples
+BLOCK = 1024  # rows that are left out at once
+
+
+class System(NamedTuple):
+    """The linear system of a head: (scaled spread + ridge I) kernel = right; spread within classes, or around the mean.
+
+    `factor`: of its matrix, by Cholesky, lower, "k k"; `scale`: of each feature, "k"; `class_means` "c k"; `mean` "k".
+    """
+
+    factor: np.ndarray
+    scale: np.ndarray
+    class_means: np.ndarray
+    mean: np.ndarray
 
 
 class Settings(NamedTuple):
@@ -59,7 +74,7 @@ class Statistics:
     source: str
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        require(isinstance(other, Statistics), "Statistics", "statistics to add", type(other).__name__)
+        instance("statistics to add", other, Statistics, by="Statistics")
         do = "Make both by one feature_map"
         require(self.source == other.source, "Statistics", "statistics of one feature map", "those of two", do)
         classes = tuple(sorted({*self.classes, *other.classes}))
@@ -69,16 +84,18 @@ class Statistics:
     def __radd__(self, zero: int) -> "Statistics":
         return self if zero == 0 else NotImplemented
 
+    @public
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
         """The same statistics with these classes, in this order; one that was not here counts no example."""
         names = check_classes("Statistics.of_classes", classes)
         lost = sorted({*self.classes} - {*names})
-        require(not lost, "Statistics.of_classes", "names that hold every class here", f"none for {lost[:1]}")
+        expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
         at = [names.index(name) for name in self.classes]
         sums, counts = np.zeros((len(names), len(self.gram))), np.zeros(len(names))
         sums[at], counts[at] = self.sums, self.counts
         return dataclasses.replace(self, sums=sums, counts=counts, classes=names)
 
+    @public
     def solve(self, settings: Settings | None = None) -> Tree:
         """The head {"kernel": "k c", "bias": "c"}, f32, in the order of `classes`: `map(head, x)` are its scores.
 
@@ -86,12 +103,23 @@ class Statistics:
                     the first part's.
         Raises:     InputError for other settings, and where no class has an example.
         """
-        how, shrinkage, balance = settings or Settings()
-        require(how in WAYS, "Statistics.solve", f"how in {', '.join(WAYS)}", how)
-        finite_number("Statistics.solve", "shrinkage", shrinkage, 1e-12)
-        finite_number("Statistics.solve", "balance", balance, 1e-12)
+        settings = settings or Settings()
+        factor, scale, class_means, mean = self.system(settings)
+        n, is_lda = self.counts.sum(), settings.how == "lda"
+        right = n * class_means if is_lda else self.counts[:, None] * (class_means - mean)
+        kernel = scipy.linalg.cho_solve((factor, True), (right * scale).T, check_finite=False) * scale[:, None]
+        lda, ridge = -0.5 * np.einsum("kc,ck->c", kernel, class_means), self.counts / n - mean @ kernel
+        bias = np.where(self.counts > 0, lda if is_lda else ridge, NEVER)
+        return {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
+
+    def system(self, settings: Settings) -> System:
+        """The system that `solve` solves, of settings that it takes."""
+        how, shrinkage, balance = settings
+        one_of("how", how, WAYS)
+        finite_number("shrinkage", shrinkage, 1e-12)
+        finite_number("balance", balance, 1e-12)
         n, k = self.counts.sum(), len(self.gram)
-        require(n > 0, "Statistics.solve", "an example", "none")
+        expect(n > 0, "an example", "none")
         class_means = self.sums / np.maximum(self.counts, 1)[:, None]
         mean = self.sums.sum(0) / n
         means = self.sums.T @ class_means if how == "lda" else n * np.outer(mean, mean)
@@ -99,13 +127,49 @@ class Statistics:
         scale = self.scales(np.diag(spread), balance)
         spread *= scale[:, None] * scale
         spread[np.diag_indices(k)] += shrinkage * max(np.trace(spread) / k, np.finfo(np.float64).tiny)
-        factor = scipy.linalg.cho_factor(spread, lower=True, overwrite_a=True, check_finite=False)
-        right = n * class_means if how == "lda" else self.counts[:, None] * (class_means - mean)
-        kernel = scipy.linalg.cho_solve(factor, (right * scale).T, check_finite=False) * scale[:, None]
-        lda, ridge = -0.5 * np.einsum("kc,ck->c", kernel, class_means), self.counts / n - mean @ kernel
-        bias = lda if how == "lda" else ridge
-        bias = np.where(self.counts > 0, bias, NEVER)
-        return {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
+        factor = scipy.linalg.cholesky(spread, lower=True, overwrite_a=True, check_finite=False)
+        return System(factor, scale, class_means, mean)
+
+    @public
+    def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> np.ndarray:
+        """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
+
+        ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
+        LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
+
+        Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
+        Args:       rows, targets: of the examples that these are the statistics of, as `of_rows` takes them; targets
+                    index `classes`.
+        Guarantees: the scores of solving without the example, at the penalty and the scales that all examples gave.
+        Edge cases: the class of a single example is never chosen for it.
+        """
+        factor, scale, class_means, mean = self.system(settings)
+        n, scores = self.counts.sum(), np.empty((len(rows), len(self.classes)))
+        expect(n > 1, "two examples at least", "one")
+        solved = solve_lower(factor, (class_means * scale).T)  # L^-1 m, "k c"
+        middle = solve_lower(factor, (mean * scale)[:, None])
+        for start in range(0, len(rows), BLOCK):
+            at = slice(start, start + BLOCK)
+            z, y = solve_lower(factor, (rows[at].astype(np.float64) * scale).T), targets[at]
+            if settings.how == "ridge":
+                u, hot = z - middle, np.eye(len(self.classes))[y]
+                f = self.counts / n + (u.T @ (solved - middle)) * self.counts
+                scores[at] = hot - (hot - f) / (1 - 1 / n - np.square(u).sum(0))[:, None]
+            else:
+                scores[at] = scores_without(z, y, solved, self.counts)
+        alone = self.counts[targets] == 1
+        scores[alone, targets[alone]] = NEVER
+        scores[:, self.counts == 0] = NEVER
+        return scores
+
+    @property
+    def tree(self) -> Tree:
+        """The leaves that a store keeps and adds; G as its upper triangle, row by row.
+
+        Raises: InputError for a G that is not symmetric.
+        """
+        expect(np.array_equal(self.gram, self.gram.T), "a symmetric G", "another")
+        return as_tree(self.gram, self.sums, self.counts)
 
     def scales(self, variances: np.ndarray, balance: float) -> np.ndarray:
         """A factor for each feature, "k", which brings each later part's variance to balance^2 of the first's."""
@@ -132,27 +196,94 @@ def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Se
     good = good and (not len(targets) or targets.max() < len(names))
     require(good, "make_statistics", f"targets that index {len(names)} classes", f"{targets.dtype} {targets[:3]}")
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
+    gram, sums, counts = moments(rows, targets, len(names))
+    return Statistics(gram, sums[order], counts[order], tuple(names[c] for c in order), map_.sizes, map_.identity)
+
+
+def moments(rows: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(G, B, counts) of rows "n k" whose targets index `count` classes."""
     z = rows.astype(np.float64)
-    sums = np.array([z[targets == c].sum(0) for c in order]).reshape(len(order), z.shape[1])
-    counts = np.array([np.sum(targets == c) for c in order], np.float64)
-    return Statistics(z.T @ z, sums, counts, tuple(names[c] for c in order), map_.sizes, map_.identity)
+    sums = np.array([z[targets == c].sum(0) for c in range(count)]).reshape(count, z.shape[1])
+    return z.T @ z, sums, np.bincount(targets, minlength=count).astype(np.float64)
+
+
+def as_tree(gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
+    """The leaves of statistics."""
+    return {"counts": counts, "gram": gram[upper(len(gram))], "sums": sums}
+
+
+def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
+    """The statistics whose leaves `Statistics.tree` gave."""
+    k = sum(sizes)
+    gram, above = np.zeros((k, k)), upper(k)
+    gram[above] = tree["gram"]
+    gram.T[above] = tree["gram"]
+    return Statistics(gram, np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
+
+
+def upper(k: int) -> np.ndarray:
+    """A mask of the upper triangle, "k k"."""
+    return np.triu(np.ones((k, k), bool))
+
+
+def check_leaves(tree: Tree, count: int) -> int:
+    """The number of features k of the leaves of statistics of `count` classes.
+
+    Raises: InputError for other leaves, dtypes or shapes, for a number that is not finite, and a count below 0.
+    """
+    leaves = trees.leaves(tree)
+    do = "Add what make_statistics gave"
+    expect(sorted(leaves) == [*SUMS], f"the leaves {', '.join(SUMS)}", sorted(leaves)[:4], do)
+    k = (*leaves["sums"].shape, 0, 0)[1]
+    shapes = {"counts": (count,), "gram": (k * (k + 1) // 2,), "sums": (count, k)}
+    for path, leaf in leaves.items():
+        expect(leaf.dtype == np.float64, f"{path} in float64", leaf.dtype, do)
+        expect(leaf.shape == shapes[path], f"{path} of shape {shapes[path]}", leaf.shape, do)
+        expect(np.isfinite(leaf).all(), f"{path} finite", "NaN or infinity", do)
+    expect((leaves["counts"] >= 0).all(), "counts >= 0", "one below", do)
+    return k
+
+
+def solve_lower(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """L^-1 right, L lower triangular."""
+    return scipy.linalg.solve_triangular(factor, right, lower=True, check_finite=False)
+
+
+def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The scores "b c" of LDA of examples z "k b" of classes y by all others; z and means "k c" are L^-1 of theirs."""
+    n, own, rows = counts.sum(), counts[y], np.arange(len(y))
+    u = z - means[:, y]
+    some = own > 1  # of one alone nothing is left, and the spread stays: u = 0
+    a, less = (np.divide(over, own - 1, out=np.zeros(len(y)), where=some) for over in (own, np.ones(len(y))))
+    q, r, t, p = np.square(u).sum(0), np.einsum("kb,kb->b", u, z), u.T @ means, z.T @ means
+    grown = a / (1 - a * q)  # A'^-1 = A^-1 + grown A^-1 u u^T A^-1
+    squares = np.square(means).sum(0) + grown[:, None] * t**2
+    cross = p + grown[:, None] * t * r[:, None]
+    mine = t[rows, y] / (1 - a * q)
+    cross[rows, y] -= less * r / (1 - a * q)
+    squares[rows, y] += less**2 * q / (1 - a * q) - 2 * less * mine
+    return (n - 1) * (cross - 0.5 * squares)
 
 
 @public
 def choose_settings(
-    train: Statistics, rows: np.ndarray, targets: np.ndarray, ways: Sequence[str] = ("lda",)
+    train: Statistics, rows: np.ndarray, targets: np.ndarray, ways: Sequence[str] = ("lda",), left_out: bool = False
 ) -> tuple[Settings, int]:
-    """(the settings whose head gives held-out labels the greatest likelihood, at its best temperature; of how many).
+    """(the settings whose scores give labels the greatest likelihood, at its best temperature; of how many).
 
-    Args:       rows, targets: held-out features "n k" and indices "n" among `train.classes`.
+    Args:       rows, targets: features "n k" and indices "n" among `train.classes`, of held-out images; or, with
+                `left_out`, of those that `train` is of: then each is scored by the head of all the others.
     """
     balances = BALANCES if len(train.sizes) > 1 else (1.0,)
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
     losses = []
     with progress_bar(len(grid), "setting") as bar:
         for settings in grid:
-            head = train.solve(settings)
-            scores = rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+            if left_out:
+                scores = train.leave_one_out(rows, targets, settings)
+            else:
+                head = train.solve(settings)
+                scores = rows @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
             losses.append(fitted_beta(scores, None, targets)[1])
             bar.update()
             check_stop()

@@ -1,7 +1,7 @@
 """Components, tangent weights that leave training: their sums, their provenance, their store, their removal."""
 
-from tangent_jax.store.apart import fill
-from tangent_jax.store.factors import read_factors, widened_factors, write_factors
+from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.factors import read_factors, widen_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -17,6 +17,7 @@ __all__ = [
     "Provenance",
     "Receipt",
     "RemovalPlan",
+    "Shards",
     "fill",
     "greedy_soup",
     "make_provenance",
@@ -26,7 +27,7 @@ __all__ = [
     "read_factors",
     "remove",
     "union",
-    "widened_factors",
+    "widen_factors",
     "write_component",
     "write_factors",
 ]

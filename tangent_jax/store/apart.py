@@ -5,15 +5,16 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, placement, require, show_progress, trees
+from tangent_jax.core import Tree, expect, placement, show_progress, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Features
-from tangent_jax.models.heads import classes_in, relabelled, restricted
+from tangent_jax.models.heads import classes_in, relabel, restrict
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import make_curvature
@@ -35,6 +36,7 @@ class Shards:
     """Components to train apart: of one predictor, by one recipe, on the rows of the features that each shard names.
 
     `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
+    `at_once`: the most models that train as one program.
     """
 
     predict: Predictor
@@ -42,6 +44,7 @@ class Shards:
     recipe: Recipe
     rows: Rows
     classes: Sequence[str] = ()
+    at_once: int = AT_ONCE
 
     def own(self, name: str) -> tuple[Predictor, Features]:
         """The predictor and the features of a shard: with a named head of the classes that it has images of."""
@@ -49,10 +52,10 @@ class Shards:
 
     def batches(self, names: Iterable[str]) -> list[Batches]:
         """The batches of these shards, each in its own order of examples."""
-        named = [(self.recipe.named(name).key, self.rows[name]) for name in names]
+        named = [(self.recipe.for_shard(name).key, self.rows[name]) for name in names]
         return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
 
-    def groups(self, at_once: int = AT_ONCE) -> list[list[str]]:
+    def groups(self) -> list[list[str]]:
         """The names of the shards of each group that trains as one program.
 
         Optima, and heads of their own classes, are trained one by one.
@@ -60,18 +63,18 @@ class Shards:
                     component has the same bits whichever process trains its group, on one kind of device.
         """
         names = [*self.rows]
-        if self.recipe.solver == "optimum" or self.recipe.head == "named":
+        if self.recipe.solver == "optimum" or self.recipe.is_by_class:
             return [[name] for name in names]
-        return [[names[s] for s in members] for members in groups(self.batches(names), at_once)]
+        return [[names[s] for s in members] for members in groups(self.batches(names), self.at_once)]
 
-    def fit(self, at_once: int = AT_ONCE, names: Iterable[str] | None = None) -> dict[str, Fitted]:
+    def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
-        if recipe.head == "named":
-            return {name: recipe.named(name).fit(*self.own(name)) for name in names}
+        if recipe.is_by_class:
+            return {name: recipe.for_shard(name).fit(*self.own(name)) for name in names}
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
-        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": at_once}
+        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
         fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings)
         return dict(zip(names, fitted, strict=True))
 
@@ -95,19 +98,12 @@ class Shards:
 @public
 def fill(
     store: Store,
-    predict: Predictor,
-    features: Features,
-    recipe: Recipe,
-    shards: Rows,
+    shards: Shards,
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
-    at_once: int = AT_ONCE,
     only: Container[int] | None = None,
-    classes: Sequence[str] = (),
 ) -> None:
     """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
-
-    `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
 
     `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
     owner's can be removed. `only`: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
@@ -117,17 +113,18 @@ def fill(
     who finds a group claimed waits, and takes what the other one added.
     Raises: InputError where the store holds a component that this function did not make.
     """
-    require(classes or recipe.head == "drawn", "fill", f"classes by name for the head {recipe.head}", "none")
+    recipe = shards.recipe
+    by_name = recipe.head != "drawn" or recipe.features is not None
+    expect(shards.classes or not by_name, f"classes by name for the head {recipe.head}, or statistics", "none")
     check_own(store)
-    whole = Shards(predict, features, recipe, shards, classes)
-    groups = whole.groups(at_once)
-    left = dataclasses.replace(whole, rows=placement.from_writer(lambda: whole.rows_left(store)))
-    filling = Filling(store, Claims(store), left, whole.provenance(owners or {}), factors)
+    groups = shards.groups()
+    left = dataclasses.replace(shards, rows=placement.from_writer(lambda: shards.rows_left(store)))
+    filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
     placement.in_writer(filling.discard_stale)
     for number, group in enumerate(groups):
         if (only is None or number in only) and filling.missing(group):
-            with filling.claimed(groups, number):
-                filling.train(group, at_once)
+            with filling.hold(groups, number):
+                filling.train(group)
     filling.mirror()
 
 
@@ -144,7 +141,7 @@ class Filling:
     def discard_stale(self) -> None:
         """Takes stale components out, one process after the other: what another has just added is not stale."""
         if self.stale():
-            with self.claims.claimed("stale"):
+            with self.claims.hold("stale"):
                 old = self.stale()
                 if old:
                     of = f"of other shards or settings, {', '.join(old[:3])}"
@@ -156,22 +153,22 @@ class Filling:
         return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
 
     @contextmanager
-    def claimed(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
+    def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
         """Holds a group, after whoever holds it now; the store's state is then what that one left."""
 
         def claim() -> None:
             self.claims.write_groups(groups)
-            held.enter_context(self.claims.claimed(number))
+            held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
             placement.in_writer(claim)
             yield
 
-    def train(self, group: Sequence[str], at_once: int) -> None:
+    def train(self, group: Sequence[str]) -> None:
         """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
         missing = self.missing(group)  # less than before it was claimed, where another process had it
         if missing:
-            fits = self.shards.fit(at_once, [name for name in group if name in self.shards.rows])
+            fits = self.shards.fit([name for name in group if name in self.shards.rows])
             for name in missing:
                 self.add(name, fits[name])
 
@@ -203,11 +200,11 @@ class Filling:
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
         predict, features = self.shards.own(name)
-        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.named(name))
-        if self.shards.recipe.head == "named":
+        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
+        if self.shards.recipe.is_by_class:
             classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
             here = of_own_classes(here, predict, classes)
-        return here.trained(features, seconds)
+        return here.trained_on(features, seconds)
 
     def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
         """A component with its provenance and factors."""
@@ -217,20 +214,21 @@ class Filling:
 
 def check_own(store: Store) -> None:
     """Raises InputError where the store holds a component that `fill` did not make: its recipe is not of its name."""
-    origins = {name: store.provenance(name) for name in store}
-    foreign = [n for n, origin in origins.items() if origin.recipe is None or origin.recipe != origin.recipe.named(n)]
+    recipes = {name: store.provenance(name).recipe for name in store}
+    foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
     do = "Choose another folder for the stores"
-    require(not foreign, "fill", f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
+    expect(not foreign, f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
 
 
 def own_head(
     predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
 ) -> tuple[Predictor, Features]:
     """(predictor, features) of a component: where its head is named, of the classes that it has images of."""
-    if recipe.head != "named":
+    if not recipe.is_by_class:
         return predict, features
     own = classes_in(features, classes)
-    return restricted(predict, classes, own), relabelled(features, classes, own)
+    narrow: Any = dataclasses.replace(predict, outputs=len(own)) if recipe.features else None
+    return narrow or restrict(predict, classes, own), relabel(features, classes, own)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

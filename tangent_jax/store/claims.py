@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.files import holder_of, inside, locked, write_whole
+from tangent_jax.core.files import hold_lock, holder_of, inside, write_whole
 from tangent_jax.core.records import parse_json, typed
 from tangent_jax.store.disk import CLAIMS, Disk
 
@@ -46,9 +46,9 @@ class Claims:
         return self.folder / f"{group}.lock"
 
     @contextmanager
-    def claimed(self, group: int | str) -> Iterator[None]:
+    def hold(self, group: int | str) -> Iterator[None]:
         """Holds a group, after whoever holds it now; the store's state is then what that one left."""
-        with locked(self.lock(group)):
+        with hold_lock(self.lock(group)):
             self.store.reload()
             yield
 

@@ -30,8 +30,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, check_stop, require, trees
-from tangent_jax.core.files import Lock, expanded, fingerprint, inside, locked, write_whole
+from tangent_jax.core import Tree, check_stop, expect, require, trees
+from tangent_jax.core.checks import visible
+from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import parse_json, sealed, unsealed
 from tangent_jax.solver.curvature import Curvature
@@ -63,7 +64,7 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root, self.trust = expanded("Store", root).absolute(), trust
+        self.root, self.trust = expand_path("Store", root).absolute(), trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker = self.root / "store.json"
@@ -79,7 +80,7 @@ class Disk:
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
         require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
-        with locked(self.root / "lock"):
+        with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
                 self.mark()
@@ -94,7 +95,7 @@ class Disk:
         """The file that a journal entry names, in the folder of its kind."""
         return inside(self.root, kind, f"{entry['id']}.safetensors")
 
-    def journaled(self) -> dict[Path, str]:
+    def fingerprints(self) -> dict[Path, str]:
         """The SHA-256 that each file of the store must have, by its path."""
         state = self.state
         factors = [entry["factors"] for entry in state.components.values() if entry.get("factors")]
@@ -102,7 +103,7 @@ class Disk:
         paths = {self.root / kind / f"{e['id']}.safetensors": e["file"] for kind, own in kinds.items() for e in own}
         return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
 
-    def checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
+    def read_checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
         """The tangent weights in a file, once the file's checksum is the journal's.
 
         CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
@@ -135,7 +136,7 @@ class Disk:
         require(entry, "Store.factors", f"factors of {name}", "none", do)
         assert entry is not None
         path = self.file("factors", entry)
-        return from_tree(self.checked(path, entry), read_metadata(path), path)
+        return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
         """True where the store holds the Kronecker factors of a component."""
@@ -149,12 +150,29 @@ class Disk:
         if factors is None:
             return {}
         here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
-        require(factors.anchor == here, "Store.add", "factors at the component's anchor", "those of another", do)
-        require(of_subset(factors, provenance.subset), "Store.add", "factors of the component's leaves", "others", do)
+        expect(factors.anchor == here, "factors at the component's anchor", "those of another", do)
+        expect(of_subset(factors, provenance.subset), "factors of the component's leaves", "others", do)
         private = provenance.privacy is not None
-        require(not private, "Store.add", "no factors with a private component", "some: they are not private")
+        expect(not private, "no factors with a private component", "some: they are not private")
         numbers, metadata = as_tree(factors)
         return {"factors": self.write("factors", numbers, None, metadata)}
+
+    def verify(self) -> list[str]:
+        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
+        with self.using():
+            expected = self.fingerprints()
+            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
+            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
+            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
+            marks = {self.root / name for name in (*MARKS, "lock")}
+            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
+            wrong += [f"{path}: a link, device or pipe" for path in odd]
+            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
+            left = "not the store's (a killed writer's leftover goes with the next change)"
+            wrong += [f"{path}: {left}" for path in extra]
+            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
+            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
+        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def commit(self, entry: dict) -> None:
         """Journals the operation: from here on it has happened."""
@@ -189,7 +207,7 @@ class Disk:
         """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
         for name in (*KINDS, *MARKS, CLAIMS, "lock"):
             inside(self.root, name)
-        with locked(self.root / "lock", shared=not change) as lock:
+        with hold_lock(self.root / "lock", shared=not change) as lock:
             self.load()
             if change:
                 self._lock: Lock | None = lock

@@ -73,7 +73,7 @@ def find_traces(
         name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))
     }
     own = {p: None for name in made_here for p in origins[name].folders}
-    seen = {pair for name in made_here for pair in origins[name].seen if pair[0] in identifiers}
+    seen = {pair for name in made_here for pair in origins[name].images_seen if pair[0] in identifiers}
     known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
     for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
         traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
@@ -85,7 +85,7 @@ def find_traces(
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
-        if name not in made_here and {i for i, _ in origin.seen} & identifiers - known:
+        if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:
             left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
@@ -168,7 +168,7 @@ def others(store: Store, identifiers: set[str]) -> list[str]:
             continue
         try:
             other = Store(marker.parent)
-            holding = [name for name in other if identifiers & {i for i, _ in other.provenance(name).seen}]
+            holding = [name for name in other if identifiers & {i for i, _ in other.provenance(name).images_seen}]
         except (InputError, OSError) as error:
             lines.append(f"{marker.parent}: another store, which cannot be read ({error})")
             continue

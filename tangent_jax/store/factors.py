@@ -72,7 +72,7 @@ def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
 
 
 @public
-def widened_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
+def widen_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
     """The factors of a component of `own` classes under a square loss, as of one of all `classes`.
 
     Its Hessian is 2 / C for each class, so that signals of the body shrink by own / all, and those of the head are the

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import Tree, refusal, require, trees
+from tangent_jax.core import Tree, expect, refusal, trees, unexpected
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, fingerprint, write_whole
+from tangent_jax.core.files import expand_path, fingerprint, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
 
 
@@ -33,8 +33,8 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
 @public
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
     """Writes tangent weights and their metadata to a file, whole or not at all; InputError for a folder or a URL."""
-    path = expanded("write_component", path)
-    require(not path.is_dir(), "write_component", "the path of a file", f"the folder {path}")
+    path = expand_path("write_component", path)
+    expect(not path.is_dir(), "the path of a file", f"the folder {path}")
     write_whole(path, encode_component(dw, trees.fingerprint(dw), metadata))
 
 
@@ -45,16 +45,16 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     Args:   check: computes the binding again; not needed where the whole file's fingerprint was computed.
     Raises: InputError for a file that is missing, cut short, no component, or whose numbers or metadata were altered.
     """
-    path = expanded("read_component", path)
+    path = expand_path("read_component", path)
     flat, metadata = read_tensors("read_component", path)
     try:
         dw = trees.nest(flat)
     except (TypeError, AttributeError) as error:
-        raise refusal("read_component", "leaves by path", f"names that cannot be one tree in {path}") from error
+        raise unexpected("leaves by path", f"names that cannot be one tree in {path}") from error
     if check:
         good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
         expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
-        require(good, "read_component", expected, "one of them altered", do)
+        expect(good, expected, "one of them altered", do)
     return dw, metadata
 
 

@@ -1,6 +1,6 @@
 """Components that share a body and differ in their classes: their bodies sum, their heads join over all classes.
 
-What a component says of a class c that it has not seen is in `widened`: the outputs of c are 0, as a square loss wants
+What a component says of a class c that it has not seen is in `widen`: the outputs of c are 0, as a square loss wants
 them for every image of another class. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component are
 counter-examples for the classes of all others, by their second moments A_s alone: no image is shown again. Exact for a
 head without penalty; what a body adds to the outputs of classes that its component has not seen is left out
@@ -11,13 +11,13 @@ class-incremental learning).
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tangent_jax.core import Tree, require, trees
+from tangent_jax.core import Tree, expect, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.heads import head_of, widened
+from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import widened_factors
+from tangent_jax.store.factors import widen_factors
 from tangent_jax.store.provenance import Provenance, anchor_of, check_one_body, same
 from tangent_jax.store.store import Factors, Store
 from tangent_jax.store.sums import Mapped
@@ -59,7 +59,7 @@ def join(
                 seen.
     """
     origins = {name: store.provenance(name) for name in store}
-    require(origins, "join", "a store with components", f"none in {store.root}")
+    expect(origins, "a store with components", f"none in {store.root}")
     first, *others = origins.values()
     for name, origin in origins.items():
         check_joinable(name, origin, first)
@@ -67,35 +67,37 @@ def join(
         check_one_body("join", first, origin)
     check_meanings(origins, same_classes)
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
-    require(not unknown, "join", "same_classes that are classes of the components", unknown[:3])
+    expect(not unknown, "same_classes that are classes of the components", unknown[:3])
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
         recipe = first.recipe
         assert recipe is not None
         predict = recipe.predictor(classes, anchor_of("join", first, weights))
-    require(classes is not None, "join", "classes, the names of the outputs of predict", "none")
+    expect(classes is not None, "classes, the names of the outputs of predict", "none")
     assert classes is not None
     same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None
     same("join", "output", first.recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
-    components = Mapped(store, lambda name, dw: widened(predict, classes, dw, origins[name].classes))
-    factors = Mapped(Factors(store), lambda name, own: widened_factors(own, classes, origins[name].classes))
+    components = Mapped(store, lambda name, dw: widen(predict, classes, dw, origins[name].classes))
+    factors = Mapped(Factors(store), lambda name, own: widen_factors(own, classes, origins[name].classes))
     return Joined(predict, tuple(classes), components, factors)
 
 
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
+    got, do = f"statistics in {name}", "Sum them: store.statistics()"
+    expect(origin.features is None, "components of tangent weights", got, do)
     do = "Train it again with the names of its classes"
-    require(origin.classes, "join", f"the classes of {name}", "none", do)
+    expect(origin.classes, f"the classes of {name}", "none", do)
     loss = None if origin.recipe is None else origin.recipe.objective().loss
     got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
-    require(isinstance(loss, SquareLoss), "join", f"a square loss of {name}", got, do)
+    expect(isinstance(loss, SquareLoss), f"a square loss of {name}", got, do)
     assert origin.recipe is not None
     for field in ("loss", "kappa") if first.recipe is not None else ():
         here, there = getattr(first.recipe, field), getattr(origin.recipe, field)
-        require(here == there, "join", f"{field} {here} of {name}, as of the first", there, "Train all alike")
+        expect(here == there, f"{field} {here} of {name}, as of the first", there, "Train all alike")
 
 
 @public
@@ -103,7 +105,7 @@ def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """The classes of all heads, sorted."""
     heads = [*heads]
     good = all(isinstance(classes, (tuple, list)) for classes in heads)
-    require(good, "union", "the classes of each head, as a list", "others")
+    expect(good, "the classes of each head, as a list", "others")
     return tuple(sorted({name for classes in heads for name in classes}))
 
 
@@ -117,11 +119,11 @@ def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[s
             alike = dataset == origin.recipe.dataset or name in same_classes
             got = f"{name} in {before} of {dataset} and in {component} of {origin.recipe.dataset}"
             do = "Rename one, or say that they mean the same: same_classes"
-            require(alike, "join", "a name for each class", got, do)
+            expect(alike, "a name for each class", got, do)
 
 
 def check_head(predict: Predictor, classes: Sequence[str], name: str, origin: Provenance) -> None:
     """Raises InputError where a component's head is not the joined one's, restricted to its classes."""
     same = trees.fingerprint(head_of(predict.w, classes, origin.classes)) == origin.head
     got, do = "another head", "Draw all heads by name, with one seed"
-    require(same, "join", f"the head of {name} drawn by the names of its classes", got, do)
+    expect(same, f"the head of {name} drawn by the names of its classes", got, do)

@@ -4,13 +4,13 @@
 
     curvature   H_s = A_s (x) G / N + n_s penalty I     kernels; A_s of each component, G and N of all
                 H_s = B_s + n_s penalty I               gains, and biases without a kernel
-    inputs      the same with G = its mean eigenvalue times I, and n_s in the place of B_s: only inputs are needed
+    inputs      the same with G = its mean eigenvalue times I, and n_s instead of B_s: only inputs are needed
     fisher      the diagonal of H_s, with each component's own G_s
     mean        H_s = I: the paper's
 
 A kernel and its bias are one kernel of the inputs (x, 1), by `curvature` and `inputs`. Exact joint training where the
 objectives are quadratic with these H_s. Every term is a sum over components, taken in
-the order of their names: so removal re-sums what is left. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
+the order of their names: so removal re-sums the others. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
 Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, progress_bar, require, trees
+from tangent_jax.core import Tree, finite_number, one_of, progress_bar, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.solver.curvature import Curvature, check_factors
 from tangent_jax.store import sums
@@ -39,7 +39,7 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
     Guarantees: bitwise the same whatever the order of insertion; one component gives itself, up to rounding.
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.
     """
-    require(how in MERGES, "merge", f"how in {', '.join(MERGES)}", how)
+    one_of("how", how, MERGES)
     return sums.compose(components) if how == "mean" else Merger(components, factors, how).at(penalty)
 
 
@@ -50,7 +50,7 @@ class Merger:
     """
 
     def __init__(self, components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str) -> None:
-        require(how in MERGES[1:], "merge", f"how in {', '.join(MERGES[1:])}", how)
+        one_of("how", how, MERGES[1:], by="merge")
         names = sorted(components)
         missing = [name for name in names if name not in factors]
         do = "Keep them when components are made, or merge by mean"
@@ -71,7 +71,7 @@ class Merger:
                 own, leaves = host(factors[name]), trees.leaves(components[name])
                 own = own.layers() if self.biases else own
                 require([*leaves] == paths, "merge", "components of one subset", f"{name} with other leaves")
-                for path in self.solved(paths):
+                for path in self.solved_leaves(paths):
                     v = self.as_blocks(path, leaves)
                     diagonal = diagonal_of(path, own, v.shape) if how == "fisher" else None
                     term = TERMS[how](path, v, own, total) if diagonal is None else diagonal * v
@@ -80,11 +80,11 @@ class Merger:
                     add(diagonals, path, diagonal)
                 bar.update()
             self.solvers = {}
-            for path in self.solved(paths):
+            for path in self.solved_leaves(paths):
                 self.solvers[path] = solver_of(how, path, total, diagonals[path])
                 bar.update(1 + (path in self.biases))
 
-    def solved(self, paths: Iterable[str]) -> list[str]:
+    def solved_leaves(self, paths: Iterable[str]) -> list[str]:
         """The leaves that are solved for: all but the biases, which go with their kernels."""
         return [path for path in paths if path not in {*self.biases.values()}]
 
@@ -97,10 +97,10 @@ class Merger:
 
     def at(self, penalty: float) -> Tree:
         """The merge with a penalty above 0, the ridge of H_s for one example."""
-        finite_number("merge", "penalty", penalty, 0.0)
+        finite_number("penalty", penalty, 0.0, by="merge")
         like = trees.leaves(self.like)
         merged = {}
-        for path in self.solved(like):
+        for path in self.solved_leaves(like):
             right, ridge = self.data[path] + penalty * self.ridge[path], penalty * self.total.count
             blocks = self.solvers[path](right, ridge)
             if path in self.biases:

@@ -4,14 +4,14 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import Tree, machine, require, trees
+from tangent_jax.core import Tree, expect, machine, of_shape, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -21,11 +21,12 @@ from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import HEADS, Recipe
 
-BODY = ("method", "config", "preprocessing", "output", "anchor", "subset")
+BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
 """Fields in which components must agree to be summed; those of SAID where both say them."""
@@ -48,7 +49,8 @@ class Provenance:
     `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
     `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
     fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training; `is_own`: False where it was read from a file that this machine's user did not
+    whose inputs whitened its training; `features`: the settings of the features that a component of statistics sums,
+    None for tangent weights (kinds.py); `is_own`: False where it was read from a file that this machine's user did not
     write: then no folder, weights or data are touched because it names them (`own`).
 
     Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
@@ -75,6 +77,7 @@ class Provenance:
     preprocessing: str = ""
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
+    features: FeatureSettings | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)
 
     def __post_init__(self) -> None:
@@ -85,19 +88,19 @@ class Provenance:
         for field in ("examples", "public"):
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
             wrong = [identifier for identifier, _ in pairs if not re.fullmatch("[0-9a-f]{64}", identifier)]
-            require(not wrong, "Provenance", f"{field} by SHA-256 (64 hex digits)", wrong[:1])
+            expect(not wrong, f"{field} by SHA-256 (64 hex digits)", wrong[:1])
             object.__setattr__(self, field, pairs)
         object.__setattr__(self, "owners", {visible(name): Owner(owner) for name, owner in self.owners.items()})
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
         is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
-        require(is_run, "Provenance", "a run of 32 hex digits, or none", repr(self.run))
+        expect(is_run, "a run of 32 hex digits, or none", repr(self.run))
         for folder in self.folders:
             plain = Path(folder).is_absolute() and ".." not in Path(folder).parts and folder.isprintable()
-            require(plain, "Provenance", "absolute folders, without ..", repr(folder))
+            expect(plain, "absolute folders, without ..", repr(folder))
         for field in ("certificate", "total_penalty", "seconds"):
             value = getattr(self, field)
             good = value is None or (math.isfinite(value) and value >= 0)
-            require(good, "Provenance", f"{field} finite and >= 0", value)
+            expect(good, f"{field} finite and >= 0", value)
 
     def own(self, function: str, what: str, do: str = "") -> None:
         """Raises InputError for a provenance that was not written here: nothing is opened because it says so."""
@@ -112,7 +115,7 @@ class Provenance:
             self.own(function, self.recipe.dataset, "Drop the component")
         return self.recipe.dataset
 
-    def trained(
+    def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance, of a component trained on these examples; `folders`: besides their cache."""
@@ -135,11 +138,11 @@ class Provenance:
         return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
 
     @property
-    def seen(self) -> tuple[tuple[str, str], ...]:
+    def images_seen(self) -> tuple[tuple[str, str], ...]:
         """(content identifier, name) of each image that its numbers depend on: of its examples, and public ones."""
         return *self.examples, *self.public
 
-    def protected(self) -> set[str]:
+    def protected_units(self) -> set[str]:
         """The names of the units that its account protects: owners where these are the unit, else identifiers.
 
         Raises: InputError where the unit is an owner, and an example's is not known.
@@ -178,18 +181,27 @@ class Provenance:
 
 
 @public
-def make_provenance(predict: Predictor, recipe: Recipe | None = None, classes: Sequence[str] = ()) -> Provenance:
-    """The provenance of components of this predictor, whose outputs are these classes; `trained` adds the examples.
+def make_provenance(
+    predict: Predictor | FeatureMap, recipe: Recipe | None = None, classes: Sequence[str] = ()
+) -> Provenance:
+    """The provenance of components of this predictor, whose outputs are these classes; `trained_on` adds the examples.
+
+    Of a feature map the components are statistics, of which the classes must be said, in the order of their sums.
 
     The anchor is hashed here, once.
     """
     is_recipe = recipe is None or isinstance(recipe, Recipe)
-    require(is_recipe, "make_provenance", "a Recipe, or None", type(recipe).__name__)
+    expect(is_recipe, "a Recipe, or None", type(recipe).__name__)
+    features = predict.settings if isinstance(predict, FeatureMap) else None
+    if isinstance(predict, FeatureMap) and classes:
+        predict = dataclasses.replace(predict, outputs=len(classes))
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
-    require(len(classes) in (0, model.classes), "make_provenance", f"{model.classes} classes", len(classes), do)
+    expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
-    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, **said)
+    return Provenance(
+        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
+    )
 
 
 def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
@@ -240,12 +252,6 @@ def same_training(was: Provenance, now: Provenance) -> bool:
     return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
 
 
-def have_own_heads(origins: Iterable[Provenance]) -> bool:
-    """True where not all of the components have one head: then their bodies alone are summed."""
-    origins = [*origins]
-    return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
-
-
 def same(function: str, field: str, first: Any, second: Any) -> None:
     """Raises InputError naming the field where two components have different values of it."""
     do = "Components are summed only at one anchor, configuration, output and subset"
@@ -259,11 +265,11 @@ def check_component(dw: Tree, provenance: Provenance) -> None:
     """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"
-    require(leaves, "Store.add", "a component with leaves", "none", do)
+    expect(leaves, "a component with leaves", "none", do)
     differing = sorted({*leaves} ^ {*provenance.subset})
-    require(not differing, "Store.add", "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
     for path, leaf in leaves.items():
-        require(np.isfinite(np.asarray(leaf, np.float32)).all(), "Store.add", f"{path} finite", "NaN or infinity", do)
+        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
 
 
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
@@ -275,8 +281,8 @@ def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenanc
         dw, other = body(dw), body(other)
     shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
     differing = sorted({*trees.leaves(dw)} ^ {*shapes})
-    require(not differing, "Store.add", "the leaves of the others", f"a difference in {differing[:1]}")
+    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
     for path, leaf in trees.leaves(dw).items():
         shape, dtype = shapes[path]
-        require(leaf.shape == shape, "Store.add", f"{path} of shape {shape}", leaf.shape)
-        require(leaf.dtype == dtype, "Store.add", f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
+        of_shape(path, leaf, shape)
+        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")

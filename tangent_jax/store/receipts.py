@@ -40,7 +40,7 @@ class Traces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """The move of a component to the optimum of what is left of its data.
+    """The move of a component to the optimum of its remaining data.
 
     `total_penalty`: Lambda, which stays what it was; `certificate_before`, `certificate`: how far at most, in L2, the
     component was from that optimum and is now; `passes`: over the data; `converged`: as close as was asked for.

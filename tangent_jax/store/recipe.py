@@ -1,6 +1,7 @@
 """The recipe of a component, one value that JSON holds; the same value trains it again."""
 
 import dataclasses
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,26 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, one_of, require
 from tangent_jax.core.boundary import public_class
 from tangent_jax.data.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
+from tangent_jax.models.ntk import FeatureSettings, rows_of
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, adam, projected
+from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
 HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
+OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")
+"""The fields of a recipe of statistics."""
 
 
 @public_class
@@ -47,6 +52,7 @@ class Recipe:
     `order` is folded into its key for the order of examples.
     `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
     or an order of examples. `radius`: of adam's projected descent, None for none.
+    `features`: of a recipe of statistics, which are of these features of the pre-trained model and of no training.
     """
 
     weights: str = "builtin"
@@ -77,6 +83,7 @@ class Recipe:
     radius: float | None = None
     head: str = "drawn"
     architecture: str | None = None
+    features: FeatureSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
@@ -85,12 +92,28 @@ class Recipe:
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
             shows = not isinstance(text, str) or text.isprintable()
-            require(shows, "Recipe", f"{field} in characters that show", repr(text))
-        require(self.solver in SOLVERS, "Recipe", f"solver in {', '.join(SOLVERS)}", self.solver)
+            expect(shows, f"{field} in characters that show", repr(text))
+        one_of("solver", self.solver, SOLVERS)
         free = self.solver == "adam" or self.radius is None
-        require(free, "Recipe", "no radius for solver optimum", self.radius)
+        expect(free, "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
-        require(is_convex, "Recipe", "a tangent model or the head alone for solver optimum", self.method, do)
+        expect(is_convex, "a tangent model or the head alone for solver optimum", self.method, do)
+
+    @property
+    def is_by_class(self) -> bool:
+        """True where a component of a shard has only those classes that it has images of."""
+        return self.head == "named" or self.features is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields that decide a component, by name: of statistics those of the features alone."""
+        fields = dataclasses.asdict(self)
+        return fields if self.features is None else {name: fields[name] for name in OF_FEATURES}
+
+    @property
+    def has_bound(self) -> bool:
+        """True where |grad L| / lambda bounds the distance to the optimum."""
+        return self.method != "nlft" and self.penalty > 0 and self.features is None
 
     @property
     def key(self) -> Array:
@@ -104,10 +127,10 @@ class Recipe:
     def optimizer(self) -> Optimizer:
         """Adam, projected to the ball of the radius where one is given."""
         own = adam(self.learning_rate)
-        return own if self.radius is None else projected(own, self.radius)
+        return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at its anchor: new head, new class token and reset as they are asked for.
+        """The predictor at its anchor: new head, new class token and reset as they are asked for; or the feature map.
 
         Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
                 loaded already.
@@ -116,7 +139,9 @@ class Recipe:
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
         if self.image_size is not None:
-            pretrained = pretrained.resized(self.image_size)
+            pretrained = pretrained.with_image_size(self.image_size)
+        if self.features is not None:
+            return self.map(pretrained, classes if isinstance(classes, int) else len(classes))
         head, token, fresh = jax.random.split(jax.random.key(self.seed), 3)
         if self.head in HEADS:
             drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
@@ -128,7 +153,7 @@ class Recipe:
             pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
         if self.head not in HEADS:
             assert not isinstance(classes, int)
-            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).ordered(classes))
+            pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
             require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
@@ -142,12 +167,20 @@ class Recipe:
         options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
         return tangent(pretrained, self.blocks, kind, **options)
 
-    def named(self, name: str) -> "Recipe":
+    def map(self, pretrained: Pretrained, outputs: int) -> Any:
+        """The feature map, which is called, evaluated and exported as a predictor is."""
+        assert self.features is not None
+        made, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        return dataclasses.replace(made.in_dtype(dtype), outputs=outputs)
+
+    def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s."""
+        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s. Statistics are one pass."""
+        if self.features is not None:
+            return sum_features(predict, features if rows is None else features.take(rows))
         if self.solver == "optimum":
             return self.solve(predict, features, rows=rows, **options)
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
@@ -170,3 +203,10 @@ class Recipe:
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
         return solve(predict, data, self.objective(), start=start, **bound, **watched)
+
+
+def sum_features(map_: Any, features: Features) -> Fitted:
+    """The leaves of the statistics of the features, as what a run gives: of one pass."""
+    began = time.perf_counter()
+    leaves = as_tree(*moments(rows_of(map_, features), np.asarray(features.targets), map_.outputs))
+    return Fitted(leaves, [], time.perf_counter() - began, 1)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import expect, one_of, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, write_whole
 from tangent_jax.data.identifiers import hidden
@@ -21,13 +21,13 @@ from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
-from tangent_jax.models.heads import body
-from tangent_jax.store import sums
 from tangent_jax.store.erasure import erase_traces
-from tangent_jax.store.provenance import Provenance, check_component, check_one_body, have_own_heads
+from tangent_jax.store.kinds import composition, kind_of
+from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain
 from tangent_jax.store.store import Store
+from tangent_jax.store.sums import Mapped
 
 WAYS = ("drop", "retrain", "exact")
 
@@ -68,7 +68,7 @@ class RemovalPlan:
 
     def check_possible(self, how: str) -> None:
         """Raises InputError naming a component for which the way is not possible, and why."""
-        require(how in WAYS, "remove", f"how in {', '.join(WAYS)}", how)
+        one_of("how", how, WAYS, by="remove")
         for name, holding in self.components.items():
             reason, do = holding.impossible.get(how), "Drop it; train anew"
             require(reason is None, "remove", f"components that allow {how}", f"{name}: {reason}", do)
@@ -91,28 +91,28 @@ def plan_removal(
     Returns: RemovalPlan. Content is found under every name, in every component: a copy goes too.
     Raises:  InputError unless one of the three is given, and for an image whose owner nobody says.
     """
-    require(not isinstance(examples, str) and not isinstance(names, str), "plan_removal", "lists", "one text")
+    expect(not isinstance(examples, str) and not isinstance(names, str), "lists", "one text")
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
-    require(given == 1, "plan_removal", "examples, names or an owner, one of them", f"{given} of them")
-    require(owner is not None or not owners, "plan_removal", "an owner, of those in owners", "none")
+    expect(given == 1, "examples, names or an owner, one of them", f"{given} of them")
+    expect(owner is not None or not owners, "an owner, of those in owners", "none")
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing, do = [name for name in whole if name not in origins], "list says them"
-        require(not missing, "plan_removal", "names of components", f"{missing[:1]}", do)
+        expect(not missing, "names of components", f"{missing[:1]}", do)
         state = store.identity, contents(store)
     unknown: tuple[str, ...] = ()
     if whole:
-        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.seen}
+        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.images_seen}
         gone = {i for name in whole for i in origins[name].identifiers} - left
     elif owner is not None:
-        gone = owned(origins, owner, owners or {})
+        gone = rows_of_owner(origins, owner, owners or {})
         asked, unknown = tuple(sorted(gone)), () if gone else (owner,)
     else:
         gone, unknown = identifiers_of(origins, asked)
     held = {name: origins[name] for name in whole}
-    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.seen}}
+    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.images_seen}}
     components = {name: holding_of(origin, gone, bool(whole)) for name, origin in sorted(held.items())}
     copies = {} if whole else copies_in(components)
     return RemovalPlan(components, tuple(sorted(gone)), copies, unknown, asked, owner, *state)
@@ -121,7 +121,7 @@ def plan_removal(
 def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
     """(the identifiers of what was asked for, by identifier or name; what of it no component saw)."""
     known: dict[str, set[str]] = {}
-    for identifier, name in (pair for origin in origins.values() for pair in origin.seen):
+    for identifier, name in (pair for origin in origins.values() for pair in origin.images_seen):
         known.setdefault(name, set()).add(identifier)
         known.setdefault(identifier, set()).add(identifier)
     return set().union(*(known.get(word, ()) for word in asked)), tuple(word for word in asked if word not in known)
@@ -136,14 +136,14 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
     return {identifier: tuple(where) for identifier, where in places.items() if len(where) > 1}
 
 
-def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
+def rows_of_owner(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
     """The identifiers of the rows that are an owner's; InputError for a row whose owner nobody says."""
     gone = set()
     for component, origin in origins.items():
         said = owners_of([name for _, name in origin.examples], owners)
         for (identifier, name), other in zip(origin.examples, said, strict=True):
             whose, do = other or origin.owners.get(name), "Pass owners=, image name -> owner"
-            require(whose is not None, "plan_removal", f"an owner of {name} in {component}", "none", do)
+            expect(whose is not None, f"an owner of {name} in {component}", "none", do)
             gone |= {identifier} if whose == owner else set()
         said = owners_of([name for _, name in origin.public], owners)
         gone |= {i for (i, _), whose in zip(origin.public, said, strict=True) if whose == owner}
@@ -152,7 +152,7 @@ def owned(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
     """The effect of a removal of these identifiers, or of the whole component, on it."""
-    rows = origin.examples if whole else tuple(pair for pair in origin.seen if pair[0] in gone)
+    rows = origin.examples if whole else tuple(pair for pair in origin.images_seen if pair[0] in gone)
     left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
     for how in WAYS[1:]:
@@ -181,7 +181,7 @@ def remove(
     """Carries out a plan: the components that hold what must go leave the store, and with them all traces of it.
 
     Args:       how: "drop"; "retrain" puts each component back, trained again from its recipe on the rows that are
-                left; "exact" moves each to the optimum of what is left, Lambda as it was, from where it is.
+                left; "exact" moves each from where it is to the optimum of its remaining examples, Lambda as it was.
                 cache: where features are read and kept for that (None: `Cache()`), and searched for traces, as are all
                 folders that the provenance names; weights: the file of the network's weights, where it is now.
     Returns:    the Receipt, which lies in the store.
@@ -191,7 +191,7 @@ def remove(
     Raises:     InputError for a way that is not possible, a plan of nothing, and a store that changed since the plan.
     """
     plan.check_possible(how)
-    require(plan.components, "remove", "a plan of something that the store holds", "nothing")
+    expect(plan.components, "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
     data, retrained = functools.cache(open_dataset), {}
@@ -213,16 +213,16 @@ def contents(store: Store) -> str:
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
     fits = (plan.store, plan.contents) == (store.identity, contents(store))
-    require(fits, "remove", f"a plan of {store.root} as it is now", "one of another store, or older", "Plan again")
+    expect(fits, f"a plan of {store.root} as it is now", "one of another store, or older", "Plan again")
 
 
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
     """Raises InputError for what cannot take a component's place, or would leave what must go."""
     for name, new in retrained.items():
         check_one_body("remove", store.provenance(name), new.provenance)
-        check_component(new.dw, new.provenance)
+        kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
-        require(not left, "remove", f"{name} retrained without what is removed", sorted(left)[:1])
+        expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
         store.check_forgotten("remove", new.provenance)
 
 
@@ -237,10 +237,9 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             added[name] = store.write("components", new.dw, new.provenance)
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
-        origins = [retrained[n].provenance if n in added else store.provenance(n) for n in now]
-        shown = body if have_own_heads(origins) else dict
-        left = sums.Mapped(now, lambda _, entry: shown(store.checked(store.file("components", entry), entry)))
-        composed = store.write("composed", sums.compose(left)) if now else {}
+        origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
+        left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
+        composed = store.write("composed", composition(left, origins)) if now else {}
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, require, show_progress
+from tangent_jax.core import Tree, expect, require, show_progress
 from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.data.sources import Dataset
 from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.heads import classes_in, head_of, relabelled
+from tangent_jax.models.heads import classes_in, head_of, relabel
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.apart import factors_of, of_own_classes, own_head
@@ -29,7 +29,7 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     Raises: InputError naming the field in which the anchor made now differs from the component's.
     """
     recipe = origin.recipe
-    require(recipe is not None, "predictor_of", f"a recipe of {name}", "none", "Make its predictor as it was made")
+    expect(recipe is not None, f"a recipe of {name}", "none", "Make its predictor as it was made")
     assert recipe is not None
     predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
     check_same(f"predictor_of, {name}", origin, make_provenance(predict))
@@ -56,7 +56,7 @@ def retrain(
 ) -> Retrained:  # fmt: skip
     """A component trained again from its recipe, without its rows of the content identifiers `gone`.
 
-    A class of a named head of which no image is left goes too.
+    A named head also loses the classes that have no image any more.
     Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
             takes fewer passes than from zero.
     Raises: InputError where the images that are left are no longer in the data set.
@@ -76,27 +76,26 @@ def retrain(
         left = predict.features(train.take(np.array(rows)), cache)
     classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
     require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
-    left = relabelled(left, dataset.classes, origin.classes) if origin.classes else left
+    left = relabel(left, dataset.classes, origin.classes) if origin.classes else left
     start = jax.tree.map(np.array, store[name]) if warm else None
-    if recipe.head == "named":
+    if recipe.is_by_class:
         classes = classes_in(left, origin.classes)
         if start is not None and "head" in start:
             start = {**start, "head": head_of(start, origin.classes, classes)}
         predict, left = own_head(predict, left, recipe, origin.classes)
         origin = of_own_classes(origin, predict, classes)
     if recipe.solver == "optimum" and origin.total_penalty:
-        new = solved_again(origin, predict, left, start, name)
+        new = solve_again(origin, predict, left, start, name)
     else:
         with show_progress(f"{name}: training again"):
             fitted = recipe.fit(predict, left)
-        bounded = recipe.method != "nlft" and recipe.penalty > 0
-        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if bounded else None
-        new = Retrained(fitted.dw, origin.trained(left, fitted.seconds, run=None), bound)
+        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if recipe.has_bound else None
+        new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
 
 
-def solved_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
-    """The optimum of what is left of a component's examples, Lambda as it was when all of them were there.
+def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
+    """The optimum of a component's remaining examples, with the Lambda of all of them.
 
     From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
     """
@@ -111,7 +110,7 @@ def solved_again(origin: Provenance, predict: Predictor, left: Features, start: 
         solved = same_total.solve(predict, left, start)
     assert solved.certificate is not None
     assert solved.optimum is not None
-    provenance = origin.trained(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
+    provenance = origin.trained_on(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
     return Retrained(solved.dw, provenance, solved.certificate, optimum)

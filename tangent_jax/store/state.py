@@ -54,7 +54,7 @@ class Exported(NamedTuple):
         return partial_of(Path(self.path), self.result)
 
 
-def exported(names: Any, *said: Any) -> Exported:
+def read_export(names: Any, *said: Any) -> Exported:
     """The export that a journal's line says; its path is text of characters that show."""
     names = typed(Hashes, names, "Store", "names of an export in the journal")
     path, result, seal = typed(tuple[str, str, str], said, "Store", "an export in the journal")
@@ -104,7 +104,7 @@ class State:
             self.composed[entry["id"]] = {**entry, "names": names}
             self.shown |= {self.components[name]["id"] for name in line["names"]}
         elif operation == "export":
-            self.exports.append(exported(line["names"], line["path"], line.get("result", ""), line.get("seal", "")))
+            self.exports.append(read_export(line["names"], line["path"], line.get("result", ""), line.get("seal", "")))
             self.shown |= {self.components[name]["id"] for name in line["names"] if name in self.components}
         elif operation in ("remove", "discard"):
             self.leave(line)
@@ -131,7 +131,7 @@ class State:
     def merge(self, line: dict[str, Any]) -> None:
         """Takes in what left another store: it stays spent and named where its components are now."""
         self.release(line["released"])
-        self.exports += [exported(*said) for said in line["exports"]]
+        self.exports += [read_export(*said) for said in line["exports"]]
         self.shown |= {self.components[name]["id"] for name in line["showed"] if name in self.components}
 
     def release(self, accounts: Iterable[dict[str, Any]], files: Iterable[str] = ()) -> None:

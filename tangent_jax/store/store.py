@@ -12,28 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import Tree, machine, require, trees
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded, file_fingerprint, fingerprint
+from tangent_jax.core import Tree, expect, machine, require, trees
+from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
-from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.statistics import Statistics
 from tangent_jax.store import sums
-from tangent_jax.store.disk import CLAIMS, MARKS, Disk, Factors
+from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
+from tangent_jax.store.kinds import composition, kind_of, statistics_of
 from tangent_jax.store.merge import merge
-from tangent_jax.store.provenance import (
-    Provenance,
-    check_component,
-    check_one_body,
-    check_same,
-    check_shapes,
-    have_own_heads,
-)
+from tangent_jax.store.provenance import Provenance, check_one_body, check_same
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
 from tangent_jax.store.sums import Mapped
@@ -63,7 +56,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     def __getitem__(self, name: str) -> Tree:
         path, entry = self.path(name), self.state.components[name]
-        return self.checked(path, entry)
+        return self.read_checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component; its text is checked against the journal."""
@@ -85,12 +78,14 @@ class Store(Disk, Mapping[str, Tree]):
         Components that were composed or exported here and then removed still count: what left cannot be called back.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(hidden(origin.protected()))) for origin in origins] + self.state.released
+        parts = [(origin.privacy, frozenset(hidden(origin.protected_units()))) for origin in origins]
+        parts += self.state.released
         accounts = [(spent, examples) for spent, examples in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
     # What changes it
 
+    @public
     def add(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
     ) -> None:
@@ -103,23 +98,25 @@ class Store(Disk, Mapping[str, Tree]):
         """
         check_spelling(name)
         with self.using(change=True):
-            require(name not in self, "Store.add", "a new name", f"{name}, which {self.root} holds")
+            expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             self.check_fits(provenance)
             self.check_account(provenance)
-            check_component(dw, provenance)
+            kind = kind_of([provenance])
+            kind.check(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
-                check_shapes(dw, provenance, other, self.provenance(first))
+                kind.check_beside(dw, provenance, other, self.provenance(first))
             self.check_forgotten("Store.add", provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of what was just written
-            require(not same, "Store.add", "numbers that no other component has", f"that of {same[:1]}")
+            expect(not same, "numbers that no other component has", f"that of {same[:1]}")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
+    @public
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, each in one step; returns their names.
 
@@ -133,13 +130,13 @@ class Store(Disk, Mapping[str, Tree]):
         self.reload()
         other.reload()
         theirs, do = other.state.components, "Keep that one apart, or train its components here"
-        require(not other.state.receipts, "Store.add_all", "a store that has removed nothing", f"{other.root}", do)
+        expect(not other.state.receipts, "a store that has removed nothing", f"{other.root}", do)
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
-        require(not clash, "Store.add_all", f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        expect(not clash, f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
         expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
-        require(not unlike, "Store.add_all", expected, got, "Discard one of them")
+        expect(not unlike, expected, got, "Discard one of them")
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill leaves too much spent, never too little
         for name in missing:
@@ -171,8 +168,8 @@ class Store(Disk, Mapping[str, Tree]):
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
-        require(units <= {unit}, "Store.add", f"accounts of the unit {', '.join(units)}", unit, do)
-        provenance.protected()  # each owner is known
+        expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
+        provenance.protected_units()  # each owner is known
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
@@ -194,24 +191,30 @@ class Store(Disk, Mapping[str, Tree]):
 
     @property
     def summands(self) -> Mapping[str, Tree]:
-        """The components as they are summed: their bodies alone where they have heads of their own."""
-        return Mapped(self, lambda _, dw: body(dw)) if self.has_own_heads else self
+        """The components as they are summed: bodies alone of heads of their own, statistics over all classes."""
+        return kind_of(self.origins.values()).summands(self, self.origins)
+
+    @property
+    def origins(self) -> dict[str, Provenance]:
+        """The provenance of each component, by name."""
+        return {name: self.provenance(name) for name in self}
 
     @property
     def has_own_heads(self) -> bool:
         """True where not all components have one head, so that their bodies alone are summed."""
-        return have_own_heads(self.provenance(name) for name in self)
+        origins = self.origins.values()
+        return kind_of(origins).have_own_heads(origins)
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
         """Raises InputError where a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.seen if self.state.has_forgotten(i)]
+        back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
 
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
     ) -> Tree:
-        """The mean of all components, or the given weighted sum, in the order of the names; kept and journaled.
+        """The mean of all components (of statistics the sum), or a weighted sum, in the order of names; journaled.
 
         Of components with heads of their own the bodies are composed, without heads (`join` has those).
         Args:       how, penalty: as `merge`; every component must have its factors then.
@@ -237,10 +240,21 @@ class Store(Disk, Mapping[str, Tree]):
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The sum that `compose` gives, neither written nor journaled."""
+        if how == "mean":
+            return composition(self, self.origins)
         summands, factors = self.summands, Factors(self)
         if summands is not self:
             factors = Mapped(factors, lambda _, own: body_factors(own))
         return merge(summands, factors, how, penalty)
+
+    @public
+    def statistics(self) -> Statistics:
+        """The sum of components that are statistics, over all of their classes; neither written nor journaled.
+
+        Raises: InputError for a store of tangent weights, or an empty one.
+        """
+        expect(len(self), "at least one component", f"none in {self.root}")
+        return statistics_of(self.sum(), self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
         """Journals that tangent weights made of all components leave by an export to `path`: before they do.
@@ -248,7 +262,7 @@ class Store(Disk, Mapping[str, Tree]):
         So no kill and no removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(tuple(self), str(expanded("release", path).absolute()), trees.fingerprint(dw))
+            left = Exported(tuple(self), str(expand_path("release", path).absolute()), trees.fingerprint(dw))
             self.commit(
                 {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
             )
@@ -267,27 +281,10 @@ class Store(Disk, Mapping[str, Tree]):
             if was.privacy is not None:
                 account = dataclasses.asdict(was.privacy)
                 public = sorted(hidden(identifier for identifier, _ in was.public))
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected())), "public": public})
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
         return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     # How it proves itself
-
-    def verify(self) -> list[str]:
-        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
-        with self.using():
-            expected = self.journaled()
-            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
-            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
-            marks = {self.root / name for name in (*MARKS, "lock")}
-            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
-            wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
-            left = "not the store's (a killed writer's leftover goes with the next change)"
-            wrong += [f"{path}: {left}" for path in extra]
-            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
-            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
-        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
         """One line for each claim of a receipt that is not so; none where the removal stands.
@@ -295,7 +292,7 @@ class Store(Disk, Mapping[str, Tree]):
         Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
         the survivors' sum is what it says, as long as nothing else has come or gone since.
         """
-        path = expanded("verify_receipt", path)
+        path = expand_path("verify_receipt", path)
         receipt, text_fingerprint = read_receipt(path)
         with self.using():
             wrong = []
@@ -307,6 +304,6 @@ class Store(Disk, Mapping[str, Tree]):
             removed = {*receipt.removed.values()}
             wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held
-            if unchanged and trees.fingerprint(sums.compose(self.summands)) != receipt.composed_after:
+            if unchanged and trees.fingerprint(self.sum()) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong

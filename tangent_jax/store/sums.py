@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, require
 from tangent_jax.core.boundary import public
 
 
@@ -46,7 +46,7 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(component) if not jnp.issubdtype(leaf.dtype, jnp.floating)}
         require(not kinds, "weighted_sum", "components of floats", ", ".join(kinds))
         first, add = shapes, partial(accumulate, coefficients[count])
-        alone = partial(scaled, coefficients[count])
+        alone = partial(scale, coefficients[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
         del component  # before the next is read
@@ -56,7 +56,7 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
 
 
-def scaled(coefficient: float, leaf: Any) -> Any:
+def scale(coefficient: float, leaf: Any) -> Any:
     """coefficient leaf, in f32 or wider."""
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
     return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)
@@ -68,11 +68,11 @@ BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's cac
 def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     """total + coefficient leaf; in place on the host, block by block."""
     if not isinstance(total, np.ndarray):
-        return total + scaled(coefficient, leaf)
+        return total + scale(coefficient, leaf)
     flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
     for start in range(0, flat.size, BLOCK):
         block = flat[start : start + BLOCK]
-        np.add(block, scaled(coefficient, terms[start : start + BLOCK]), out=block)
+        np.add(block, scale(coefficient, terms[start : start + BLOCK]), out=block)
     return total
 
 
@@ -86,7 +86,7 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
     """
     names = sorted(components if coefficients is None else coefficients)
     missing = [name for name in names if name not in components]
-    require(not missing, "compose", f"names among the {len(components)} components", missing[:1])
+    expect(not missing, f"names among the {len(components)} components", missing[:1])
     terms = read_ahead(components, names)
     shares = dict.fromkeys(names, 1 / max(len(names), 1)) if coefficients is None else coefficients
     return weighted_sum(terms, [shares[name] for name in names])
@@ -110,7 +110,7 @@ def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) 
 
     Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher better; equal scores go by name.
     """
-    require(components, "greedy_soup", "at least one component", "none")
+    expect(components, "at least one component", "none")
     alone = {name: score(component) for name, component in components.items()}
     ranked: Sequence[str] = sorted(components, key=lambda name: (-alone[name], name))
     chosen, best = [ranked[0]], alone[ranked[0]]

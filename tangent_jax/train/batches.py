@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import placement, require, whole_number
+from tangent_jax.core import expect, placement, require, whole_number
 from tangent_jax.core.boundary import public_class
 from tangent_jax.core.checks import as_array
 from tangent_jax.core.rows import Rows
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
             return self.inputs[i], self.targets[i]
         return self.inputs[self.order[i]], self.targets[self.order[i]]
 
-    def padded(self, steps: int) -> "Chunk":
+    def pad(self, steps: int) -> "Chunk":
         """The chunk with empty steps at its end, `steps` in all."""
 
         def pad(a: Any) -> Any:
@@ -50,10 +50,10 @@ class Chunk(NamedTuple):
             return self._replace(order=pad(self.order), present=pad(self.present))
         return Chunk(pad(self.inputs), pad(self.targets), None, pad(self.present))
 
-    def placed(self) -> "Chunk":
+    def place(self) -> "Chunk":
         """The chunk with the rows of each batch divided over the devices."""
-        order = None if self.order is None else placement.divided(self.order, 1)
-        return self._replace(order=order, present=placement.divided(self.present, 1))
+        order = None if self.order is None else placement.divide(self.order, 1)
+        return self._replace(order=order, present=placement.divide(self.present, 1))
 
 
 @public_class
@@ -78,20 +78,20 @@ class Batches:
         device: "OnDevice | None" = None,
         owners: Sequence[Any] | None = None,
     ) -> None:
-        whole_number("Batches", "batch_size", batch_size, 1)
-        targets, inputs = as_targets("Batches", targets), as_inputs("Batches", inputs)
+        whole_number("batch_size", batch_size, 1)
+        targets, inputs = as_targets(targets), as_inputs(inputs)
         good = len(inputs) == len(targets) and len(targets) >= 1
-        require(good, "Batches", f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
-        self.inputs, self.targets, self.key = inputs, targets, checked_key(key)
-        self.rows = np.arange(len(targets)) if rows is None else as_array("Batches", "rows", rows)
-        require(len(self.rows) >= 1, "Batches", "at least one row", "none")
+        expect(good, f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
+        self.inputs, self.targets, self.key = inputs, targets, check_key(key)
+        self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
+        expect(len(self.rows) >= 1, "at least one row", "none")
         within = (
             self.rows.dtype.kind in "iu"
             and self.rows.ndim == 1
             and self.rows.min() >= 0
             and self.rows.max() < len(targets)
         )
-        require(within, "Batches", f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
+        expect(within, f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
         self.batch_size = min(batch_size, len(self.rows))
         self.resident_bytes = placement.resident_bytes() if resident_bytes is None else resident_bytes
         self.device = OnDevice() if device is None else device
@@ -122,20 +122,20 @@ class Batches:
         """The rows of a batch with its padding: the devices divide them."""
         return placement.width(self.batch_size)
 
-    def permuted(self, epoch: int) -> np.ndarray:
+    def permutation(self, epoch: int) -> np.ndarray:
         """Returns the rows, "n", in the order of an epoch."""
         assert self.key is not None
         return self.rows[np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))]
 
     def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
-        return self.padded(self.permuted(epoch))
+        return self.pad(self.permutation(epoch))
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns (order, present), "k b", of all rows in their own order."""
-        return self.padded(self.rows)
+        return self.pad(self.rows)
 
-    def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pad(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
         rows, size = np.asarray(rows, np.int32), self.batch_size
         padding = size - len(rows) if not len(rows) else -len(rows) % size
@@ -161,7 +161,7 @@ class Batches:
 
         def read(start: int) -> Chunk:
             rows = order[start : start + steps]
-            inputs, targets = (placement.divided(Rows(a, rows), 1) for a in (self.inputs, self.targets))
+            inputs, targets = (placement.divide(Rows(a, rows), 1) for a in (self.inputs, self.targets))
             return Chunk(inputs, targets, None, present[start : start + steps])
 
         with ThreadPoolExecutor(1) as reader:
@@ -185,22 +185,22 @@ class OnDevice:
         arrays = self.arrays
         if arrays is None or self.mesh != placement.mesh():
             inputs = inputs if isinstance(inputs, Array) else np.asarray(inputs)
-            arrays = self.arrays = placement.replicated((inputs, targets))
+            arrays = self.arrays = placement.replicate((inputs, targets))
             self.mesh = placement.mesh()
         return arrays
 
 
-def as_inputs(function: str, inputs: Any) -> Any:
+def as_inputs(inputs: Any) -> Any:
     """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
-    inputs = inputs if hasattr(inputs, "nbytes") else as_array(function, "inputs", inputs)
+    inputs = inputs if hasattr(inputs, "nbytes") else as_array("inputs", inputs)
     good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
-    require(good, function, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
+    expect(good, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
     return inputs
 
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     """The owner of each of `count` examples, in one spelling; InputError where one has none."""
-    names = as_array("Batches", "owners", owners)
+    names = as_array("owners", owners, by="Batches")
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
     good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
@@ -209,11 +209,11 @@ def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     return names
 
 
-def checked_key(key: Any) -> Array | None:
+def check_key(key: Any) -> Array | None:
     """The key, where it is one of JAX's or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
     good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
-    require(good, "Batches", "a key such as jax.random.key(0)", repr(key))
+    expect(good, "a key such as jax.random.key(0)", repr(key))
     return key
 
 
@@ -225,7 +225,7 @@ class Data(Protocol):
         ...
 
 
-def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
+def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
     """The data as Batches: themselves, or those that Features make.
 
     Raises: InputError for other data.
@@ -233,7 +233,7 @@ def as_batches(function: str, data: Any, batch_size: int = 32, key: Array | None
     if isinstance(data, Batches):
         return data
     do = "Pass what predict.features gives, or Batches(inputs, targets)"
-    require(hasattr(data, "batches"), function, "Features or Batches", type(data).__name__, do)
+    expect(hasattr(data, "batches"), "Features or Batches", type(data).__name__, do)
     return data.batches(key, batch_size=batch_size)
 
 
@@ -251,14 +251,14 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
     batches: Any = source(epoch) if callable(source) else source
     for batch in batches:
         is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-        require(is_pair, "fit", "batches that are pairs (x, y)", type(batch).__name__)
-        x, y = np.asarray(batch[0]), as_targets("fit", batch[1])
+        expect(is_pair, "batches that are pairs (x, y)", type(batch).__name__)
+        x, y = np.asarray(batch[0]), as_targets(batch[1])
         size = size or len(y)
         good = x.ndim >= 1 and 1 <= len(y) <= size and len(x) == len(y)
-        require(good, "fit", f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
+        expect(good, f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
         check(x, y)
         more = placement.width(size) - len(y)
         present = (np.arange(len(y) + more) < len(y)).astype(np.float32)
-        x, y = (placement.divided(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
+        x, y = (placement.divide(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
         yield Chunk(x, y, None, present[None])
-    require(size, "fit", "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")
+    expect(size, "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")

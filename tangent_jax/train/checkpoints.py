@@ -21,10 +21,10 @@ import jax
 import numpy as np
 
 from tangent_jax._version import __version__
-from tangent_jax.core import InputError, Tree, identity, placement, refusal, require
+from tangent_jax.core import InputError, Tree, expect, identity, placement, refusal, require
 from tangent_jax.core.files import (
     allocate,
-    expanded,
+    expand_path,
     file_fingerprint,
     folder_fingerprint,
     inside,
@@ -47,7 +47,7 @@ def run_identity(batches: Batches, *others: Any) -> str:
     Raises: InputError where a value among them has no content to read.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
-    order = None if batches.key is None else (batches.key, batches.permuted(0))  # JAX's settings decide it too
+    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings decide it too
     return identity(data, order, others, FORMAT, __version__)[:32]
 
 
@@ -87,34 +87,34 @@ class History:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(self, function: str, row: Row, returned: Any = None, **measured: float) -> Row:
+    def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
         """Adds a row, with the values measured at it and the mapping that `on_step` returned.
 
         Raises: InputError where that is no mapping of names to numbers.
         """
         returned = {} if returned is None else returned
         is_named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
-        require(is_named, function, "None or {name: number} from on_step", repr(returned)[:60])
+        expect(is_named, "None or {name: number} from on_step", repr(returned)[:60])
         self.rows.append(row)
-        self.measured.append(measured | {name: as_number(function, name, value) for name, value in returned.items()})
+        self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
         return {**row, **self.measured[-1]}
 
-    def merged(self) -> list[Row]:
+    def merge(self) -> list[Row]:
         """Each row with the values measured at it."""
         return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
 
 
-def as_number(function: str, name: str, value: Any) -> float | int:
+def as_number(name: str, value: Any) -> float | int:
     """A measured value as a Python number; InputError for a value that is no number."""
     good = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
-    require(good, function, f"a number as {name} from on_step", repr(value)[:60])
+    expect(good, f"a number as {name} from on_step", repr(value)[:60])
     return value if isinstance(value, (bool, int, float)) else value.item()
 
 
-def check_on_step(function: str, on_step: Any) -> None:
+def check_on_step(on_step: Any) -> None:
     """Raises InputError for what cannot be called after a step: before anything is trained or paid."""
     good = on_step is None or callable(on_step)
-    require(good, function, "a function (row, dw) as on_step, or None", type(on_step).__name__)
+    expect(good, "a function (row, dw) as on_step, or None", type(on_step).__name__)
 
 
 def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
@@ -129,7 +129,7 @@ class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.run, self.folder = run, expanded("folder", folder).absolute() / run
+        self.run, self.folder = run, expand_path("folder", folder).absolute() / run
         placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
@@ -177,7 +177,7 @@ class Saver:
 
     def is_due(self, last: bool) -> bool:
         """True, in all processes, where the last save was `seconds` ago or more, and at the run's end."""
-        return last or bool(placement.agreed(np.array(time.perf_counter() - self.saved >= self.seconds)))
+        return last or bool(placement.agree(np.array(time.perf_counter() - self.saved >= self.seconds)))
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
         """Writes the state and the history; they are on disk when this returns, in all processes.

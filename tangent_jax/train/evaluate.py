@@ -13,14 +13,15 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, identity, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, identity, placement, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import speaking
 from tangent_jax.core.identities import program
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone
-from tangent_jax.train.targets import Predict, as_labels, called
+from tangent_jax.train.targets import Predict, as_labels, call
 
 Metric = Callable[[Array, Array], Array]
 
@@ -33,14 +34,14 @@ def accuracy(outputs: Array, targets: Array) -> Array:
     [1.0, 0.0]
     """
     kind = jnp.result_type(targets) if hasattr(targets, "dtype") else np.asarray(targets).dtype
-    require(np.dtype(kind).kind in "biuf", "accuracy", "targets that are class indices", kind)
+    expect(np.dtype(kind).kind in "biuf", "targets that are class indices", kind)
     return (outputs.argmax(-1) == targets).astype(jnp.float32)
 
 
 @public
 def squared_error(outputs: Array, targets: Array) -> Array:
     """The squared distance of the outputs "b c" from targets of their shape, "b"."""
-    require(outputs.shape == targets.shape, "squared_error", f"targets of shape {outputs.shape}", targets.shape)
+    expect(outputs.shape == targets.shape, f"targets of shape {outputs.shape}", targets.shape)
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
@@ -51,16 +52,16 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
     Args:   inputs: "n ...", or Features or Batches, as `evaluate` takes them.
     """
     if hasattr(inputs, "inputs") and hasattr(inputs, "targets"):
-        batches = as_batches("outputs", inputs)
+        batches = as_batches(inputs)
         inputs = Rows(batches.inputs, batches.rows)
-    inputs = as_inputs("outputs", inputs)
+    inputs = as_inputs(inputs)
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(dw))
     do = "Call predict(dw, x) inside jit; evaluate and outputs run its batches themselves"
-    require(not traced, "outputs", "a dw outside jit", "one that is traced", do)
-    require(len(inputs), "outputs", "at least one input", "none")
-    size = placement.width(min(whole_number("outputs", "batch_size", batch_size, 1), len(inputs)))
-    predict, dw = placement.placed((trees.as_pytree(predict), dw))
-    return in_batches(lambda x: called(predict, dw, placement.divided(x, 0)), inputs, size)
+    expect(not traced, "a dw outside jit", "one that is traced", do)
+    expect(len(inputs), "at least one input", "none")
+    size = placement.width(min(whole_number("batch_size", batch_size, 1), len(inputs)))
+    predict, dw = placement.place((trees.as_pytree(predict), dw))
+    return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
 
 
 @public
@@ -69,12 +70,12 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
 
     Raises: InputError for outputs that are not finite, or accuracy of targets that are no class indices.
     """
-    batches = as_batches("evaluate", data)
+    batches = as_batches(data)
     values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
     if metric is accuracy:
-        as_labels("evaluate", targets, values.shape[-1])
+        as_labels(targets, values.shape[-1])
     bad = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
-    require(not bad, "evaluate", "finite outputs", f"{bad} rows that are not", "Look for inputs that are not finite")
+    expect(not bad, "finite outputs", f"{bad} rows that are not", "Look for inputs that are not finite")
     return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 
@@ -99,10 +100,11 @@ class Measure:
 
     def name(self, dw: Tree) -> str:
         """The identity of predictor, data and metrics."""
-        batches = as_batches("Measure", self.data)
+        with speaking("Measure"):
+            batches = as_batches(self.data)
         predict = trees.as_pytree(self.predict)
         x, y = batches.inputs[batches.rows[:2]], batches.targets[batches.rows[:2]]
-        z = called.eval_shape(predict, dw, x)
-        programs = [program(called, predict, dw, x), *(program(m, z, y) for m in self.metrics.values())]
+        z = call.eval_shape(predict, dw, x)
+        programs = [program(call, predict, dw, x), *(program(m, z, y) for m in self.metrics.values())]
         data = batches.inputs, batches.targets, batches.rows
         return identity(programs, [*self.metrics], jax.tree.leaves(predict), data, self.every, self.last)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, instance, placement, trees, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
@@ -29,16 +29,16 @@ from tangent_jax.train.objective import (
     Keyed,
     Objective,
     alone,
+    as_objective,
     check_data,
     check_targets,
-    checked_objective,
     make_objective,
     outputs_of,
-    undrawn,
+    with_fixed_key,
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.run import Fitted, OnStep, Run
-from tangent_jax.train.targets import Predict, output_shape, started
+from tangent_jax.train.targets import Predict, output_shape, start_of
 
 Metrics = Mapping[str, Metric]
 OWN = ("epoch", "loss", "seconds", "steps", "examples")
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 class Training:
     """The computation of a run; its numbers are data to jit.
 
-    `traced`: the fingerprint of a step's program, where a run is named by it: another one is compiled anew.
+    `traced`: the fingerprint of a step's program, where a run is named by it: another program is compiled.
     """
 
     predict: Predict
@@ -120,6 +120,32 @@ def train_epoch(
     return jax.lax.scan(step, state, (jnp.arange(len(chunk.present)), keys))
 
 
+@dataclasses.dataclass
+class Sums:
+    """The sums over an epoch's examples of the loss and of each metric, as its chunks add to them."""
+
+    epoch: int
+    epochs: int
+    names: tuple[str, ...]
+    totals: Any = 0.0
+    examples: int = 0
+    steps: int = 0
+
+
+def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: Any, sums: Sums) -> State:
+    """Trains on a chunk, logs its steps, and adds them to the epoch's sums; the state after it."""
+    present, progress = chunk.present, sums.epoch / sums.epochs
+    run.begin(len(present))
+    state, (per_step, norms) = train_epoch(training, state, chunk.place(), keys, progress)
+    per_step = np.asarray(per_step, np.float64)
+    run.log.add_chunk(sums.epoch, dict(zip(sums.names, per_step.T, strict=True)), norms, present)
+    sums.totals += per_step.sum(0)
+    sums.examples += int(present.sum())
+    sums.steps += len(present)
+    run.check_stop()
+    return state
+
+
 @public
 def fit(
     predict: Predict,
@@ -153,71 +179,60 @@ def fit(
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
-    whole_number("fit", "epochs", epochs, 1)
-    dw, predict = started("fit", predict, start), trees.as_pytree(predict)
-    objective = checked_objective("fit", objective, make_objective)
-    optimizer, metrics = as_data("fit", adam() if optimizer is None else optimizer), metrics or {}
-    source = as_source("fit", data, key)
+    whole_number("epochs", epochs, 1)
+    dw, metrics = start_of(predict, start), metrics or {}
+    training = make_training(predict, objective, optimizer, metrics)
+    predict, source = training.predict, as_source(data, key)
     if isinstance(source, Batches):
-        check_data("fit", predict, dw, source, objective)
-    check_metrics(metrics)
-    training = Training(predict, objective, optimizer, tuple(metrics.values()))
-    state, check = training.start(dw), partial(check_batch, predict, dw, objective)
-    with Run("fit", on_step) as run:
+        check_data(predict, dw, source, training.objective)
+    state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
+    with Run(on_step) as run:
         if folder is not None:
-            training = named(training, state, source)
+            training = with_program(training, state, source)
             saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
             run.keep(saver, measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
         state = jax.tree.map(jnp.array, run.restore(state))  # the caller's dw is not donated
-        state, training = placement.placed((state, training))
+        state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history))
         total = None if folder is None else epochs * source.steps
         run.open_log(sum(row["steps"] for row in run.history.rows), total)
         for epoch in range(len(run.history), epochs):
-            began, sums, examples, steps = time.perf_counter(), np.zeros(1 + len(metrics)), 0, 0
+            began, sums = time.perf_counter(), Sums(epoch, epochs, ("loss", *metrics))
             for chunk in epoch_chunks(source, epoch, check):
-                present = chunk.present
-                keys = step_keys(source, epoch, steps, len(present)) if training.draws else None
-                run.begin(len(present))
-                state, (per_step, norms) = train_epoch(training, state, chunk.placed(), keys, epoch / epochs)
-                per_step = np.asarray(per_step, np.float64)
-                run.log.add_chunk(epoch, dict(zip(("loss", *metrics), per_step.T, strict=True)), norms, present)
-                sums += per_step.sum(0)
-                examples, steps = examples + int(present.sum()), steps + len(present)
-                run.check_stop()
-            row = epoch_row("fit", epoch, sums, examples, steps)
-            row["seconds"] = time.perf_counter() - began
-            measured = dict(zip(metrics, (sums[1:] / examples).tolist(), strict=True))
+                keys = step_keys(source, epoch, sums.steps, len(chunk.present)) if training.draws else None
+                state = train_chunk(run, training, state, chunk, keys, sums)
+            row = epoch_row(epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
+            measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
-    return summary(placement.replicated(state.dw), run.history.merged(), run.identity)
+    return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
 
 
-def named(training: Training, state: State, source: Any) -> Training:
+def with_program(training: Training, state: State, source: Any) -> Training:
     """The training with the program of its step, which names its run; InputError for data without an end."""
     kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
-    require(isinstance(source, Batches), "fit", "Batches, where a folder is given", kind, do)
+    expect(isinstance(source, Batches), "Batches, where a folder is given", kind, do)
     return dataclasses.replace(training, traced=step_program(training, state, source))
 
 
-def as_source(function: str, data: Any, key: Array | None) -> Any:
+def as_source(data: Any, key: Array | None) -> Any:
     """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
     Raises: InputError for other data, or Batches without a key to decide their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
-        batches = as_batches(function, data, key=key)
-        require(batches.key is not None, function, "batches with a key, which decides their order", "none", do)
+        batches = as_batches(data, key=key)
+        expect(batches.key is not None, "batches with a key, which decides their order", "none", do)
         return batches
     good = callable(data) or (hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str)))
-    require(good, function, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
+    expect(good, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
     return data
 
 
 def check_batch(predict: Predict, dw: Tree, objective: Objective, x: np.ndarray, y: np.ndarray) -> None:
     """Raises InputError for a batch x, y, "b ...", whose targets do not fit the loss."""
-    check_targets("fit", y, output_shape("fit", undrawn(predict), dw, x), objective)
+    check_targets(y, output_shape(with_fixed_key(predict), dw, x), objective)
 
 
 def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
@@ -226,10 +241,10 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     Raises: InputError for data without one.
     """
     expected, do = "Batches with a key, where the predictor or the loss draws", "Pass Batches(inputs, targets, key)"
-    require(isinstance(data, Batches), "fit", expected, type(data).__name__, do)
+    instance(expected, data, Batches, do, by="fit")
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
-    return placement.replicated(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
+    return placement.replicate(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:
@@ -243,25 +258,33 @@ def step_program(training: Training, state: State, data: Batches) -> str:
     )
 
 
-def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raises InputError for metrics under names of a row's own."""
+def make_training(
+    predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
+) -> Training:
+    """The computation of a run, with the paper's objective and optimiser where none is given.
+
+    Raises: InputError for what is no objective or optimiser, and for metrics under names of a row's own.
+    """
+    objective = as_objective(objective, make_objective)
+    optimizer = as_data(adam() if optimizer is None else optimizer)
     clash = sorted({*metrics} & {*OWN})
-    require(not clash, "fit", f"metrics of other names than {', '.join(OWN)}", clash)
+    expect(not clash, f"metrics of other names than {', '.join(OWN)}", clash)
+    return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
     """Each metric's name and the program that it traces to."""
-    z = jax.ShapeDtypeStruct((1, *output_shape("fit", undrawn(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
+    z = jax.ShapeDtypeStruct((1, *output_shape(with_fixed_key(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
     y = data.targets[data.rows[:1]]
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
 
 
-def epoch_row(function: str, epoch: int, sums: np.ndarray, examples: int, steps: int) -> Row:
+def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: float) -> Row:
     """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
     do = "Lower the learning rate, or look for inputs that are not finite"
-    require(np.isfinite(loss), function, "a finite loss", f"{loss} in epoch {epoch + 1}", do)
-    return {"epoch": epoch + 1, "loss": loss, "seconds": 0.0, "steps": steps, "examples": examples}
+    expect(np.isfinite(loss), "a finite loss", f"{loss} in epoch {epoch + 1}", do)
+    return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
 
 
 def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:

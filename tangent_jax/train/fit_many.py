@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, require, trees, whole_number
+from tangent_jax.core import Tree, expect, instance, placement, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
@@ -24,13 +24,14 @@ from tangent_jax.train.fit import (
     Training,
     as_source,
     epoch_row,
+    make_training,
     step_keys,
     summary,
 )
-from tangent_jax.train.objective import Objective, check_data, checked_objective, make_objective
-from tangent_jax.train.optimizers import Optimizer, adam, as_data
+from tangent_jax.train.objective import Objective, check_data
+from tangent_jax.train.optimizers import Optimizer
 from tangent_jax.train.run import Fitted, Run
-from tangent_jax.train.targets import Predict, started
+from tangent_jax.train.targets import Predict, start_of
 
 
 @partial(jax.jit, donate_argnames="states")
@@ -70,50 +71,63 @@ def fit_many(
     Edge cases: runs with different numbers of steps train in different groups.
     Raises:     InputError for runs of different inputs, or without a key.
     """
-    require(len(runs) >= 1, "fit_many", "at least one run", "none")
-    whole_number("fit_many", "epochs", epochs, 1)
-    dw, predict = started("fit_many", predict, start), trees.as_pytree(predict)
-    objective = checked_objective("fit_many", objective, make_objective)
-    optimizer, metrics = as_data("fit_many", adam() if optimizer is None else optimizer), metrics or {}
-    for run in runs:
-        do = "Pass features.batches(key, rows=...)"
-        require(isinstance(run, Batches), "fit_many", "runs that are Batches", type(run).__name__, do)
-        as_source("fit_many", run, None)
-        check_data("fit_many", predict, dw, run, objective)
-    shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
-    do = "Pass rows= of the same features"
-    require(shared, "fit_many", "runs of one array of inputs and targets", "several", do)
-    data, results = runs[0].resident(), {}
-    training = placement.placed(Training(predict, objective, optimizer, tuple(metrics.values())))
-    with Run("fit_many") as frame:
+    expect(len(runs) >= 1, "at least one run", "none")
+    whole_number("epochs", epochs, 1)
+    dw, metrics = start_of(predict, start), metrics or {}
+    training = make_training(predict, objective, optimizer, metrics)
+    check_runs(training, dw, runs)
+    data, training, results = runs[0].resident(), placement.place(training), {}
+    with Run() as frame:
         frame.show(len(runs) * epochs, "epoch")
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]
-            states = repeated(training.start(dw), len(together))
-            apart = len(together) % placement.mesh().size == 0
-            if apart:  # each device has whole models; else examples of all
-                states = jax.tree.map(lambda leaf: placement.divided(leaf, 0), states)
-            else:
-                states = placement.placed(states)
+            states, axis = start_together(training, dw, len(together))
             histories: list[list[Row]] = [[] for _ in together]
             for epoch in range(epochs):
                 began = time.perf_counter()
-                order = zip(*(run.order(epoch) for run in together), strict=True)
-                orders, present = (np.stack(parts, 1) for parts in order)
-                keys = [step_keys(run, epoch, 0, run.steps) for run in together] if training.draws else None
-                divided = [placement.divided(a, 1 if apart else 2) for a in (orders, present)]
-                steps = *divided, None if keys is None else jnp.stack(keys, 1)
+                steps = steps_together(together, epoch, training.draws, axis)
                 states, sums = train_epoch_many(training, states, data, steps, epoch / epochs)
                 totals = placement.on_host(sums).astype(np.float64).sum(0)
                 seconds = (time.perf_counter() - began) / len(together)
                 for run, history, total in zip(together, histories, totals, strict=True):
-                    row = epoch_row("fit_many", epoch, total, len(run), run.steps) | {"seconds": seconds}
+                    row = epoch_row(epoch, total, len(run), run.steps, seconds)
                     history.append(row | dict(zip(metrics, (total[1:] / len(run)).tolist(), strict=True)))
                 frame.advance(len(together))
             for i, s in enumerate(members):
-                own = placement.replicated(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
+                own = placement.replicate(jax.tree.map(lambda leaf, i=i: leaf[i], states.dw))
                 results[s] = summary(own, histories[i])
     return [results[s] for s in range(len(runs))]
+
+
+def start_together(training: Training, dw: Tree, count: int) -> tuple[State, int]:
+    """(The states of `count` models, the axis of their batches, "k s b", that the devices divide).
+
+    It is the models' where each device has whole models, else that of the examples.
+    """
+    states = repeat(training.start(dw), count)
+    if count % placement.mesh().size == 0:
+        return jax.tree.map(lambda leaf: placement.divide(leaf, 0), states), 1
+    return placement.place(states), 2
+
+
+def steps_together(runs: Sequence[Batches], epoch: int, draws: bool, axis: int) -> tuple[Array, Array, Array | None]:
+    """The rows and `present` of an epoch's steps, "k s b", divided along an axis, and the keys "k s" of what draws."""
+    order = zip(*(run.order(epoch) for run in runs), strict=True)
+    rows, present = (placement.divide(np.stack(parts, 1), axis) for parts in order)
+    keys = [step_keys(run, epoch, 0, run.steps) for run in runs] if draws else None
+    return rows, present, None if keys is None else jnp.stack(keys, 1)
+
+
+def check_runs(training: Training, dw: Tree, runs: Sequence[Batches]) -> None:
+    """Raises InputError for runs that are no Batches, fit no targets of the loss, or are of several arrays."""
+    for run in runs:
+        do = "Pass features.batches(key, rows=...)"
+        instance("runs that are Batches", run, Batches, do)
+        as_source(run, None)
+        check_data(training.predict, dw, run, training.objective)
+    shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
+    do = "Pass rows= of the same features"
+    expect(shared, "runs of one array of inputs and targets", "several", do)
 
 
 def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
@@ -125,6 +139,6 @@ def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:
         yield from (members[start : start + at_once] for start in range(0, len(members), at_once))
 
 
-def repeated(state: Tree, count: int) -> Tree:
+def repeat(state: Tree, count: int) -> Tree:
     """`count` copies of the state along a new first axis, s."""
     return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], count, 0), state)

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, refusal, require
+from tangent_jax.core import Tree, expect, placement, refusal, require
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.files import expand_path, write_whole
 
 Row = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Csv:
         self.begin([row for row in rows if int(row["step"]) <= done])
 
     def begin(self, rows: Sequence[Row]) -> None:
-        """Writes the file anew, whole: the names of the columns, and these rows."""
+        """Writes the whole file again: the names of the columns, and these rows."""
         head = io.StringIO()
         csv.writer(head).writerow(self.columns)
         write_whole(self.path, head.getvalue() + self.lines(rows))
@@ -174,7 +174,7 @@ def log_steps(
                 `fit_private` writes private values alone.
     Raises:     InputError for another writer, one whose package is not installed, steps that are none.
     """
-    known, root = ", ".join(WRITERS), expanded("log_steps", folder)
+    known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
     for name in writers:
         require(name in WRITERS, "log_steps", f"writers of {known}", name)
         if name in MODULES:
@@ -234,7 +234,7 @@ class Log:
                 row[name] = value
         self.add(rows, int(count.sum()))
 
-    def measured(self, values: Mapping[str, Any] | None) -> None:
+    def add_measured(self, values: Mapping[str, Any] | None) -> None:
         """The values measured after the last step: with them its row is written. Call it before a save."""
         if self.writers:
             self.write([{**row, **{name: float(v) for name, v in (values or {}).items()}} for row in self.held])
@@ -270,7 +270,7 @@ def run_folder(metrics: Path, run: str | None) -> Path:
 
 
 @contextmanager
-def open_log(function: str, run: str | None, done: int, total: int | None) -> Iterator[Log]:
+def open_log(run: str | None, done: int, total: int | None) -> Iterator[Log]:
     """The log of a run that `log_steps` asks for, or one that writes nothing.
 
     Args:   run: the run's identity, None without one; done: the steps that it has taken; total: those it will, or None.
@@ -279,7 +279,7 @@ def open_log(function: str, run: str | None, done: int, total: int | None) -> It
     settings = _SETTINGS.get()
     if settings is not None and settings.profile is not None:
         last, at_most = settings.profile[1], total if total is not None else settings.profile[1]
-        require(last <= at_most, function, f"a profile of steps up to {total}", last, "Trace earlier steps")
+        expect(last <= at_most, f"a profile of steps up to {total}", last, "Trace earlier steps")
         if last <= done:
             print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
     log = Log(settings, run, done)

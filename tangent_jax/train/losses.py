@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from tangent_jax.core import finite_number, require, trees
+from tangent_jax.core import expect, finite_number, one_of, require, trees
 from tangent_jax.core.boundary import public_class
 from tangent_jax.train.targets import as_labels
 
@@ -51,7 +51,7 @@ class Loss:
         """(t, p) of a square loss, "n c" each, for targets "n ..." and outputs of `classes` numbers; else None."""
         return None
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
+    def check(self, targets: Any, classes: int | None) -> None:
         """Raises InputError for targets "n ..." that do not fit this loss; classes: c of an output "c", else None."""
 
 
@@ -101,8 +101,8 @@ class RescaledSquare(SquareLoss):
         y = jax.nn.one_hot(jnp.asarray(targets), classes, dtype=jnp.result_type(float))
         return self.kappa * y, 2 / classes * (1 + (self.alpha - 1) * y)
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
-        check_labels(function, targets, classes)
+    def check(self, targets: Any, classes: int | None) -> None:
+        check_labels(targets, classes)
 
 
 @public_class
@@ -120,13 +120,13 @@ class MeanSquared(SquareLoss):
         t = jax.nn.one_hot(t, classes, dtype=jnp.result_type(float)) if t.ndim == 1 else t
         return t, jnp.full_like(t, 2 / classes, dtype=jnp.result_type(float))
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
+    def check(self, targets: Any, classes: int | None) -> None:
         if targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer) and classes != 1:
-            check_labels(function, targets, classes)
+            check_labels(targets, classes)
             return
         got, do = f"shape {targets.shape}", "Pass targets[:, None]" if targets.ndim == 1 else ""
-        require(classes is not None, function, "outputs of shape (b, c)", "others")
-        require(targets.shape[1:] == (classes,), function, f"targets of the outputs' shape (n, {classes})", got, do)
+        expect(classes is not None, "outputs of shape (b, c)", "others")
+        expect(targets.shape[1:] == (classes,), f"targets of the outputs' shape (n, {classes})", got, do)
 
 
 @public_class
@@ -143,8 +143,8 @@ class CrossEntropy(Loss):
         p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
-        check_labels(function, targets, classes)
+    def check(self, targets: Any, classes: int | None) -> None:
+        check_labels(targets, classes)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
@@ -158,11 +158,11 @@ class FunctionLoss(Loss):
         return self.function(outputs, targets, *key)
 
 
-def check_labels(function: str, targets: Any, classes: int | None) -> None:
+def check_labels(targets: Any, classes: int | None) -> None:
     """Raises InputError for outputs that are no class scores "b c", or targets that are no class indices "n" of
     them."""
-    require(classes is not None, function, "outputs of shape (b, c)", "others")
-    as_labels(function, targets, classes)
+    expect(classes is not None, "outputs of shape (b, c)", "others")
+    as_labels(targets, classes)
 
 
 def as_loss(loss: Loss | Callable) -> Loss:
@@ -184,9 +184,9 @@ def hyper_parameters(name: str) -> list[str]:
 
 def make_loss(name: str, **given: float) -> Loss:
     """Makes the loss of a name in LOSSES, with the paper's hyper-parameters or those given."""
-    require(name in LOSSES, "make_loss", f"a loss in {', '.join(LOSSES)}", name)
+    one_of("a loss", name, LOSSES, by="make_loss")
     known = hyper_parameters(name)
     for field, value in given.items():
         require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
-        finite_number("make_loss", field, value, 0.0, 1e6)
+        finite_number(field, value, 0.0, 1e6, by="make_loss")
     return LOSSES[name](**given)

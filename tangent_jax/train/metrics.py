@@ -6,7 +6,7 @@ The probabilities are of examples that did not train the model. All is computed 
 import numpy as np
 from scipy.stats import rankdata
 
-from tangent_jax.core import require, whole_number
+from tangent_jax.core import expect, whole_number
 from tangent_jax.core.boundary import public
 
 
@@ -25,8 +25,8 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     >>> round(calibration_error(p, np.array([0, 0])), 3)
     0.35
     """
-    p, labels = checked("calibration_error", p, labels)
-    whole_number("calibration_error", "bins", bins, 1)
+    p, labels = check_probabilities(p, labels)
+    whole_number("bins", bins, 1)
     confidence, right = p.max(1), p.argmax(1) == labels
     at = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(at, right - confidence, bins)  # summed over the examples of each bin
@@ -44,7 +44,7 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     >>> round(brier_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])), 3)
     0.37
     """
-    p, labels = checked("brier_score", p, labels)
+    p, labels = check_probabilities(p, labels)
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
@@ -58,7 +58,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
     >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.693, 0.0]
     """
-    p = as_probabilities("entropy", p)
+    p = as_probabilities(p)
     return np.sum(p * -np.log(np.where(p > 0, p, 1.0)), 1)
 
 
@@ -71,34 +71,34 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
     >>> auc(np.array([3.0, 1.0]), np.array([0.0, 2.0]))
     0.75
     """
-    positives, negatives = (as_scores("auc", scores) for scores in (positives, negatives))
+    positives, negatives = (as_scores(scores) for scores in (positives, negatives))
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
 
 
-def as_scores(function: str, scores: np.ndarray) -> np.ndarray:
+def as_scores(scores: np.ndarray) -> np.ndarray:
     """The scores "n", n > 0; InputError for others."""
     array = np.asarray(scores)
     good = array.ndim == 1 and array.size and array.dtype.kind in "biuf"
-    require(good, function, 'scores "n", at least one', f"{array.dtype} of shape {array.shape}")
+    expect(good, 'scores "n", at least one', f"{array.dtype} of shape {array.shape}")
     return array
 
 
-def as_probabilities(function: str, p: np.ndarray) -> np.ndarray:
+def as_probabilities(p: np.ndarray) -> np.ndarray:
     """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
-    require(np.asarray(p).dtype.kind in "biuf", function, "probabilities that are numbers", np.asarray(p).dtype)
+    expect(np.asarray(p).dtype.kind in "biuf", "probabilities that are numbers", np.asarray(p).dtype)
     p = np.asarray(p, np.float64)
-    require(p.ndim == 2 and p.size, function, 'probabilities of shape (n, c), "n c"', f"shape {p.shape}")
+    expect(p.ndim == 2 and p.size, 'probabilities of shape (n, c), "n c"', f"shape {p.shape}")
     good = (p >= 0).all() and np.allclose(p.sum(1), 1.0, atol=1e-3)
-    require(good, function, "probabilities, each row of sum 1", "others", "Take the softmax of logits")
+    expect(good, "probabilities, each row of sum 1", "others", "Take the softmax of logits")
     return p
 
 
-def checked(function: str, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def check_probabilities(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
-    p, labels = as_probabilities(function, p), np.asarray(labels)
+    p, labels = as_probabilities(p), np.asarray(labels)
     whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(p),)
-    require(whole, function, f"{len(p)} labels, whole numbers", f"{labels.dtype} of shape {labels.shape}")
+    expect(whole, f"{len(p)} labels, whole numbers", f"{labels.dtype} of shape {labels.shape}")
     low, high = labels.min(), labels.max()
-    require(low >= 0 and high < p.shape[1], function, f"labels in 0..{p.shape[1] - 1}", f"{low}..{high}")
+    expect(low >= 0 and high < p.shape[1], f"labels in 0..{p.shape[1] - 1}", f"{low}..{high}")
     return p, labels

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, finite_number, placement, require, trees
+from tangent_jax.core import Tree, expect, finite_number, instance, placement, require, trees
 from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import SPEAKER
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape
@@ -39,7 +40,7 @@ class Keyed:
     def __post_init__(self) -> None:
         is_placeholder = type(self.function) is object  # of JAX's, where a pytree is rebuilt
         if not is_placeholder:
-            require(callable(self.function), "Keyed", "a function", type(self.function).__name__)
+            expect(callable(self.function), "a function", type(self.function).__name__)
             object.__setattr__(self, "function", trees.as_pytree(self.function))
 
     def __call__(self, *arguments: Any) -> Array:
@@ -111,11 +112,11 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
     return jax.vmap(of_one)(outputs, targets, *keys)
 
 
-def checked_objective(function: str, objective: Any, default: Callable[[], Objective]) -> Objective:
+def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
     """The objective, or the default for None; InputError for what is none, such as a loss or its name."""
     objective = default() if objective is None else objective
     do = "Pass tj.make_objective(loss)"
-    require(isinstance(objective, Objective), function, "an objective", type(objective).__name__, do)
+    instance("an objective", objective, Objective, do)
     return objective
 
 
@@ -124,7 +125,7 @@ def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 
-def undrawn(predict: Predict) -> Predict:
+def with_fixed_key(predict: Predict) -> Predict:
     """The predictor as a function of (dw, x), with one fixed key where it draws: for the shapes of its outputs."""
     return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
 
@@ -140,34 +141,34 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
     1e-05
     """
     if penalty != 0:
-        finite_number("make_objective", "penalty, 0 or", penalty, 0.0, 1e9)
+        finite_number("penalty, 0 or", penalty, 0.0, 1e9)
     if isinstance(loss, str):
         return Objective(make_loss(loss, **given), penalty)
     expected = "hyper-parameters of a named loss"
-    require(callable(loss), "make_objective", "a loss: rsl, ce, mse, a Loss or a function", loss)
-    require(not given, "make_objective", expected, sorted(given))
+    expect(callable(loss), "a loss: rsl, ce, mse, a Loss or a function", loss)
+    expect(not given, expected, sorted(given))
     return Objective(loss, penalty)
 
 
-def check_data(function: str, predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
+def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
-    placement.check_alike(function, partial(sampled, batches))
-    shape = output_shape(function, undrawn(predict), dw, batches.inputs[batches.rows[:2]])
-    check_targets(function, batches.targets[batches.rows], shape, objective)
+    placement.check_alike(SPEAKER.get(), partial(sample_of_data, batches))
+    shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
+    check_targets(batches.targets[batches.rows], shape, objective)
     return shape
 
 
-def sampled(batches: Batches) -> Iterator[np.ndarray]:
+def sample_of_data(batches: Batches) -> Iterator[np.ndarray]:
     """Yields some of the inputs, all targets, and the first order: enough to tell other data, or another key."""
     yield np.asarray(batches.inputs[batches.rows[:: max(1, len(batches) // 8)]])
     yield batches.targets[batches.rows]
     if batches.key is not None:
-        yield batches.permuted(0)
+        yield batches.permutation(0)
 
 
-def check_targets(function: str, targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
+def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
     """Raises InputError for targets "n ..." that do not fit the loss; shape: of one output."""
-    objective.loss.check(function, targets, shape[0] if len(shape) == 1 else None)
+    objective.loss.check(targets, shape[0] if len(shape) == 1 else None)
     of_one = [
         jax.ShapeDtypeStruct((1, *s), kind) for s, kind in ((shape, jnp.float32), (targets.shape[1:], targets.dtype))
     ]
@@ -184,14 +185,14 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     Guarantees: holds where F is lambda-strongly convex: a tangent model, any of our losses, lambda = penalty > 0.
     Raises:     InputError for a penalty of 0.
     """
-    require(objective.penalty > 0, "distance_bound", "penalty > 0", objective.penalty)
+    expect(objective.penalty > 0, "penalty > 0", objective.penalty)
     floats = all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw))
-    require(floats, "distance_bound", "a dw of floats", "other numbers")
-    batches = as_batches("distance_bound", data, 64)
-    predict, dw = placement.placed((trees.as_pytree(predict), dw))
+    expect(floats, "a dw of floats", "other numbers")
+    batches = as_batches(data, 64)
+    predict, dw = placement.place((trees.as_pytree(predict), dw))
     total, n = jax.grad(objective.ridge)(dw), len(batches)
     for chunk in batches.chunks(*batches.in_order()):
-        total = trees.plus(total, trees.scaled(1 / n, summed_gradient(predict, dw, chunk.placed(), objective)))
+        total = trees.plus(total, trees.scale(1 / n, summed_gradient(predict, dw, chunk.place(), objective)))
     return float(jnp.sqrt(trees.squared_norm(total))) / float(objective.penalty)
 
 

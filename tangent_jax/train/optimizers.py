@@ -11,7 +11,7 @@ import optax
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import Tree, finite_number, require, trees
+from tangent_jax.core import Tree, expect, finite_number, trees
 from tangent_jax.core.boundary import public
 
 Optimizer = optax.GradientTransformation
@@ -27,7 +27,7 @@ def adam(learning_rate: float = 1e-3) -> Optimizer:
 
     `update` takes `progress`, the finished fraction of the epochs, as `fit` gives it; without it nothing decays.
     """
-    check_rate("adam", learning_rate)
+    check_rate(learning_rate)
     return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), Partial(_update_adam, learning_rate))
 
 
@@ -46,7 +46,7 @@ def momentum(learning_rate: float = 0.03) -> Optimizer:
 
     Adam would divide by its second moment, which is here the noise's.
     """
-    check_rate("momentum", learning_rate)
+    check_rate(learning_rate)
     return optax.GradientTransformationExtraArgs(Partial(_MOMENTUM.init), Partial(_update_momentum, learning_rate))
 
 
@@ -56,7 +56,7 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
 
 
 @public
-def projected(optimizer: Optimizer, radius: float) -> Optimizer:
+def project(optimizer: Optimizer, radius: float) -> Optimizer:
     """Projected descent: after each of the optimiser's steps dw is scaled back onto the ball |dw| <= radius.
 
         dw = min(1, R / |dw'|) dw',    dw' = dw + the optimiser's update
@@ -67,8 +67,8 @@ def projected(optimizer: Optimizer, radius: float) -> Optimizer:
     Edge cases: Adam rescales the gradient, so that on the sphere it stops elsewhere than at the ball's best point;
                 plain gradient descent stops there.
     """
-    finite_number("projected", "radius", radius, 0.0, 1e12)
-    update = Partial(_update_projected, as_data("projected", optimizer), radius)
+    finite_number("radius", radius, 0.0, 1e12)
+    update = Partial(_update_projected, as_data(optimizer), radius)
     return optax.GradientTransformationExtraArgs(trees.as_pytree(optimizer.init), update)
 
 
@@ -80,20 +80,20 @@ def _update_projected(
     return jax.tree.map(jnp.subtract, inside, dw), state
 
 
-def check_rate(function: str, learning_rate: float | Array) -> None:
+def check_rate(learning_rate: float | Array) -> None:
     """Raises InputError for a number that is no learning rate; an array, which jit may trace, is not checked."""
     if not isinstance(learning_rate, Array):
-        finite_number(function, "learning_rate", learning_rate, 0.0, 1e6)
+        finite_number("learning_rate", learning_rate, 0.0, 1e6)
 
 
-def as_data(function: str, optimizer: Any) -> Optimizer:
+def as_data(optimizer: Any) -> Optimizer:
     """The optimiser as a pytree that jit takes as data; `optax.MultiSteps` too.
 
     Raises: InputError for an object that is no optimiser of optax's.
     """
     whole = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
     got, do = type(optimizer).__name__, "Pass tj.adam(1e-3), or an optimiser of optax"
-    require(isinstance(whole, optax.GradientTransformation), function, "an optimiser of optax", got, do)
+    expect(isinstance(whole, optax.GradientTransformation), "an optimiser of optax", got, do)
     return type(whole)(trees.as_pytree(whole.init), trees.as_pytree(whole.update))
 
 

@@ -89,17 +89,17 @@ class Fitted(NamedTuple):
 
 
 class Run(ExitStack):
-    """One run of a trainer, in a `with`; `function`: the trainer's name, for its messages.
+    """One run of a trainer, in a `with`.
 
     `history`: the rows so far; `saver`: None for a run that is not kept; `ledger`: that of privacy/ledger.py, None
     for a run that is not private.
     """
 
-    def __init__(self, function: str, on_step: OnStep | None = None) -> None:
+    def __init__(self, on_step: OnStep | None = None) -> None:
         """Raises InputError for an `on_step` that cannot be called: before anything is trained or paid for."""
         super().__init__()
-        check_on_step(function, on_step)
-        self.function, self.on_step, self.history = function, on_step, History()
+        check_on_step(on_step)
+        self.on_step, self.history = on_step, History()
         self.saver: Saver | None = None
         self.ledger: Any = None
         self.log = Log(None, None, 0)
@@ -123,7 +123,7 @@ class Run(ExitStack):
 
     def open_log(self, done: int, total: int | None) -> None:
         """Opens the log, after `done` steps of `total`: None where their number is not known."""
-        self.log = self.enter_context(open_log(self.function, self.identity, done, total))
+        self.log = self.enter_context(open_log(self.identity, done, total))
 
     def begin(self, count: int = 1) -> None:
         """The next `count` steps begin. With a ledger it is one, and paid for now."""
@@ -144,8 +144,8 @@ class Run(ExitStack):
         """
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
-        whole = self.history.add(self.function, row, returned, **measured)
-        self.log.measured(returned)
+        whole = self.history.add(row, returned, **measured)
+        self.log.add_measured(returned)
         placement.agree_to_stop()
         if self.saver is not None and self.saver.is_due(is_last or is_stopping()):
             (self.ledger or self.saver).save(state, self.history)

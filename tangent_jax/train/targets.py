@@ -7,84 +7,84 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.checks import as_array
+from tangent_jax.core import Tree, expect, trees
+from tangent_jax.core.checks import SPEAKER, as_array
 
 Predict = Callable[[Tree, Any], jax.Array]
 
 
-def as_targets(function: str, targets: Any) -> np.ndarray:
+def as_targets(targets: Any) -> np.ndarray:
     """Targets "n ..." as an array of numbers, whole numbers as int32.
 
     Raises: InputError for a value that is no array of numbers with an entry for each example.
     """
-    array = as_array(function, "targets", targets)
+    array = as_array("targets", targets)
     is_number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
-    require(is_number, function, "targets that are whole numbers or floats", f"dtype {array.dtype}")
-    require(array.ndim >= 1, function, "one target for each example, of shape (n, ...)", f"shape {array.shape}")
+    expect(is_number, "targets that are whole numbers or floats", f"dtype {array.dtype}")
+    expect(array.ndim >= 1, "one target for each example, of shape (n, ...)", f"shape {array.shape}")
     if not np.issubdtype(array.dtype, np.integer):
         return array
     if array.size:
         low, high = int(array.min()), int(array.max())
-        require(low >= -(1 << 31) and high < 1 << 31, function, "whole numbers below 2147483648", max(-low, high))
+        expect(low >= -(1 << 31) and high < 1 << 31, "whole numbers below 2147483648", max(-low, high))
     return array.astype(np.int32, copy=False)
 
 
-def as_labels(function: str, targets: Any, classes: int | None = None) -> np.ndarray:
+def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
     """The targets as class indices, "n" int32.
 
     Raises: InputError for targets that are no whole numbers, not one for each example, or of no class.
     """
-    array = as_array(function, "targets", targets)
+    array = as_array("targets", targets)
     kind, shape = array.dtype, array.shape
-    require(np.issubdtype(kind, np.integer), function, "targets that are class indices, whole numbers", f"dtype {kind}")
-    require(len(shape) == 1, function, "one class index for each example, of shape (n,)", f"shape {shape}")
+    expect(np.issubdtype(kind, np.integer), "targets that are class indices, whole numbers", f"dtype {kind}")
+    expect(len(shape) == 1, "one class index for each example, of shape (n,)", f"shape {shape}")
     if len(array):
         low, high = int(array.min()), int(array.max())
-        require(low >= 0, function, "class indices >= 0", low)
+        expect(low >= 0, "class indices >= 0", low)
         most = (1 << 31) if classes is None else classes
-        require(high < most, function, f"class indices below {most}, the number of classes", high)
+        expect(high < most, f"class indices below {most}, the number of classes", high)
     return array.astype(np.int32, copy=False)
 
 
 @jax.jit
-def called(predict: Predict, dw: Tree, x: Any) -> Any:
+def call(predict: Predict, dw: Tree, x: Any) -> Any:
     """predict(dw, x), "b ...", as one program that all callers share."""
     return predict(dw, x)
 
 
-def output_shape(function: str, predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
+def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
     """The shape of one output of `predict`, which is not computed; `x`: some inputs, "b ...".
 
     Raises: InputError where `predict` gives no array "b ..." of floats.
     """
-    shape = called.eval_shape(trees.as_pytree(predict), dw, x)
+    shape = call.eval_shape(trees.as_pytree(predict), dw, x)
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
     rows_match = hasattr(shape, "shape") and len(shape.shape) >= 1 and shape.shape[0] == len(x)
     good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)
-    require(good, function, f"outputs of shape ({len(x)}, ...) from predict, floats", got)
+    expect(good, f"outputs of shape ({len(x)}, ...) from predict, floats", got)
     return shape.shape[1:]
 
 
-def check_start(function: str, dw: Tree) -> None:
+def check_start(dw: Tree) -> None:
     """Raises InputError for a start that cannot be trained: no leaves, leaves that are not f32 or f64, or traced."""
     leaves = trees.leaves(dw)
-    require(leaves, function, "a start dw with leaves", "none", "Start from predict.zeros()")
+    expect(leaves, "a start dw with leaves", "none", "Start from predict.zeros()")
     for path, leaf in leaves.items():
-        do = f"Call {function} outside of jax.jit, grad and vmap"
-        require(not isinstance(leaf, Tracer), function, f"{path} of dw as an array", "a tracer", do)
+        do = f"Call {SPEAKER.get()} outside of jax.jit, grad and vmap"
+        expect(not isinstance(leaf, Tracer), f"{path} of dw as an array", "a tracer", do)
         kind, do = getattr(leaf, "dtype", type(leaf).__name__), "Half precision overflows; compute in it by dtype="
-        require(str(kind) in ("float32", "float64"), function, f"{path} of dw in float32 or float64", kind, do)
+        expect(str(kind) in ("float32", "float64"), f"{path} of dw in float32 or float64", kind, do)
 
 
-def started(function: str, predict: Predict, start: Tree | None) -> Tree:
+def start_of(predict: Predict, start: Tree | None) -> Tree:
     """Returns the start; without one, the zero of a predictor.
 
     Raises: InputError for a function without a start, or a start that cannot be trained.
     """
     if start is None:
         zeros: Any = getattr(predict, "zeros", None)
-        require(zeros is not None, function, "a start for a function", "none", "Pass start=, dw to begin at")
+        expect(zeros is not None, "a start for a function", "none", "Pass start=, dw to begin at")
         start = zeros()
-    check_start(function, start)
+    check_start(start)
     return start

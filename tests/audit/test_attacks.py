@@ -114,7 +114,7 @@ def test_a_side_without_shadows_says_nothing_in_lira():
     side, other = attacks.sides(shadows, held)
     assert side.size.tolist() == [2, 1]
     assert other.mean.tolist() == [1.0, 1.0]  # of the first example as inside: of none
-    assert attacks.calibrated(np.array([5.0, 5.0]), shadows, held).tolist() == [5.0, 4.0]
+    assert attacks.calibrate(np.array([5.0, 5.0]), shadows, held).tolist() == [5.0, 4.0]
 
 
 def test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down():

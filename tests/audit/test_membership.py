@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tangent_jax.audit import membership
-from tangent_jax.audit.attacks import calibrated
+from tangent_jax.audit.attacks import calibrate
 from tangent_jax.core import InputError
 from tangent_jax.models.features import Features
 from tangent_jax.train.metrics import auc
@@ -27,13 +27,13 @@ def test_calibration_tells_a_memorised_hard_example_from_an_easy_one():
     held = rng.random((16, 400)) < 0.5
     shadows = difficulty + 2.0 * held + rng.normal(0, 0.1, held.shape)
     plain = auc(target[member], target[~member])
-    ratio = calibrated(target, shadows, held)
+    ratio = calibrate(target, shadows, held)
     assert auc(ratio[member], ratio[~member]) > 0.99 > 0.7 > plain
 
 
 def test_a_shadow_model_that_saw_the_example_says_nothing_of_it():
     target, shadows, held = np.array([4.0]), np.array([[9.0], [1.0], [3.0]]), np.array([[True], [False], [False]])
-    assert calibrated(target, shadows, held) == [2.0]
+    assert calibrate(target, shadows, held) == [2.0]
 
 
 def examples(rng, count, mark):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tangent_jax.core import InputError, files
-from tangent_jax.core.files import locked, write_whole, write_whole_folder
+from tangent_jax.core.files import hold_lock, write_whole, write_whole_folder
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path):
 
 
 def test_a_lock_is_held_by_one_writer(tmp_path):
-    with locked(tmp_path / "lock"):
+    with hold_lock(tmp_path / "lock"):
         expected = rf"no other process in {tmp_path}; got process {os.getpid()}"
-        with pytest.raises(InputError, match=expected), locked(tmp_path / "lock", wait=False):
+        with pytest.raises(InputError, match=expected), hold_lock(tmp_path / "lock", wait=False):
             pass
-    with locked(tmp_path / "lock", shared=True), locked(tmp_path / "lock", shared=True, wait=False):
+    with hold_lock(tmp_path / "lock", shared=True), hold_lock(tmp_path / "lock", shared=True, wait=False):
         pass
 
 
@@ -67,7 +67,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(files.fcntl, "flock", flock)
     with (
         pytest.raises(InputError, match=rf"a file system with locks \(flock\) in {tmp_path}; got"),
-        locked(tmp_path / "a"),
+        hold_lock(tmp_path / "a"),
     ):
         pass
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tangent_jax.core import InputError
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.core.journal import START, Journal
 
 ENTRIES = [{"n": 0, "text": "é\n"}, {"n": 1}, {"n": 2, "more": [1.5, None, {"previously": "x"}]}]
@@ -143,7 +143,7 @@ def test_of_two_writers_the_one_that_read_before_is_refused_and_writes_nothing(t
 
 def test_many_writers_take_turns_by_a_lock(tmp_path):
     def write(i):
-        with locked(tmp_path / "lock"):
+        with hold_lock(tmp_path / "lock"):
             loaded(tmp_path).append({"i": i})
 
     with ThreadPoolExecutor(4) as pool:

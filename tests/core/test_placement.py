@@ -24,9 +24,9 @@ def test_one_process_writes_and_agrees_with_itself():
     placement.check_alike("one", lambda: pytest.fail("nobody to compare with"))
     assert placement.is_writer()
     value = np.array([1, 2], np.uint32)
-    assert placement.agreed(value) is value
-    assert isinstance(placement.replicated({"a": np.ones(2)})["a"], jax.Array)
-    assert placement.divided(jnp.ones((3, 2)), 0).shape == (3, 2)
+    assert placement.agree(value) is value
+    assert isinstance(placement.replicate({"a": np.ones(2)})["a"], jax.Array)
+    assert placement.divide(jnp.ones((3, 2)), 0).shape == (3, 2)
 
 
 SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}
@@ -42,7 +42,7 @@ SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_S
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "ompi"),
         ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),  # any pod
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, "k8s"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, None),  # told by flags
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, "gketpu"),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
     ],

@@ -6,6 +6,10 @@ import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+
+from tangent_jax.core import InputError
+from tangent_jax.data.registry import open_dataset
 
 IMAGE, CLASSES = {"_type": "Image"}, ["cat", "dog"]
 FEATURES = {"image": IMAGE, "label": {"names": CLASSES, "_type": "ClassLabel"}}
@@ -57,3 +61,10 @@ def as_tar(path, members):
                 info.type, info.linkname = content
                 archive.addfile(info)
     return path
+
+
+def refused(spec, match):
+    """Asserts that a specification is refused in one line."""
+    with pytest.raises(InputError, match=match) as error:
+        open_dataset(str(spec))
+    assert "\n" not in str(error.value)

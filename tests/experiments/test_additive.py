@@ -5,17 +5,53 @@ import json
 import pytest
 from run_binary import run
 
+from tangent_jax.store import recipe as recipes
+from tangent_jax.store.store import Store
+
 METHODS = ("exact", "ridge", "ranpac", "lda")
+
+
+def places(folder):
+    return [f"--{name}={folder / name}" for name in ("out", "store", "cache_dir")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["uniform", "class"])
 def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
     flags = [f"--method={','.join(METHODS)}", "--shards=1,5", f"--sharding={sharding}", "--width=64", "--held_out"]
-    result = json.loads(run("compose", *flags, f"--out={tmp_path}", f"--cache_dir={tmp_path / 'cache'}")[0])
+    result = json.loads(run("compose", *flags, *places(tmp_path))[0])
     assert [*result["shards"]] == ["1", "5"]
     for name in METHODS:
         one, several = (result["shards"][count][name] for count in ("1", "5"))
         assert one == several == result["full"][name] > 0.7
         assert result["methods"][name]["searched"] == (18 if name == "exact" else 6)
-    assert (tmp_path / "compose.png").exists()
+    assert (tmp_path / "out/compose.png").exists()
+
+
+@pytest.mark.slow
+def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command(tmp_path, monkeypatch):
+    flags = ["--method=lda,exact", "--shards=5", "--width=64", "--settings_by=leave_one_out", *places(tmp_path)]
+    first = json.loads(run("compose", *flags)[0])
+    root = next(path for path in (tmp_path / "store").iterdir() if "h-ntk-uniform-5" in path.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "sum_features", lambda *_: pytest.fail("computed again"))
+        again = json.loads(run("compose", *flags)[0])
+    assert again["shards"] == first["shards"]
+    where, cache = f"--store={root}", f"--cache_dir={tmp_path / 'cache_dir'}"
+    listed = json.loads(run("store", "list", where)[0].splitlines()[-1])["components"]
+    assert {row["method"] for row in listed} == {"statistics"}
+    removed = json.loads(run("store", "remove", where, "--name=shard 2", cache)[0])
+    assert removed["removed"] == ["shard 2"]
+    assert json.loads(run("store", "verify", where, f"--receipt={removed['receipt']}")[0])["verified"]
+    left = Store(root).statistics().counts.sum()
+    after = json.loads(run("compose", *flags)[0])
+    assert Store(root).statistics().counts.sum() == left  # nobody's images come back
+    solve = ",".join(str(value) for value in after["methods"]["exact"]["chosen"].values())
+    to = [f"--to={tmp_path / 'model'}", f"--solve={solve}", "--dataset=digits"]
+    exported = json.loads(run("store", "export", where, *to, cache)[0])
+    assert exported["components"] == [f"shard {i}" for i in (0, 1, 3, 4)]
+    said = json.loads((tmp_path / "model/provenance.json").read_text())
+    assert said["accuracy"]["digits"] == pytest.approx(after["shards"]["5"]["exact"], abs=1e-6)
+    assert said["features"]["parts"] == ["h", "ntk"]
+    run("inspect", where, f"--out={tmp_path / 'pages'}")
+    assert "statistics" in (tmp_path / "pages/index.html").read_text()

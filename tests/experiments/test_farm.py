@@ -87,12 +87,11 @@ def test_of_two_launchers_at_once_the_second_is_refused(alone, tmp_path):
     with held(claims.lock("launcher")):
         flags = [*flags, "--farm=local", "--workers=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
         _, err = run("compose", *flags, code=1)
-    assert f"locked: expected no other process in {claims.folder}; got process {os.getpid()} on" in err
+    assert f"hold_lock: expected no other process in {claims.folder}; got process {os.getpid()} on" in err
     assert not [*Store(tmp_path / "stores" / STORE)]
 
 
 def held(path):
-    from tangent_jax.core.files import locked
 
     return locked(path)
 

@@ -30,7 +30,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
@@ -197,7 +197,7 @@ def solved(tmp_path_factory, photos):
     predict = recipe.predictor(dataset.classes, load(recipe.weights))
     features, rows = predict.features(dataset.train, cache), np.arange(16)
     shards = {"even": rows[::2], "odd": rows[1::2]}
-    fill(Store(root / "store"), predict, features, recipe, shards, classes=dataset.classes)
+    fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
     return root, recipe, cache
 
 
@@ -344,9 +344,9 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
 
 def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
     store = drawn[0]
-    whole = inspector.similarity(store, [*store], True)
+    whole = inspector.similarity(store.summands, [*store])
     monkeypatch.setattr(inspector, "MOST_BYTES", 1)
-    assert_rel_close(inspector.similarity(store, [*store], True), whole, TOLERANCE["float32"])
+    assert_rel_close(inspector.similarity(store.summands, [*store]), whole, TOLERANCE["float32"])
     np.testing.assert_allclose(np.diag(whole), 1)
     picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
     pixels = np.asarray(Image.open(io.BytesIO(picture)))

@@ -72,7 +72,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     rows = [i for i, identifier in enumerate(images.identifiers()) if identifier not in gone]
     features = predict.features(images.take(np.array(rows)), Cache(tmp_path / "again"))
     cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
-    gap = trees.plus(Store(tmp_path / "store")["all"], trees.scaled(-1.0, cold.dw))
+    gap = trees.plus(Store(tmp_path / "store")["all"], trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.certificate
     assert left.total_penalty == pytest.approx(4.8)
     assert not left.identifiers & {*gone}

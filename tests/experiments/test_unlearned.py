@@ -76,7 +76,7 @@ def test_one_model_is_solved_less_what_its_way_takes_out(removals, signals):
     for m in member[:3]:
         share = m[rows].sum() / m.sum()
         gone = optimum(removals, m[rows], rows)
-        subtracted.append(trees.plus(optimum(removals, m), trees.scaled(-share, gone)))
+        subtracted.append(trees.plus(optimum(removals, m), trees.scale(-share, gone)))
     assert_seen(removals, signals["subtracted/few"], subtracted)
     assert np.abs(signals["exact/few"] - signals["nothing"][:3])[:, rows][member[:3, rows]].min() > 0.02
 

@@ -12,7 +12,7 @@ from helpers import assert_rel_close, origin, predictor
 import tangent_jax as tj
 from tangent_jax.core import InputError
 from tangent_jax.core.files import file_fingerprint
-from tangent_jax.exports.card import unnamed
+from tangent_jax.exports.card import anonymize
 from tangent_jax.exports.folder import FORMATS, export
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
@@ -122,11 +122,11 @@ def test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_fo
         for part in parts.values()
         for owner in part.owners.values()  # as --sharding=owner names them
     }
-    said = {name: dataclasses.asdict(part) for name, part in unnamed(parts).items()}
+    said = {name: dataclasses.asdict(part) for name, part in anonymize(parts).items()}
     text = json.dumps(said)
-    names = [name for part in parts.values() for _, name in part.seen]
+    names = [name for part in parts.values() for _, name in part.images_seen]
     assert not [word for word in (*names, "/home", "example.org") if word in text]
-    for part, known in zip(unnamed(parts).values(), parts.values(), strict=True):
+    for part, known in zip(anonymize(parts).values(), parts.values(), strict=True):
         assert part.identifiers == known.identifiers
         assert len(part.owners) == 1
     assert {owner for part in said.values() for owner in part["owners"].values()} == {"owner 1", "owner 2"}

@@ -22,7 +22,7 @@ def adapted(folder, kind="lora_b", **variant):
     """(the plain model, the tangent predictor of its LoRA, dw), of which the folder holds the adapter."""
     plain = Pretrained(*small(**{"eps": 1e-12, **variant}), "here")
     predict = tangent(plain.with_lora(2, 1, KEY), 1, kind)
-    dw = trees.scaled(0.3, tree_normal(7, predict.zeros()))
+    dw = trees.scale(0.3, tree_normal(7, predict.zeros()))
     write_peft(folder, predict, dw)
     return plain, predict, dw
 
@@ -92,7 +92,7 @@ def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
     made, dw = read_peft(tmp_path, plain)
     first, whole = tangent(made, 1, "lora_b"), nonlinear(made, 1, "lora_b")
     x = made.model.apply(made.w, images(), 0, first.subset.stage)
-    apart = [np.linalg.norm(first(step, x) - whole(step, x)) for t in (0.2, 0.1) for step in [trees.scaled(t, dw)]]
+    apart = [np.linalg.norm(first(step, x) - whole(step, x)) for t in (0.2, 0.1) for step in [trees.scale(t, dw)]]
     assert 3.5 < apart[0] / apart[1] < 4.5
 
 

@@ -57,6 +57,15 @@ def half():
     return predict, tree_normal(40, predict.zeros())
 
 
+def features():
+    """A head on the features of every part."""
+    predict, _ = predictor()
+    settings = tj.models.FeatureSettings(("h", "relu", "ntk"), 1, 2, 16, 3)
+    built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
+    head = {"kernel": np.zeros((sum(built.sizes), 4), np.float32), "bias": np.zeros(4, np.float32)}
+    return built, tree_normal(40, head)
+
+
 TOKEN = partial(predictor, "bitfit", 1, 2, class_token_at=1)
 CASES = {
     "one block": predictor,
@@ -68,6 +77,7 @@ CASES = {
     "ResNet": resnet,
     "LoRA": lora,
     "half": half,
+    "a head on features": features,
 }
 
 

@@ -52,9 +52,9 @@ def exported(folder, pretrained, kind):
     """(predictor, dw, the torch module of its export)."""
     pytest.importorskip("torch", reason="parity needs torch==2.13.0: make parity")
     new = trees.select(pretrained.w, lambda path: "lora" in path or "adapter" in path)
-    moved = trees.add(pretrained.w, trees.scaled(0.3, tree_normal(5, new)))
+    moved = trees.add(pretrained.w, trees.scale(0.3, tree_normal(5, new)))
     predict = tangent(Pretrained(pretrained.model, moved, "here"), 2, kind)
-    dw = trees.scaled(0.02, tree_normal(7, predict.zeros()))
+    dw = trees.scale(0.02, tree_normal(7, predict.zeros()))
     write_torch(folder, predict, dw)
     spec = importlib.util.spec_from_file_location("tangent_torch", folder / "tangent_torch.py")
     assert spec is not None

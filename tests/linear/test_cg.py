@@ -93,7 +93,7 @@ def test_a_right_hand_side_of_0_gives_0_beside_others_too():
 
 def test_a_residual_is_that_of_the_iterate_and_directions_are_conjugate():
     b, directions = as_tree(jnp.asarray(B[0])), []
-    state = cg.init(trees.scaled(-1.0, b), m := Dense(matrix(2)))
+    state = cg.init(trees.scale(-1.0, b), m := Dense(matrix(2)))
     for _ in range(4):
         directions.append(flat(state.p))
         state = cg.step(state, A.times(state.p), m)
@@ -106,7 +106,7 @@ def test_a_restart_takes_the_gradient_of_another_system_where_the_iterate_is_and
     """As solve_many does: steps by one matrix, gradients of another that is near."""
     m, b = Dense(matrix(2)), as_tree(jnp.asarray(B[0]))
     other = Dense(A.matrix + np.diag(np.linspace(0, 0.1, SIZE)))
-    state, expected = cg.init(trees.scaled(-1.0, b), m), as_tree(jnp.linalg.solve(jnp.asarray(other.matrix), flat(b)))
+    state, expected = cg.init(trees.scale(-1.0, b), m), as_tree(jnp.linalg.solve(jnp.asarray(other.matrix), flat(b)))
     for _ in range(8):
         for _ in range(SIZE):
             state = cg.step(state, A.times(state.p), m)

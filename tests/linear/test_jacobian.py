@@ -32,7 +32,7 @@ def test_each_way_of_holding_it_gives_the_same_outputs_products_and_transposes(h
     at = jacobian.at(dw)
     assert_rel_close(at.outputs, f + j @ flat(dw))
     assert_rel_close(at.times(dw), j @ flat(dw))
-    assert_rel_close(flat(at.transposed(jnp.asarray(u))), np.einsum("bcp,bc->p", j, u))
+    assert_rel_close(flat(at.transposed_product(jnp.asarray(u))), np.einsum("bcp,bc->p", j, u))
     assert_rel_close(jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs, f)
     steps = jax.tree.map(lambda leaf: jnp.stack([leaf, -2 * leaf**2, leaf**3]), dw)
     q = jacobian.side_by_side(steps)
@@ -47,7 +47,7 @@ def test_each_way_of_holding_it_gives_the_same_outputs_products_and_transposes(h
 def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
     predict, dw, x, _, j, _ = private_case(kind, blocks)
     u = np.random.default_rng(1).standard_normal((k, *j.shape[:2]))
-    probed = predict.probed(dw, x, at_zero=True)
+    probed = predict.probe(dw, x, at_zero=True)
     rows, got = probed.rows(jnp.asarray(u)), []
     for path, like in trees.leaves(dw).items():
         leaf = rows.get(path)
@@ -65,5 +65,5 @@ def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
 def test_signals_of_a_step_are_those_of_the_gradient_there_and_of_its_outputs():
     """As private clipping needs them: the outputs are those at dw, and `at_zero` those at 0."""
     predict, dw, x, _, j, f = private_case("blocks", 1)
-    assert_rel_close(predict.probed(dw, x).outputs, jnp.asarray(f + j @ flat(dw)))
-    assert_rel_close(predict.probed(dw, x, at_zero=True).outputs, jnp.asarray(f))
+    assert_rel_close(predict.probe(dw, x).outputs, jnp.asarray(f + j @ flat(dw)))
+    assert_rel_close(predict.probe(dw, x, at_zero=True).outputs, jnp.asarray(f))

@@ -49,7 +49,7 @@ def compare(model, folder, architecture=None, size=None):
     except InputError as error:
         return "refused", str(error)
     if size is not None:
-        found = found.resized(size)
+        found = found.with_image_size(size)
     x = images_of(sides(found.model.image_size))
     with torch.no_grad():
         want = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()

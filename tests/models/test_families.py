@@ -45,7 +45,7 @@ NEW = {
 OF_VIT = {
     "adapters": lambda p: p.with_adapters(3, 1, KEY),
     "adapters, lora": lambda p: p.with_adapters(3, 2, KEY).with_lora(2, 1, KEY),
-    "resized": lambda p: p.resized(12),
+    "resized": lambda p: p.with_image_size(12),
 }
 TOKEN = {"token": lambda p: p.with_class_token(1, KEY), "token, lora": lambda p: TOKEN["token"](p).with_lora(2, 2, KEY)}
 CASES = [

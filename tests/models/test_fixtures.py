@@ -35,7 +35,7 @@ def test_logits_are_those_of_pytorch(x64, name, road):
 def test_the_files_of_modern_models_give_the_answers_of_pytorch(tmp_path, name):
     """In f32, by both roads; DINOv3's on images of another shape than its own."""
     pretrained, x = modern(name, tmp_path), jnp.asarray(FIXTURES[f"images of {name}"])
-    pretrained = pretrained.resized(x.shape[1:3]) if x.shape[1] != x.shape[2] else pretrained
+    pretrained = pretrained.with_image_size(x.shape[1:3]) if x.shape[1] != x.shape[2] else pretrained
     model, w, want = pretrained.model, pretrained.w, FIXTURES[f"logits of {name}"]
     for got in (model.apply(w, x), model.dual(trees.pair(w, {"norm": w["norm"]}), x).primal):
         assert got.shape == want.shape
@@ -47,6 +47,6 @@ def test_positions_resample_as_pytorch_does(size):
     grid, want = FIXTURES["grid"], FIXTURES[f"grid {size}"]
     model = VisionTransformer(ViTConfig(4, 1, 1, 4, patch_size=4, image_size=20, classes=2))
     w = {"position_embedding": jnp.concatenate([jnp.zeros((1, 4)), jnp.asarray(grid).reshape(25, 4)])}
-    _, resized = model.resized(w, 4 * size)
+    _, resized = model.with_image_size(w, 4 * size)
     got = np.asarray(resized["position_embedding"])[1:].reshape(size, size, 4)
     assert np.abs(got - want).max() < 1e-5

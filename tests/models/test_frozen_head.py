@@ -92,7 +92,7 @@ def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
 @pytest.mark.parametrize("method", [tangent, nonlinear])
 def test_closed_form_norms_are_those_of_vmapped_gradients(x64, method):
     predict = method(frozen(), 1)
-    dw = trees.scaled(0.1, tree_normal(7, predict.zeros()))
+    dw = trees.scale(0.1, tree_normal(7, predict.zeros()))
     x = predict.model.apply(predict.w, images(3), 0, predict.subset.stage)
     assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 2, 1]))
 
@@ -124,7 +124,7 @@ def test_a_head_is_read_by_the_names_of_its_classes(tmp_path):
     save_file(tensors, path, {"classes": "\n".join(NAMES)})
     read = read_frozen_head(path)
     assert (read.classes, read.logit_scale, read.source) == (NAMES, 3.0, str(path))
-    turned = read.ordered(NAMES[::-1])
+    turned = read.of_classes(NAMES[::-1])
     assert turned.classes == NAMES[::-1]
     np.testing.assert_array_equal(turned.leaf()[:, ::-1], read.leaf())
     np.testing.assert_allclose(np.linalg.norm(read.leaf(), axis=0), 3, rtol=1e-6)
@@ -166,9 +166,9 @@ def test_a_file_that_is_no_head_is_one_line(tmp_path, case):
 
 def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
     with pytest.raises(InputError, match=r"data set's 2 classes; got none of 'a fox' in the head\. Make"):
-        head().ordered(["a cat", "a fox"])
+        head().of_classes(["a cat", "a fox"])
     with pytest.raises(InputError, match="data set's 1 classes alone; got those of 'a dog', 'an owl' too in the"):
-        head().ordered(["a cat"])
+        head().of_classes(["a cat"])
     plain = Pretrained(*small(), "here")
     with pytest.raises(InputError, match=r"with_frozen_head: expected embeddings of width 7, .*; got width 5\. Take"):
         plain.with_frozen_head(head(5))
@@ -178,8 +178,8 @@ def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
     made = plain.with_frozen_head(head())
     with pytest.raises(InputError, match="with_head: expected a model without a frozen head; got one that has it"):
         made.with_head(4, KEY)
-    with pytest.raises(InputError, match=r"resized: expected .*Do it before with_lora and with_frozen_head"):
-        made.resized(12)
+    with pytest.raises(InputError, match=r"with_image_size: expected .*Do it before with_lora and with_frozen_head"):
+        made.with_image_size(12)
 
 
 def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
@@ -192,7 +192,7 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         save_file(
             {"embeddings": made.embeddings, "logit_scale": np.array(30.0)}, path, {"classes": "\n".join(made.classes)}
         )
-        predict = tangent(body.with_frozen_head(read_frozen_head(path).ordered(classes)))
+        predict = tangent(body.with_frozen_head(read_frozen_head(path).of_classes(classes)))
         rows = np.flatnonzero(np.isin(digits.train.labels, [digits.classes.index(c) for c in classes]))[:150]
         features = predict.features(digits.train.take(rows), Cache(tmp_path / "cache"))
         labels = [classes.index(digits.classes[label]) for label in digits.train.labels[rows]]
@@ -219,6 +219,6 @@ def test_the_snippet_of_the_docs_makes_a_head_hugging_face(tmp_path, monkeypatch
     code = page.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(code.replace("openai/clip-vit-base-patch32", str(tmp_path)), {})
-    read = read_frozen_head("eurosat.safetensors").ordered(["annual crop land"])
+    read = read_frozen_head("eurosat.safetensors").of_classes(["annual crop land"])
     assert read.embeddings.shape == (1, 7)
     assert abs(read.logit_scale / np.exp(2.6592) - 1) < 1e-6

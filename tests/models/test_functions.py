@@ -16,7 +16,7 @@ from tangent_jax import rules
 from tangent_jax.core import Dual, InputError, trees
 from tangent_jax.linear.gram import gram, own_gram
 from tangent_jax.models import filling
-from tangent_jax.models.protocol import prepared
+from tangent_jax.models.protocol import prepare
 from tangent_jax.solver.rows import jacobian_rows
 
 VOCABULARY, TOKENS, WIDTH = 300, 4, 3  # bf16 holds no id of 299
@@ -117,7 +117,7 @@ def test_token_ids_are_never_cast_to_floats(dtype, compute):
     w = trees.cast(weights(), compute)
     want = tied(w, make_block(1)(w, make_block(0)(w, embed(w, token_ids()))))
     assert_rel_close(got, want.astype(jnp.float32), 0.05 if compute else 1e-5)
-    w, x = prepared(predict.model, predict.w, jnp.asarray(token_ids()), jnp.bfloat16, 0)
+    w, x = prepare(predict.model, predict.w, jnp.asarray(token_ids()), jnp.bfloat16, 0)
     assert (x.dtype, jax.tree.leaves(w)[0].dtype) == (jnp.int32, jnp.bfloat16)
 
 
@@ -183,7 +183,7 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     for s in range(2):
         half = data.take(np.arange(s, 24, 2))
         fitted = tj.fit(predict, half, key=jax.random.key(s), optimizer=tj.adam(0.1), epochs=10)
-        store.add(f"half {s}", fitted.dw, origin.trained(half, 1.0))
+        store.add(f"half {s}", fitted.dw, origin.trained_on(half, 1.0))
     dw = store.compose()
     each = [tj.outputs(predict, part, data.inputs) for part in store.values()]
     assert_rel_close(tj.outputs(predict, dw, data.inputs), (each[0] + each[1]) / 2)
@@ -199,7 +199,7 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
         patch.setattr(jax, "__version__", "another")  # whose programs are no guide
         assert tj.exports.load_export(tmp_path / "export", text().model)
     with pytest.raises(InputError, match=r"config\.programs"):
-        store.add("other", fitted.dw, tj.store.make_provenance(other).trained(data, 1.0))
+        store.add("other", fitted.dw, tj.store.make_provenance(other).trained_on(data, 1.0))
     receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["row 3"]), "drop")
     assert [*store] == ["half 0"]
     assert receipt is not None

@@ -241,7 +241,7 @@ def pictures(count):
 def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(tmp_path):
     """Hugging Face's folder to features, fit, compose, private, optimum and export."""
     modern("dinov2 registers", tmp_path)
-    pretrained = load(tmp_path).resized((8, 12)).with_head(3, jax.random.key(0))
+    pretrained = load(tmp_path).with_image_size((8, 12)).with_head(3, jax.random.key(0))
     assert pretrained.model.preprocessing.mean == IMAGENET[0]
     assert pretrained.model.input_shape(0) == (8, 12, 3)
     predict = tangent(pretrained)
@@ -274,14 +274,14 @@ def test_a_file_of_ours_keeps_a_shape_that_is_no_square(tmp_path, variant):
     pretrained = load(tmp_path / "m.safetensors")
     assert pretrained.model == model
     assert json.loads(json.dumps(model.settings)) == model.settings
-    assert pretrained.resized(8).model.apply(pretrained.resized(8).w, images(size=8)).shape == (2, 7)
+    assert pretrained.with_image_size(8).model.apply(pretrained.with_image_size(8).w, images(size=8)).shape == (2, 7)
 
 
 def test_positions_of_another_grid_are_resampled_row_by_row():
     model, w = small(1)
     rows = jnp.repeat(jnp.arange(2.0), 2)[:, None] * jnp.ones(12)  # 0 in the first row of patches, 1 in the second
     w = {**w, "position_embedding": jnp.concatenate([jnp.full((1, 12), 9.0), rows])}
-    new, resized = model.resized(w, (8, 16))
+    new, resized = model.with_image_size(w, (8, 16))
     assert new.config.grid == (2, 4)
     want = jnp.concatenate([jnp.full((1, 12), 9.0), jnp.repeat(jnp.arange(2.0), 4)[:, None] * jnp.ones(12)])
     assert_rel_close(resized["position_embedding"], want)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MODERN, TOLERANCE, WIDE, assert_rel_close, images, normal, small, tree_normal
+from helpers import MODERN, TOLERANCE, WIDE, assert_rel_close, images, in_long, normal, small, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.linearization import jacobian, linearize
@@ -82,8 +82,13 @@ def every_token_a_query(model):
     return f
 
 
-@pytest.mark.parametrize("variant", ["token", "class token replaced", "clip", "rotary"])
-@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize(
+    ("variant", "blocks"),
+    [
+        *(("token", 2), ("class token replaced", 1), ("rotary", 1)),
+        *in_long(("token", 1), ("class token replaced", 2), ("rotary", 2), ("clip", 1), ("clip", 2)),
+    ],
+)
 def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(x64, variant, blocks):
     model, w = small(depth=2, image_size=WIDE, **{**VARIANTS, **MODERN}[variant])
     dw, x = step(make_subset(model, "blocks", blocks), w), images(size=WIDE)
@@ -97,9 +102,10 @@ def test_the_class_query_equals_the_full_block_in_values_tangents_and_gradients(
     assert_rel_close(*gradients)
 
 
-DEPTHS = [("token", depth) for depth in range(1, 13)]
-DEPTHS += [(variant, depth) for variant in ("avg", "class token replaced") for depth in (1, 4, 12)]
-DEPTHS += [pytest.param(variant, depth, marks=pytest.mark.long) for variant in [*MODERN][:4] for depth in (1, 12)]
+DEPTHS = [("token", 1), ("token", 3), ("class token replaced", 4)]  # one block; the first, between, the last
+DEPTHS += in_long(("token", 2), *(("token", depth) for depth in range(4, 13)))
+DEPTHS += in_long(*((variant, depth) for variant in ("avg", "class token replaced") for depth in (1, 4, 12)))
+DEPTHS += in_long(*((variant, depth) for variant in [*MODERN][:4] for depth in (1, 12)))
 
 
 @pytest.mark.slow
@@ -147,7 +153,7 @@ def test_the_tangent_is_linear_in_dw(x64):
     assert_rel_close(mixed, 2 * closed(model, w, a, images()).tangent - 3 * closed(model, w, b, images()).tangent)
 
 
-@pytest.mark.parametrize("variant", ["token", "avg"])
+@pytest.mark.parametrize("variant", ["token", *in_long("avg")])
 def test_the_transpose_is_the_vjp(x64, variant):
     model, w = small(2, **VARIANTS[variant])
     dw, u = step(make_subset(model, "everything"), w), normal(9, (2, 7))

@@ -63,8 +63,8 @@ def test_jit_vmap_and_grad_are_clean(x64):
     model, w = small(2)
     want = model.apply(w, images())
     assert_rel_close(jax.jit(model.apply)(w, images()), want)
-    assert_rel_close(jax.vmap(lambda x: model.apply(w, x[None])[0])(images()), want)
-    gradient = jax.grad(lambda w: model.apply(w, images()).sum())(w)
+    assert_rel_close(jax.jit(jax.vmap(lambda x: model.apply(w, x[None])[0]))(images()), want)
+    gradient = jax.jit(jax.grad(lambda w: model.apply(w, images()).sum()))(w)
     assert trees.leaves(gradient).keys() == trees.leaves(w).keys()
 
 
@@ -91,13 +91,13 @@ def test_a_model_without_a_head_returns_its_normalised_features(x64):
 
 def test_positions_resample_to_another_image_size_and_keep_the_class_token():
     model, w = small(1)
-    new, resized = model.resized(w, 16)
+    new, resized = model.with_image_size(w, 16)
     assert resized["position_embedding"].shape == (17, 12)
     assert (resized["position_embedding"][0] == w["position_embedding"][0]).all()
     assert new.apply(resized, images(size=16)).shape == (2, 7)
-    assert model.resized(w, 8)[1] is w
+    assert model.with_image_size(w, 8)[1] is w
     flat = {**w, "position_embedding": jnp.ones((5, 12))}
-    assert_rel_close(model.resized(flat, 16)[1]["position_embedding"], jnp.ones((17, 12)))
+    assert_rel_close(model.with_image_size(flat, 16)[1]["position_embedding"], jnp.ones((17, 12)))
 
 
 def test_a_leaf_is_drawn_by_its_path_alone():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, pld
-from helpers import MODERN, TOLERANCE, assert_rel_close, equations, private_task, products
+from helpers import MODERN, TOLERANCE, assert_rel_close, equations, in_long, private_task, products
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.linear.signals import Leaf, Use, layout
@@ -23,7 +23,7 @@ VARIANTS = {
     "class token replaced": {"class_token_at": 1},
     "clip, layer scale": {"pre_norm": True, "layer_scale": True, "activation": "quick_gelu"},
 }
-KINDS = [("blocks", 1), ("blocks", 2), ("bitfit", 2), ("layernorm", 1), ("head", 1)]
+KINDS = [("blocks", 2), ("bitfit", 2), ("layernorm", 1), ("head", 1)]
 CE = make_loss("ce")
 EPS = {"float64": np.finfo(np.float64).eps, "float32": np.finfo(np.float32).eps}
 
@@ -53,19 +53,16 @@ def both(*arguments, **options):
 @pytest.mark.parametrize(
     ("variant", "kind", "blocks", "method"),
     [("token", *kind, "taft") for kind in KINDS]
-    + [(variant, "blocks", 1, "taft") for variant in list(VARIANTS)[1:]]
-    + [("avg", "layernorm", 1, "nlft")]
-    + [(variant, "blocks", 1, "taft") for variant in ("class and mean", "rotary", "attention pool")]
-    + [
-        pytest.param(*case, marks=pytest.mark.long)
-        for case in (
-            *((variant, "blocks", 2, "taft") for variant in list(VARIANTS)[1:]),
-            ("clip, layer scale", "everything", 0, "taft"),
-            *((variant, "blocks", 2, "taft") for variant in MODERN),
-            *((variant, "everything", 0, "taft") for variant in MODERN),
-            ("token", "blocks", 2, "nlft"),
-        )
-    ],
+    + [("class token replaced", "blocks", 1, "taft"), ("avg", "layernorm", 1, "nlft")]
+    + [(variant, "blocks", 1, "taft") for variant in ("rotary", "attention pool")]
+    + in_long(
+        *((variant, "blocks", 1, "taft") for variant in ("token", "avg", "clip, layer scale", "class and mean")),
+        *((variant, "blocks", 2, "taft") for variant in list(VARIANTS)[1:]),
+        ("clip, layer scale", "everything", 0, "taft"),
+        *((variant, "blocks", 2, "taft") for variant in MODERN),
+        *((variant, "everything", 0, "taft") for variant in MODERN),
+        ("token", "blocks", 2, "nlft"),
+    ),
 )
 def test_closed_form_norms_and_sums_equal_the_vmapped_ones(x64, variant, kind, blocks, method):
     predict, dw, x, y = private_task(kind, blocks, method=method, **{**VARIANTS, **MODERN}[variant])
@@ -101,7 +98,7 @@ def test_clipped_sums_equal_jax_privacys():
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", *in_long("float64")])
 def test_one_example_more_or_less_moves_the_sum_by_at_most_the_sensitivity(x64, index, dtype):
     predict, dw, x, y = private_task()
     predict = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: leaf.astype(dtype), predict.w))
@@ -147,7 +144,13 @@ def test_padding_never_contributes_and_micro_batches_sum(x64, index):
         whole + dataclasses.replace(first, sensitivity=2.0)
 
 
-def test_jit_is_clean_and_costs_about_one_step():
+@pytest.mark.parametrize("kind", ["head", *in_long("blocks")])
+def test_it_is_the_same_without_jit(kind):
+    predict, dw, x, y = private_task(kind)
+    assert_rel_close(clip(1, predict, dw, x, y).value, plainly(predict, dw, x, y, 1.0).value)
+
+
+def test_it_costs_about_one_step():
     predict, dw, x, y = private_task()
     x, y = jnp.tile(x, (6, 1, 1)).astype(jnp.float32), jnp.tile(y, 6)
     present = jnp.ones(len(y))
@@ -159,7 +162,6 @@ def test_jit_is_clean_and_costs_about_one_step():
         return jax.grad(lambda dw: CE(predict(dw, x), y).sum())(dw)
 
     compiled = jax.jit(private).lower(predict, dw, x, y).compile()
-    assert_rel_close(compiled(predict, dw, x, y).value, private(predict, dw, x, y).value, 10 * TOLERANCE["float32"])
     plain = jax.jit(ordinary).lower(predict, dw, x, y).compile()
     assert compiled.cost_analysis()["flops"] < 1.5 * plain.cost_analysis()["flops"]
 
@@ -170,7 +172,7 @@ def test_jit_is_clean_and_costs_about_one_step():
         (lambda t: plainly(*t, 0.0), "clip_norm > 0, finite; got 0.0"),
         (lambda t: plainly(*t, -1.0), "clip_norm > 0"),
         (lambda t: plainly(*t, float("inf")), "clip_norm > 0, finite"),
-        (lambda t: plainly(*t, 1.0, lambda z, y: CE(z, y).mean()), "a loss or metric of shape"),
+        (lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())), "a loss or metric of shape"),
         (lambda _: noise_multiplier_of(0.0, 1e-5, 50), "epsilon > 0, finite; got 0.0"),
         (lambda _: noise_multiplier_of(1.0, 1.5, 50), r"delta in \(1e-15, 1\)"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), "noise_multiplier in 1e-09"),
@@ -183,7 +185,7 @@ def test_wrong_uses_are_one_clear_line(call, match):
         call(private_task())
 
 
-@pytest.mark.parametrize("method", ["taft", "nlft"])
+@pytest.mark.parametrize("method", ["taft", *in_long("nlft")])
 def test_the_closed_form_computes_in_the_asked_dtype_and_never_exceeds_the_clip_norm(method):
     predict, dw, x, y = private_task(method=method)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
@@ -206,7 +208,7 @@ def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
         whole, without = (
             clipped(predict, dw, x, y, present, **options) for present in (jnp.ones(6), jnp.ones(6).at[2].set(0))
         )
-        moved = trees.plus(whole.value, trees.scaled(-1.0, without.value))
+        moved = trees.plus(whole.value, trees.scale(-1.0, without.value))
         assert 0 < float(jnp.sqrt(trees.squared_norm(moved))) <= 0.1 * (1 + 8 * EPS["float32"])
         alone = clipped(predict, dw, x[2:3], y[2:3], jnp.ones(1), **options)
         assert_rel_close(whole.norms[2:3], alone.norms)

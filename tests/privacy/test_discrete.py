@@ -29,7 +29,7 @@ from tangent_jax.privacy.discrete import (
     check_grid,
     discrete_mean,
     discrete_normal,
-    drawn,
+    draw,
     on_grid,
     sensitivity_of,
     spacing_of,
@@ -125,7 +125,7 @@ def test_each_comparison_looks_at_every_word():
     below = [(high - 1, 2**32 - 1, 2**32 - 1), (high, middle - 1, 2**32 - 1), (high, middle, low - 1)]
     above = [(high, middle, low), (high, middle + 1, 0), (high + 1, 0, 0)]
     words = np.array([((column << 19) + h, m, w) for h, m, w in below + above], np.uint32).T
-    assert drawn([*jnp.asarray(words)]).tolist() == [column - HALF] * 3 + [int(other[column]) - HALF] * 3
+    assert draw([*jnp.asarray(words)]).tolist() == [column - HALF] * 3 + [int(other[column]) - HALF] * 3
 
 
 def accepted(draws, scale):
@@ -144,7 +144,7 @@ def accepted(draws, scale):
 def tables_draws():
     """Two million draws of the table."""
     words = np.random.default_rng(0).integers(0, 2**32, (3, 2_000_000), dtype=np.uint32)
-    return np.asarray(jax.jit(lambda words: drawn([*words]))(words))
+    return np.asarray(jax.jit(lambda words: draw([*words]))(words))
 
 
 def test_the_tables_draws_have_the_exact_law(tables_draws):
@@ -409,11 +409,11 @@ def test_runs_of_both_kinds_of_noise_compose():
         ),
         (lambda: Mechanism(1.0, 0.1, 5, 1e-5, noise="discrete"), "a noise multiplier of 0.25 or more; got 0.1"),
         (
-            lambda: check_grid("f", MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),
+            lambda: check_grid(MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),
             "268435456 numbers",
         ),
-        (lambda: check_grid("f", MECHANISM, START, 4, 2**16 + 1), "65536 micro-batches"),
-        (lambda: check_grid("f", MECHANISM, START, 4096, 1), "at most twice the clip norm; got 5"),
+        (lambda: check_grid(MECHANISM, START, 4, 2**16 + 1), "65536 micro-batches"),
+        (lambda: check_grid(MECHANISM, START, 4096, 1), "at most twice the clip norm; got 5"),
         (lambda: train_discrete(dataclasses.replace(MECHANISM, noise_multiplier=1e7)), "at most twice the clip norm"),
     ],
 )

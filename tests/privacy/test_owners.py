@@ -53,7 +53,7 @@ def plainly(predict, dw, x, y, clip_norm):
     for rows, here in zip((slice(0, 3), slice(3, 6)), OF_TWO, strict=True):
         own = gradient(dw, x[rows], y[rows], here)
         norms.append(jnp.sqrt(trees.squared_norm(own)))
-        total = trees.plus(total, trees.scaled(jnp.minimum(1, clip_norm / norms[-1]), own))
+        total = trees.plus(total, trees.scale(jnp.minimum(1, clip_norm / norms[-1]), own))
     return total, jnp.stack(norms)
 
 
@@ -167,7 +167,7 @@ def test_the_sum_over_a_poisson_sample_is_divided_by_the_expected_number_of_owne
 
 def test_poisson_coins_are_of_owners_and_take_each_whole():
     data, mechanism = points(batch_size=8), Mechanism(1.0, 1.0, 1, 1e-3, 0.3, "owner")
-    _, units = as_units("test", data, mechanism)
+    _, units = as_units(data, mechanism)
     times = np.zeros(6)
     for step in range(400):
         chosen = sample(len(units), mechanism, 1, step)
@@ -209,11 +209,11 @@ def test_features_know_whose_they_are_and_make_room_for_the_largest_owner(tmp_pa
     data, count = points(), 70
     inputs, targets = np.tile(data.inputs, (5, 1)), np.tile(data.targets, 5)
     features = Features(inputs, targets, tuple((f"{i}", f"{i}") for i in range(100)), owners=(*range(30), *[7] * count))
-    batches, units = as_units("test", features, MECHANISM)
+    batches, units = as_units(features, MECHANISM)
     assert (batches.batch_size, len(units), max(map(len, units))) == (count + 1, 30, count + 1)
     part = features.take(np.arange(5, 40))
     assert part.owners == features.owners[5:40]
-    _, units = as_units("test", features.batches(rows=np.arange(28, 33)), MECHANISM)
+    _, units = as_units(features.batches(rows=np.arange(28, 33)), MECHANISM)
     assert [[*rows] for rows in units] == [[30, 31, 32], [28], [29]]  # of owners 7, 28, 29
     run = fit_private(linear, part, mechanism=MECHANISM, start=START, seed=0, folder=tmp_path)
     moved = dataclasses.replace(part, owners=(6, *part.owners[1:]))  # another division is another run

@@ -19,7 +19,7 @@ from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.norms import clipped_sum_closed_form
-from tangent_jax.privacy.public import DAMPING, unwhitened, whitened
+from tangent_jax.privacy.public import DAMPING, unwhiten, whiten
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.train.losses import CrossEntropy
@@ -51,13 +51,13 @@ def task(*arguments, **options):
 @functools.cache
 def task_of(_, *arguments, **options):
     predict, _, x, y = private_task(*arguments, **options)
-    own = whitened(predict, public_of(x), of(x, "private"))
+    own = whiten(predict, public_of(x), of(x, "private"))
     return predict, own, tree_normal(5, own.zeros()), x, y
 
 
 def by_hand(predict, own, v, x, y):
     """Each example's gradient at the same dw of the predictor itself, whitened leaf by leaf: R^T g in each head."""
-    dw, axes, w = unwhitened(own, v), dict(own.model.layouts), trees.leaves(own.w)
+    dw, axes, w = unwhiten(own, v), dict(own.model.layouts), trees.leaves(own.w)
     one = jax.grad(lambda dw, x, y: CE(predict(dw, x[None]), y[None])[0])
     gradients = trees.leaves(jax.jit(jax.vmap(one, (None, 0, 0)))(dw, x, y))
     for path in axes:
@@ -113,11 +113,11 @@ def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
 
 def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it(x64):
     predict, own, v, x, _ = task("blocks", 1)
-    dw = unwhitened(own, v)
+    dw = unwhiten(own, v)
     assert {path: leaf.shape for path, leaf in trees.leaves(own.w).items()} == own.model.shapes()
     assert_rel_close(jax.tree.map(jnp.zeros_like, dw), predict.zeros())
     assert_rel_close(own(v, x), predict(dw, x))
-    assert_rel_close(unwhitened(predict, dw), dw)
+    assert_rel_close(unwhiten(predict, dw), dw)
     with pytest.raises(InputError, match="expected a part of w"):
         predict(v, x)
     with pytest.raises(InputError, match="expected a step in whitened coordinates"):
@@ -130,7 +130,7 @@ def test_one_example_more_or_less_moves_the_whitened_sum_by_at_most_the_clip_nor
         whole = CLOSED(own, v, x, y, jnp.ones(6), clip_norm=clip_norm)
         for gone in (0, 3):
             left = CLOSED(own, v, x, y, jnp.ones(6).at[gone].set(0), clip_norm=clip_norm)
-            moved = trees.plus(whole.value, trees.scaled(-1.0, left.value))
+            moved = trees.plus(whole.value, trees.scale(-1.0, left.value))
             assert float(jnp.sqrt(trees.squared_norm(moved))) <= clip_norm * (1 + 1e-12)
     alone = CLOSED(own, v, x, y, jnp.zeros(6).at[0].set(1), clip_norm=1e-3)
     assert float(jnp.sqrt(trees.squared_norm(alone.value))) > 0.999e-3
@@ -142,7 +142,7 @@ def test_noise_is_sigma_c_in_whitened_coordinates_and_m_inverse_in_those_of_the_
     fitted = fit_private(own, data, mechanism=ONE_STEP, optimizer=momentum(rate), seed=3)
     total = CLOSED(own, own.zeros(), x, y, jnp.ones(6), clip_norm=0.5)
     noise = jax.tree.map(lambda v, s: -np.asarray(v) / rate * 0.5 * 6 - np.asarray(s), fitted.dw, total.value)
-    scale, of_step = 0.5 * ONE_STEP.noise_multiplier, trees.leaves(unwhitened(own, noise))
+    scale, of_step = 0.5 * ONE_STEP.noise_multiplier, trees.leaves(unwhiten(own, noise))
     flat = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(noise)])
     whitened_again = []
     for path, axes in own.model.layouts:
@@ -159,7 +159,7 @@ def test_noise_is_sigma_c_in_whitened_coordinates_and_m_inverse_in_those_of_the_
 def test_models_trained_at_once_are_those_trained_alone():
     _, own, _, x, y = task("head", 1)
     data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
-    other = whitened(task("head", 1)[0], public_of(x, 3), of(x, "private"))
+    other = whiten(task("head", 1)[0], public_of(x, 3), of(x, "private"))
     settings = {"mechanisms": [ONE_STEP] * 2, "optimizers": [momentum(0.1)] * 2, "seeds": [1, 2]}
     several = fit_private_many([own, other], data, **settings)
     for predict, seed, dw in zip([own, other], [1, 2], (fitted.dw for fitted in several), strict=True):
@@ -172,7 +172,7 @@ def test_other_public_images_are_another_run(tmp_path):
     data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
     fit_private(own, data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
     with pytest.raises(InputError, match="expected the ledger of this run"):
-        fit_private(whitened(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
+        fit_private(whiten(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
 
 
 class Unread:
@@ -187,7 +187,7 @@ class Unread:
 def test_private_inputs_are_never_read_and_few_public_images_are_enough():
     predict, _, _, x, _ = task("head", 1)
     private = dataclasses.replace(of(x, "private"), inputs=Unread())
-    own = whitened(predict, public_of(x, 1), private)
+    own = whiten(predict, public_of(x, 1), private)
     root = np.asarray(trees.leaves(own.w)["head/kernel" + ROOT][0], np.float64)
     values = np.linalg.eigvalsh(root @ root.T)
     np.testing.assert_allclose(values[1:], 1 / DAMPING, rtol=1e-4)  # all directions but the image's own
@@ -201,15 +201,15 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
     private, public = of(x, "private"), public_of(x)
     shared = dataclasses.replace(public, examples=(*public.examples[:4], private.examples[2]))
     with pytest.raises(InputError, match="expected public images that are not private; got 1 of 5 that are among"):
-        whitened(predict, shared, private)
+        whiten(predict, shared, private)
     with pytest.raises(InputError, match="expected a public image at least; got none"):
-        whitened(predict, public.take(np.zeros(0, int)), private)
+        whiten(predict, public.take(np.zeros(0, int)), private)
     with pytest.raises(InputError, match="expected a predictor that is not whitened"):
-        whitened(own, public, private)
+        whiten(own, public, private)
     with pytest.raises(InputError, match="finite"):
-        whitened(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
+        whiten(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
     with pytest.raises(InputError, match="of shape"):
-        whitened(predict, dataclasses.replace(public, inputs=public.inputs[:, :5]), private)
+        whiten(predict, dataclasses.replace(public, inputs=public.inputs[:, :5]), private)
     plain = tangent(model_of([lambda w, x: x @ w["k"]], {"k": jnp.eye(3)}, jnp.zeros((2, 3))).with_head(2, KEY), 0)
     with pytest.raises(InputError, match="expected a model with a closed form"):
-        whitened(plain, of(np.ones((2, 3)), "public"), private)
+        whiten(plain, of(np.ones((2, 3)), "public"), private)

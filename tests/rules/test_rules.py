@@ -32,7 +32,7 @@ def class_attention(x, q, scale, bias, wk, bk, wv, bv):
             {"kernel": pairs[2], "bias": pairs[3]},
             {"kernel": pairs[4], "bias": pairs[5]},
         )
-        return rules.class_attention(x, d[0], q, d[1], *names)
+        return rules.class_attention(x, d[0], Dual(q, d[1]), *names)
 
     return rule
 
@@ -50,7 +50,7 @@ def turned_class_attention(x, q, scale, bias, wk, bk, wv, bv):
                 (("kernel", "bias"), ((wv, d[6]), (bv, d[7]))),
             )
         )
-        return rules.class_attention(x, d[0], q, d[1], norm, key, value, TURNS)
+        return rules.class_attention(x, d[0], Dual(q, d[1]), norm, key, value, TURNS)
 
     return rule
 

@@ -77,19 +77,19 @@ NET = Net().init(jax.random.key(0), X)
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_is_linear_in_dw_passes(name):
-    check_affine("solve", jax.tree_util.Partial(LINEAR[name]), NET if "linen" in name else W, X)
+    check_affine(jax.tree_util.Partial(LINEAR[name]), NET if "linen" in name else W, X)
 
 
 @pytest.mark.parametrize("name", BENT)
 def test_what_bends_is_refused(name):
-    with pytest.raises(InputError, match=r"^solve: expected a model that is linear in dw; got one "):
-        check_affine("solve", jax.tree_util.Partial(BENT[name]), W, X)
+    with pytest.raises(InputError, match=r"expected a model that is linear in dw; got one "):
+        check_affine(jax.tree_util.Partial(BENT[name]), W, X)
 
 
 @pytest.mark.parametrize(("kind", "road"), [("blocks", "closed_form"), ("bitfit", "autodiff"), ("head", "closed_form")])
 def test_a_predictor_of_ours_passes(kind, road):
     predict, dw, x, _ = private_task(kind, 1, linearization=road)
-    check_affine("solve", predict, dw, x[:2])
+    check_affine(predict, dw, x[:2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,4 +107,4 @@ def test_a_users_closed_form_is_held_to_what_it_claims():
     curved = dataclasses.replace(predict, model=Curved(predict.model.config))
     x = np.zeros((2, *predict.model.input_shape(predict.subset.stage)), np.float32)
     with pytest.raises(InputError, match="one whose derivative depends on dw"):
-        check_affine("solve", curved, dw, x)
+        check_affine(curved, dw, x)

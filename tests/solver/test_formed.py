@@ -8,7 +8,7 @@ from helpers import assert_rel_close
 
 from tangent_jax.core import trees
 from tangent_jax.solver import formed as formed_of
-from tangent_jax.solver.formed import formed
+from tangent_jax.solver.formed import form_all
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
@@ -17,7 +17,7 @@ from tangent_jax.train.objective import make_objective
 def make(blocks, classes=3, kind="blocks"):
     predict, dw, x, y, *_ = private_case(kind, blocks, classes=classes)
     data = Batches(x, y % classes, batch_size=4)
-    return make_problem("test", predict, data, make_objective("rsl", 0.5), None, dw), dw
+    return make_problem(predict, data, make_objective("rsl", 0.5), None, dw), dw
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def case(x64):
 
 def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were(case):
     problem, steps = case
-    parts = formed(problem)
+    parts = form_all(problem)
     assert parts is not None
     for i, fresh in enumerate(problem.fresh()):
         part = jax.tree.map(lambda leaf, i=i: leaf[i], parts)
@@ -49,10 +49,10 @@ def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were
 
 def test_it_is_formed_where_that_is_less_work_and_there_is_room(case, monkeypatch):
     problem, _ = case
-    assert formed(make(2)[0]) is None  # its first block's kernels read every token
-    assert formed(make(1, classes=7)[0]) is None  # seven outputs have more signals than dw has numbers
+    assert form_all(make(2)[0]) is None  # its first block's kernels read every token
+    assert form_all(make(1, classes=7)[0]) is None  # seven outputs have more signals than dw has numbers
     monkeypatch.setattr(formed_of, "room", lambda: 1)
-    assert formed(problem) is None
+    assert form_all(problem) is None
 
 
 def kernels_of_the_last_block(path):
@@ -61,7 +61,7 @@ def kernels_of_the_last_block(path):
 
 def test_a_subset_of_kernels_alone_has_a_formed_j(x64):
     problem, dw = make(1, kind=kernels_of_the_last_block)
-    parts, steps = formed(problem), jax.tree.map(lambda leaf: leaf[None], dw)
+    parts, steps = form_all(problem), jax.tree.map(lambda leaf: leaf[None], dw)
     assert parts is not None
     jacobian = jax.tree.map(lambda leaf: leaf[0], parts.jacobian)
     assert jacobian.paths == ()

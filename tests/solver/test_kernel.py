@@ -61,7 +61,7 @@ def test_the_gram_matrix_is_that_of_the_jacobian(x64, monkeypatch, kind, blocks,
     close(gram(rows.take(slice(1, 3)), rows), j[7:21] @ j.T)
     close(own_gram(rows)[4], j[28:35] @ j[28:35].T)
     u = np.random.default_rng(0).standard_normal(f.shape)
-    close(flat(rows.transposed(u, dw)), u.ravel() @ j)
+    close(flat(rows.transposed_product(u, dw)), u.ravel() @ j)
     along = np.einsum("nc,ncp->np", u, j.reshape(6, 7, -1))
     close(gram(rows.along(u)), along @ along.T)
 

@@ -25,15 +25,17 @@ WEIGHTS = np.array(
 
 @pytest.fixture
 def case(x64, request):
-    classes = getattr(request, "param", 7)
-    predict, dw, x, y, j, f = private_case("blocks", 1, classes=classes)
+    """A predictor, a step, data, a solution with even weights, the optimum of each row of WEIGHTS."""
+    kind, classes = getattr(request, "param", ("head", 7))
+    predict, dw, x, y, j, f = private_case(kind, 1, classes=classes)
     y = y % classes
     data = Batches(x, y, batch_size=4)
     optima = np.stack([ridge(j, f, y, total=6 * 0.5, weights=v) for v in WEIGHTS])
     return predict, dw, data, solve(predict, data, RSL, certificate=1e-2), optima
 
 
-@pytest.mark.parametrize("case", [7, 3], indirect=True)  # of three classes J is formed (test_formed.py)
+# of three classes J is formed (test_formed.py)
+@pytest.mark.parametrize("case", [("blocks", 3), pytest.param(("blocks", 7), marks=pytest.mark.long)], indirect=True)
 def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_bounds_the_distance(case):
     predict, _, data, start, optima = case
     for certificate in (1e-1, 1e-3, 1e-9):

@@ -247,10 +247,10 @@ def test_factors_are_inverted_only_where_a_pass_will_use_them(monkeypatch, loss,
 def test_what_is_kept_between_passes_changes_no_more_than_rounding(x64, monkeypatch):
     predict, _, _, _, data = task("blocks", 1)
     objective = make_objective("ce", 0.05)
-    assert make_problem("solve", predict, data, objective, None, predict.zeros(), keep=True).keeps
+    assert make_problem(predict, data, objective, None, predict.zeros(), keep=True).keeps
     kept = solve(predict, data, objective, certificate=1e-8, passes=1000)
     monkeypatch.setattr(passes, "room", lambda: 0)
-    assert not make_problem("solve", predict, data, objective, None, predict.zeros(), keep=True).keeps
+    assert not make_problem(predict, data, objective, None, predict.zeros(), keep=True).keeps
     fresh = solve(predict, data, objective, certificate=1e-8, passes=1000)
     assert np.linalg.norm(flat(kept.dw) - flat(fresh.dw)) <= kept.certificate + fresh.certificate
     assert kept.steps == fresh.steps

@@ -132,6 +132,63 @@ def test_settings_are_those_of_the_greatest_held_out_likelihood(case):
     assert choose_settings(train, rows[held], targets[held], ("ridge",))[0].how == "ridge"
 
 
+def refitted(rows, targets, settings, i):
+    """The scores of example i by the head of all others, from their rows; penalty and scales as all examples give."""
+    how, shrinkage, balance = settings
+    means = np.array([rows[targets == c].mean(0) for c in range(4)])
+    spread = rows - (means[targets] if how == "lda" else rows.mean(0))
+    first, second = (np.square(part).sum() for part in np.split(spread, [SIZES[0]], 1))
+    scale = np.repeat([1.0, balance * (first / second) ** 0.5], SIZES)
+    penalty = shrinkage * np.square(spread * scale).sum() / sum(SIZES) * np.eye(sum(SIZES))
+    z, y, n = np.delete(rows, i, 0) * scale, np.delete(targets, i), len(rows) - 1
+    x = rows[i] * scale
+    if how == "ridge":
+        hot = np.eye(4)[y]
+        apart = z - z.mean(0)
+        w = np.linalg.solve(apart.T @ apart + penalty, apart.T @ (hot - hot.mean(0)))
+        return (x - z.mean(0)) @ w + hot.mean(0)
+    means = np.array([z[y == c].mean(0) for c in range(4)])
+    within = z - means[y]
+    inverse = np.linalg.inv(within.T @ within + penalty)
+    return n * (means @ inverse @ x - 0.5 * np.einsum("ck,kl,cl->c", means, inverse, means))
+
+
+@pytest.mark.parametrize("how", ["ridge", "lda"])
+def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, monkeypatch):
+    built, rows, targets = case
+    monkeypatch.setattr("tangent_jax.solver.statistics.BLOCK", 25)
+    settings = Settings(how, 0.1, 2.0)
+    got = of_rows(built, rows, targets, CLASSES).leave_one_out(rows, targets, settings)
+    want = np.array([refitted(rows, targets, settings, i) for i in range(N)])
+    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", ["ridge", "lda"])
+def test_an_example_that_is_alone_in_its_class_is_never_given_it(case, how):
+    built, rows, targets = case
+    few = np.flatnonzero((targets != 3) | (np.arange(N) == 3))
+    scores = of_rows(built, rows[few], targets[few], CLASSES).leave_one_out(rows[few], targets[few], Settings(how))
+    alone = targets[few] == 3
+    assert (scores[alone, 3] == NEVER).all()
+    assert np.isfinite(scores).all()
+    assert (scores[~alone] > NEVER / 2).all()
+    with pytest.raises(InputError, match="two examples at least; got one"):
+        of_rows(built, rows[:1], targets[:1], CLASSES).leave_one_out(rows[:1], targets[:1], Settings(how))
+
+
+def test_settings_are_chosen_by_leaving_out_each_example(case):
+    built, rows, targets = case
+    train = of_rows(built, rows, targets, CLASSES)
+    chosen, tried = choose_settings(train, rows, targets, ("lda", "ridge"), left_out=True)
+    assert tried == 36
+
+    def loss(settings):
+        betas = np.geomspace(1e-3, 1e3, 2001)[:, None, None] * train.leave_one_out(rows, targets, settings)
+        return -float(jax.nn.log_softmax(betas, -1)[:, np.arange(N), targets].mean(1).max())
+
+    assert loss(chosen) <= 1e-3 + min(loss(Settings(*own)) for own in [("lda", 3.0, 1.0), ("ridge", 0.3, 2.0)])
+
+
 def test_a_head_of_statistics_is_evaluated_like_any_predictor():
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)

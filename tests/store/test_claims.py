@@ -9,7 +9,7 @@ import pytest
 from helpers import origin, part
 
 from tangent_jax.core import InputError, files, trees
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
@@ -37,15 +37,16 @@ def drop(store, *names):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """(what `fill` takes after the store, a store that one process filled)."""
+    """(shards, a store that one process filled with them)."""
     folder, recipe = tmp_path_factory.mktemp("trained"), Recipe(kind="head", epochs=1, batch_size=8, output="tangent")
     predict, digits = recipe.predictor(10, load("builtin")), open_dataset("digits")
     features = predict.features(digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
     ends = np.cumsum(SIZES)
     rows = {str(s): np.arange(end - size, end) for s, (size, end) in enumerate(zip(SIZES, ends, strict=True))}
     store = Store(folder / "store")
-    fill(store, predict, features, recipe, rows, at_once=2)
-    return (predict, features, recipe, rows), store
+    shards = Shards(predict, features, recipe, rows, at_once=2)
+    fill(store, shards)
+    return shards, store
 
 
 def fingerprints(store):
@@ -53,39 +54,39 @@ def fingerprints(store):
 
 
 def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
-    shards = Shards(*trained[0])
-    assert shards.groups(2) == GROUPS
-    assert shards.groups(1) == [[name] for name in ("0", "2", "1", "3", "4")]
+    shards, _ = trained
+    assert shards.groups() == GROUPS
+    assert dataclasses.replace(shards, at_once=1).groups() == [[name] for name in ("0", "2", "1", "3", "4")]
     exact = dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, solver="optimum"))
-    assert exact.groups(2) == [[name] for name in shards.rows]
+    assert exact.groups() == [[name] for name in shards.rows]
 
 
 def test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it(trained, tmp_path, monkeypatch):
-    arguments, whole = trained
+    shards, whole = trained
     store, groups, fit = Store(tmp_path / "store"), [], Shards.fit
-    monkeypatch.setattr(Shards, "fit", lambda *args: groups.append(args[2]) or fit(*args))
-    fill(store, *arguments, at_once=2, only={1})
+    monkeypatch.setattr(Shards, "fit", lambda *args: groups.append(args[1]) or fit(*args))
+    fill(store, shards, only={1})
     assert [*store] == GROUPS[1]
     store.discard(["3"])  # as if its worker had been killed before it added this one
-    fill(store, *arguments, at_once=2, only={1, 2})
-    fill(Store(tmp_path / "store"), *arguments, at_once=2)
+    fill(store, shards, only={1, 2})
+    fill(Store(tmp_path / "store"), shards)
     assert groups == [GROUPS[1], GROUPS[1], GROUPS[2], GROUPS[0]]
     store.reload()
     assert fingerprints(store) == fingerprints(whole)
     assert store.verify() == []
-    fill(store, *arguments, at_once=2)
+    fill(store, shards)
     assert len(groups) == 4
 
 
 @pytest.mark.parametrize("claim", ["0", "stale"])
 def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trained, tmp_path, claim, monkeypatch):
-    arguments, whole = trained
+    shards, whole = trained
     store = Store(tmp_path / "store")
     if claim == "stale":
-        fill(store, *arguments[:2], dataclasses.replace(arguments[2], penalty=1e-3), *arguments[3:], at_once=2)
+        fill(store, dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, penalty=1e-3)))
     monkeypatch.setattr(Shards, "fit", None)
-    with locked(Claims(store).lock(claim)):
-        second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), *arguments))
+    with hold_lock(Claims(store).lock(claim)):
+        second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), shards))
         second.start()
         second.join(0.5)
         assert second.is_alive()
@@ -104,7 +105,7 @@ def test_a_shard_is_done_running_lost_or_waiting(tmp_path):
     assert claims.states() == {"shard 0": {"state": "done"}}
     claims.write_groups([["shard 0", "a"], ["b"], ["c"]])
     claims.lock(2).write_text("process 7 on there (compose.py)")  # as one that was killed leaves it
-    with locked(claims.lock(0)):
+    with hold_lock(claims.lock(0)):
         states = claims.states()
     assert {name: of["state"] for name, of in states.items()} == {
         "shard 0": "done", "a": "running", "b": "waiting", "c": "lost"

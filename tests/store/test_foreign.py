@@ -22,7 +22,7 @@ from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.shared.removing import check_removed
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expanded, fingerprint, holder_of, inside, open_plain, write_whole
+from tangent_jax.core.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.core.journal import START
 from tangent_jax.core.records import sealed
 from tangent_jax.data.identifiers import keep, look_up
@@ -128,7 +128,7 @@ def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_p
     predict, data = recipe.predictor(2, load("builtin")), open_dataset(recipe.dataset)
     train = predict.features(data.train, Cache(tmp_path / "cache"))
     with elsewhere():
-        text = make_provenance(predict, recipe).trained(train, 1.0).to_json()
+        text = make_provenance(predict, recipe).trained_on(train, 1.0).to_json()
     store = Store(tmp_path / "store")
     store.add("theirs", recipe.fit(predict, train).dw, Provenance.from_json(text))
     plan = plan_removal(store, examples=[train.examples[0][0]])
@@ -484,7 +484,7 @@ def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
         assert {*plan_removal(store, owner=word).components} == {"one", "two"}
     batches = Batches(np.zeros((2, 3)), np.zeros(2, int), owners=["alice", spelling])
     assert len({*batches.owners}) == 1
-    _, units = as_units("test", batches, make_mechanism(3.0, 1e-5, unit="owner"))
+    _, units = as_units(batches, make_mechanism(3.0, 1e-5, unit="owner"))
     assert len(units) == 1
 
 
@@ -728,7 +728,7 @@ def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
 def test_a_url_is_no_folder(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     opened = (
-        lambda: expanded("test", url),
+        lambda: expand_path("test", url),
         lambda: Store(url),
         lambda: load(url),
         lambda: open_dataset(f"folder:{url}"),
@@ -783,7 +783,7 @@ def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, mo
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     store = Store(tmp_path / "store")
     step = jax.tree.map(np.asarray, predict.subset.part(predict.w))
-    store.add("all", step, make_provenance(predict, recipe).trained(cached, 1.0))
+    store.add("all", step, make_provenance(predict, recipe).trained_on(cached, 1.0))
     remove(store, plan_removal(store, examples=[gone]))
     files = [path for path in tmp_path.rglob("*") if path.is_file() and store.root not in path.parents]
     texts = b"".join(path.read_bytes() for path in files)

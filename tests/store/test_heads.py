@@ -15,14 +15,14 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
-from tangent_jax.models.heads import body, head_of, relabelled, restricted, widened
+from tangent_jax.models.heads import body, head_of, relabel, restrict, widen
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.store.apart import fill
-from tangent_jax.store.factors import body_factors, widened_factors
+from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.factors import body_factors, widen_factors
 from tangent_jax.store.heads import join, union
 from tangent_jax.store.merge import merge
 from tangent_jax.store.provenance import check_same, make_provenance, same_training
@@ -62,15 +62,15 @@ def test_classes_that_are_no_different_names_are_refused(names):
 @pytest.mark.parametrize("output", ["total", "tangent"])
 def test_a_component_of_few_classes_is_one_of_more(output):
     whole = tangent(headless().with_head(NAMES, KEY), output=output)
-    own = restricted(whole, NAMES, ("owl", "heron"))
+    own = restrict(whole, NAMES, ("owl", "heron"))
     dw = tree_normal(5, own.zeros())
-    wide, x = widened(whole, NAMES, dw, ("owl", "heron")), normal(2, (3, *whole.model.input_shape(whole.subset.stage)))
+    wide, x = widen(whole, NAMES, dw, ("owl", "heron")), normal(2, (3, *whole.model.input_shape(whole.subset.stage)))
     assert own.subset.size == sum(leaf.size for leaf in jax.tree.leaves(dw))
     np.testing.assert_allclose(whole(wide, x)[:, [3, 0]], own(dw, x), rtol=1e-5)
     silent = {**wide, **body(whole.zeros())}  # by a head alone the classes it has not seen are 0
     np.testing.assert_allclose(whole(silent, x)[:, [1, 2]], 0, atol=1e-7)
     with pytest.raises(InputError, match=r"classes among the 2 given; got 1 others, \['wren'\]"):
-        restricted(own, ("owl", "heron"), ("wren",))
+        restrict(own, ("owl", "heron"), ("wren",))
 
 
 # Joined heads
@@ -93,19 +93,19 @@ def test_trained_heads_join_to_the_optimum_on_all_images(x64, leaves):
 
     kinds = [path.rpartition("/")[2] for path in leaves]
     for own in (NAMES[:2], NAMES[2:]):
-        predict, rows = restricted(whole, NAMES, own), np.isin(y, [NAMES.index(name) for name in own])
+        predict, rows = restrict(whole, NAMES, own), np.isin(y, [NAMES.index(name) for name in own])
         labels = np.array([own.index(NAMES[c]) for c in y[rows]])
         own_dw = least_squares(predict.w["head"], z[rows], 15.0 * np.eye(2)[labels])
         dw = {"head": jax.tree.map(jnp.asarray, own_dw)}
-        parts[own[0]] = widened(whole, NAMES, dw, own)
-        factors[own[0]] = widened_factors(make_curvature(predict, Batches(x[rows], labels)), NAMES, own)
+        parts[own[0]] = widen(whole, NAMES, dw, own)
+        factors[own[0]] = widen_factors(make_curvature(predict, Batches(x[rows], labels)), NAMES, own)
     optimum = least_squares(whole.w["head"], z, 15.0 * np.eye(4)[y])
     for how in ("inputs", "curvature"):
         merged = merge(parts, factors, how, 1e-12)["head"]
         # normalised tokens and a bias depend on one another: the outputs are those of the optimum, dw one of several
         got, want = (z @ np.concatenate([np.reshape(dw[n], (-1, 4)) for n in kinds]) for dw in (merged, optimum))
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
-    expected = widened_factors(make_curvature(whole, Batches(x, y)), NAMES, NAMES)  # the Hessian of the joint objective
+    expected = widen_factors(make_curvature(whole, Batches(x, y)), NAMES, NAMES)  # the Hessian of the joint objective
     for summed, joint in zip(
         jax.tree.leaves(factors["heron"] + factors["gull"]), jax.tree.leaves(expected), strict=True
     ):
@@ -133,7 +133,7 @@ def whole_store(birds, tmp_path_factory):
     data, recipe, _, features, predict = birds
     assert data.classes == ("gull", "heron", "wren")
     store = Store(tmp_path_factory.mktemp("stores") / "store")
-    fill(store, predict, features, recipe, ROWS, factors=True, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, ROWS, data.classes), factors=True)
     return store
 
 
@@ -153,13 +153,13 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     assert classes == {"a": ("gull", "heron"), "b": ("heron", "wren"), "c": ("wren",)}
     assert [store[name]["head"]["kernel"].shape[-1] for name in store] == [2, 2, 1]
     before = {name: entry["id"] for name, entry in store.state.components.items()}
-    fill(store, predict, features, recipe, ROWS, factors=True, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, ROWS, data.classes), factors=True)
     assert {name: entry["id"] for name, entry in store.state.components.items()} == before
-    relabelled(features.take(np.arange(6)), data.classes, ("heron", "gull"))
-    with pytest.raises(InputError, match="relabelled: expected images of these 1 classes"):
-        relabelled(features, data.classes, ("heron",))
+    relabel(features.take(np.arange(6)), data.classes, ("heron", "gull"))
+    with pytest.raises(InputError, match="relabel: expected images of these 1 classes"):
+        relabel(features, data.classes, ("heron",))
     with pytest.raises(InputError, match="fill: expected classes by name for the head named"):
-        fill(store, predict, features, recipe, {"a": np.arange(6)})
+        fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
 
 def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, tmp_path, birds):
@@ -168,7 +168,7 @@ def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, 
     assert joined.classes == union(store.provenance(name).classes for name in store) == ("gull", "heron", "wren")
     for name in store:
         own = store.provenance(name).classes
-        alone = restricted(predict, data.classes, own)
+        alone = restrict(predict, data.classes, own)
         columns = [joined.classes.index(c) for c in own]
         here = outputs(joined.predict, joined.components[name], features.inputs)[:, columns]
         np.testing.assert_allclose(here, outputs(alone, store[name], features.inputs), rtol=1e-4, atol=1e-5)
@@ -206,7 +206,7 @@ def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solv
     data, recipe, cache, features, predict = birds
     recipe = dataclasses.replace(recipe, solver=solver, penalty=0.1, certificate=1e-3)
     store, rows = Store(tmp_path / "store"), {"a": np.arange(6)}
-    fill(store, predict, features, recipe, rows, classes=data.classes, factors=True)
+    fill(store, Shards(predict, features, recipe, rows, data.classes), factors=True)
     gone = [features.examples[i][0] for i in (4, 5)]
     how = "retrain" if solver == "adam" else "exact"
     remove(store, plan_removal(store, examples=gone), how, cache=cache)
@@ -215,7 +215,7 @@ def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solv
     assert after.config["classes"] == store[("a")]["head"]["bias"].shape[0] == 1
     if solver == "adam":
         never = Store(tmp_path / "never")
-        fill(never, predict, features, recipe, {"a": np.arange(4)}, classes=data.classes, factors=True)
+        fill(never, Shards(predict, features, recipe, {"a": np.arange(4)}, data.classes), factors=True)
         assert trees.fingerprint(store["a"]) == trees.fingerprint(never["a"])
         assert never.provenance("a").head == after.head
     assert join(store).classes == ("gull",)
@@ -247,7 +247,7 @@ def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same
 
 def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
     with pytest.raises(InputError, match=r"classes among the 2 given; got 1 others, ..wren"):
-        join(store, restricted(birds[4], birds[0].classes, ("gull", "heron")), ("gull", "heron"))
+        join(store, restrict(birds[4], birds[0].classes, ("gull", "heron")), ("gull", "heron"))
     with pytest.raises(InputError, match=r"Store.add: expected head .*; got"):
         added(store, birds, "other seed", classes=("heron", "wren"), seed=1)  # as the second component has them
     with pytest.raises(InputError, match=r"Store.add: expected subset"):
@@ -282,17 +282,18 @@ def test_heads_of_one_size_and_other_classes_are_no_one_head(tmp_path, birds):
 
 def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, birds):
     data, recipe, _, features, predict = birds
-    before = make_provenance(predict, recipe, data.classes).trained(features, 1.0)
+    before = make_provenance(predict, recipe, data.classes).trained_on(features, 1.0)
     swapped = dataclasses.replace(features, targets=features.targets[::-1].copy())
-    assert same_training(before, make_provenance(predict, recipe, data.classes).trained(features, 2.0))
-    assert not same_training(before, make_provenance(predict, recipe, data.classes).trained(swapped, 1.0))
-    assert not same_training(before, make_provenance(predict, recipe, data.classes[::-1]).trained(features, 1.0))
-    other = dataclasses.replace(predict.model, preprocessing=Preprocessing(crop=0.5))
-    assert not same_training(before, make_provenance(dataclasses.replace(predict, model=other)).trained(features, 1.0))
+    assert same_training(before, make_provenance(predict, recipe, data.classes).trained_on(features, 2.0))
+    assert not same_training(before, make_provenance(predict, recipe, data.classes).trained_on(swapped, 1.0))
+    assert not same_training(before, make_provenance(predict, recipe, data.classes[::-1]).trained_on(features, 1.0))
+    cropped = dataclasses.replace(predict.model, preprocessing=Preprocessing(crop=0.5))
+    other = make_provenance(dataclasses.replace(predict, model=cropped))
+    assert not same_training(before, other.trained_on(features, 1.0))
     said = dataclasses.replace(before, targets="", preprocessing="", classes=())  # as where they are not known
     assert same_training(said, before)
     with pytest.raises(InputError, match=r"Store.add: expected preprocessing"):
-        check_same("Store.add", before, make_provenance(dataclasses.replace(predict, model=other)))
+        check_same("Store.add", before, other)
 
 
 @pytest.mark.parametrize("head", ["drawn", "named"])
@@ -304,13 +305,13 @@ def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_com
     predict = recipe.predictor(data.classes, load("builtin"))
     features = predict.features(data.train, cache)
     store = Store(tmp_path / "store")
-    fill(store, predict, features, recipe, {"a": np.arange(8)}, classes=data.classes)
+    fill(store, Shards(predict, features, recipe, {"a": np.arange(8)}, data.classes))
     for split in ("train", "test"):
         shutil.copytree(folder / split / "wren", folder / split / "auk")
         for path in (folder / split / "auk").iterdir():
             path.write_bytes(picture())
     remove(store, plan_removal(store, examples=[features.examples[0][0]]), "retrain", cache=cache)
     never = Store(tmp_path / "never")
-    fill(never, predict, features, recipe, {"a": np.arange(1, 8)}, classes=data.classes)
+    fill(never, Shards(predict, features, recipe, {"a": np.arange(1, 8)}, data.classes))
     for got, want in zip(jax.tree.leaves(store["a"]), jax.tree.leaves(never["a"]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)  # a shard trains in the program of its group

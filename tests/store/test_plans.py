@@ -16,7 +16,7 @@ from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store import erasure, removal
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
@@ -53,7 +53,7 @@ def trained(photographs, tmp_path):
     features = predict.features(open_dataset(recipe.dataset).train, Cache(cache))
     store, rows = Store(tmp_path / "store"), np.arange(12)
     owners = {name: "ann" if name < "train/a/3" else "bob" for _, name in features.examples}
-    fill(store, predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}, owners=owners)
+    fill(store, Shards(predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}), owners=owners)
     return store, features, Cache(cache)
 
 

@@ -14,18 +14,18 @@ from photos import write
 from run_binary import run
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
-from tangent_jax.store.apart import fill
+from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
-from tangent_jax.store.retraining import solved_again
+from tangent_jax.store.retraining import solve_again
 from tangent_jax.store.store import Store
 
 PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
@@ -67,7 +67,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
     out = tmp_path / "out"
     fitted = recipe.fit(predict, train, folder=out / "checkpoints")
-    made = make_provenance(predict, recipe).trained(train, 1.0, (str(out),), run=fitted.run)
+    made = make_provenance(predict, recipe).trained_on(train, 1.0, (str(out),), run=fitted.run)
     text = made.to_json(trees.fingerprint(fitted.dw))
     write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
     (out / "steps").mkdir()
@@ -104,7 +104,7 @@ def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_b
     predict = recipe.predictor(2, load("builtin"))
     train = predict.features(data.train, cache)
     store = Store(tmp_path / "store")
-    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained(train, 1.0))
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
     receipt = remove(store, plan_removal(store, examples=[train.examples[3][0]]), "retrain", cache=cache)
     assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["all"])
 
@@ -114,7 +114,7 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     train = predict.features(data.train, cache)
     store = Store(tmp_path / "store")
     dw = jax.tree.map(np.ones_like, predict.zeros())
-    store.add("all", dw, make_provenance(predict, recipe).trained(train, 1.0, (str(tmp_path / "moved"),)))
+    store.add("all", dw, make_provenance(predict, recipe).trained_on(train, 1.0, (str(tmp_path / "moved"),)))
     shutil.rmtree(tmp_path / "cache")
     receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]))
     assert receipt.deleted == ()
@@ -125,24 +125,24 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
     recipe, predict, data, cache = task
     train, store = predict.features(data.train, cache), Store(tmp_path / "store")
-    shards = {f"shard {s}": np.arange(s, 80, 2) for s in range(2)}
-    fill(store, predict, train, recipe, shards)
+    shards = Shards(predict, train, recipe, {f"shard {s}": np.arange(s, 80, 2) for s in range(2)})
+    fill(store, shards)
     identifier = train.examples[4][0]
     remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=cache)
     fingerprints = {name: trees.fingerprint(store[name]) for name in store}
-    fill(store, predict, train, recipe, shards)
+    fill(store, shards)
     assert {name: trees.fingerprint(store[name]) for name in store} == fingerprints  # nothing was trained again
     assert "1 images were removed from" in capsys.readouterr().err
     drop(store, "shard 1")
-    fill(store, predict, train, recipe, shards)
+    fill(store, shards)
     assert [*store] == ["shard 0"]
     assert all(line["op"] != "discard" for line in store.journal.entries)
-    fill(store, predict, train, dataclasses.replace(recipe, penalty=1e-3), shards)  # other settings: anew, no receipt
+    fill(store, dataclasses.replace(shards, recipe=dataclasses.replace(recipe, penalty=1e-3)))  # anew: no receipt
     assert [*store] == ["shard 0"]
     assert len(store.state.receipts) == 2
     store.add("a guest", jax.tree.map(np.ones_like, store["shard 0"]), store.provenance("shard 0"))
     with pytest.raises(InputError, match="the component \\['a guest'\\] of others"):
-        fill(store, predict, train, recipe, shards)
+        fill(store, shards)
     assert [*store] == ["a guest", "shard 0"]
 
 
@@ -425,9 +425,9 @@ def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr("tangent_jax.core.files.open_plain", read_only)
-        with locked(tmp_path / "store/lock", shared=True) as lock:
+        with hold_lock(tmp_path / "store/lock", shared=True) as lock:
             assert lock is None
-        with pytest.raises(PermissionError), locked(tmp_path / "store/lock"):
+        with pytest.raises(PermissionError), hold_lock(tmp_path / "store/lock"):
             pass
 
 
@@ -498,7 +498,7 @@ def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
     recipe, zero = Recipe(solver="optimum", penalty=0.1, certificate=10.0), {"kernel": np.zeros((6, 3), np.float32)}
     whole = solve(linear, data, recipe.objective(), start=zero, certificate=1e-4).dw
     left, said = data.take(np.arange(29)), origin(0, recipe=recipe, total_penalty=3.0)
-    new = solved_again(said, linear, left, whole, "a")
+    new = solve_again(said, linear, left, whole, "a")
     assert new.optimum.certificate <= new.optimum.certificate_before / 10 < recipe.certificate / 10
     objective = dataclasses.replace(recipe, penalty=3.0 / 29).objective()
     never = solve(linear, left, objective, start=zero, certificate=1e-4).dw

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part, predictor
+from helpers import origin, origin_of_sums, part, predictor, sums
 from safetensors.numpy import load_file
 
 from tangent_jax.core import InputError, trees
@@ -154,18 +154,24 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["add", "compose", "remove", "retrain"])
+@pytest.mark.parametrize("operation", ["add", "compose", "remove", "retrain", "remove statistics"])
 def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, monkeypatch, operation):
     """Every fsync, rename, deletion and commit of ours in turn raises what nothing catches, as a kill would."""
     run = {
         "add": lambda s: s.add("shard 2", part(2), origin(2)),
         "compose": lambda s: s.compose(),
         "remove": lambda s: drop(s, "shard 0"),
+        "remove statistics": lambda s: drop(s, "shard 0"),
         "retrain": lambda s: remove(s, plan_removal(s, examples=["photo 1.jpg"]), "retrain"),
     }[operation]
     survivors = origin(0, examples=(origin(0).examples[0], origin(0).examples[2]))
     monkeypatch.setattr("tangent_jax.store.removal.retrain", lambda *_: Retrained(part(7), survivors, 0.5))
-    filled(tmp_path / "whole", 2).compose()
+    if "statistics" in operation:
+        for s in range(2):
+            Store(tmp_path / "whole").add(f"shard {s}", sums(s), origin_of_sums(s))
+        Store(tmp_path / "whole").compose()
+    else:
+        filled(tmp_path / "whole", 2).compose()
 
     def state(store):
         fingerprints = tuple(trees.fingerprint(store[name]) for name in store)

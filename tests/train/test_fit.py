@@ -24,7 +24,7 @@ from tangent_jax.train.evaluate import evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit, step_keys
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
-from tangent_jax.train.optimizers import adam, momentum, projected
+from tangent_jax.train.optimizers import adam, momentum, project
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
 Y = np.random.default_rng(1).integers(0, 7, 70)
@@ -123,7 +123,7 @@ def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
         return logits[:, 0]
 
     def predict(dw, x):
-        away = trees.squared_norm(trees.plus(dw, trees.scaled(-1.0, target)))
+        away = trees.squared_norm(trees.plus(dw, trees.scale(-1.0, target)))
         return jnp.broadcast_to(away / 2, (len(x), 1))
 
     data, norms = Batches(np.zeros((4, 1)), np.zeros(4, int), jax.random.key(0), batch_size=4), []
@@ -133,14 +133,14 @@ def test_projected_descent_stays_in_its_ball_and_ends_at_its_best_point(x64):
 
     for radius, want in ((6.5, 0.5), (26.0, 1.0)):
         start = jax.tree.map(jnp.zeros_like, target)
-        options = {"optimizer": projected(optax.sgd(0.5), radius), "epochs": 40, "on_step": note}
+        options = {"optimizer": project(optax.sgd(0.5), radius), "epochs": 40, "on_step": note}
         found = fit(predict, data, Objective(loss), start=start, **options).dw
         assert max(norms) <= radius
-        assert_rel_close(found, trees.scaled(want, target), 1e-5)
+        assert_rel_close(found, trees.scale(want, target), 1e-5)
 
 
 def test_projected_descent_in_f32_never_leaves_its_ball():
-    dw, optimizer = {"w": jnp.zeros(50_000)}, projected(adam(0.1), 1.0)
+    dw, optimizer = {"w": jnp.zeros(50_000)}, project(adam(0.1), 1.0)
     state = optimizer.init(dw)
     for key in range(5):
         updates, state = optimizer.update({"w": normal(key, (50_000,))}, state, dw)
@@ -149,8 +149,8 @@ def test_projected_descent_in_f32_never_leaves_its_ball():
 
 
 def test_a_radius_of_nothing_is_refused():
-    with pytest.raises(InputError, match=r"projected: expected radius > 0, at most 1e\+12; got 0"):
-        projected(adam(), 0)
+    with pytest.raises(InputError, match=r"project: expected radius > 0, at most 1e\+12; got 0"):
+        project(adam(), 0)
 
 
 def test_plain_sgd_is_gradient_descent(x64):

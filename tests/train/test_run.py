@@ -91,8 +91,8 @@ def stops(run):
 
 @pytest.mark.parametrize("saved", [None, 0, 1])
 def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
-    with Run("fit") as run:
-        run.history.add("fit", {"epoch": 1})
+    with Run() as run:
+        run.history.add({"epoch": 1})
         run.saver = None if saved is None else SimpleNamespace(steps=saved)
         request_stop()
         assert stops(run) == (saved != 0)
@@ -102,5 +102,5 @@ def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
 
 
 def test_what_cannot_be_called_after_a_step_is_refused_as_a_run_is_made():
-    with pytest.raises(InputError, match=r"fit: expected a function \(row, dw\) as on_step, or None; got str"):
-        Run("fit", "print")
+    with pytest.raises(InputError, match=r"expected a function \(row, dw\) as on_step, or None; got str"):
+        Run("print")

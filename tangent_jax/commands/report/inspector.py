@@ -13,8 +13,8 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
-from tangent_jax.models.heads import body
-from tangent_jax.store.provenance import check_component, check_shapes, have_own_heads
+from tangent_jax.core.checks import speaking
+from tangent_jax.store.kinds import kind_of
 from tangent_jax.store.receipts import Receipt, read_receipt
 
 MOST_BYTES = 1 << 28
@@ -41,7 +41,7 @@ class Component:
         origin = self.origin
         if origin is None:
             return {}
-        recipe = {} if origin.recipe is None else dataclasses.asdict(origin.recipe)
+        recipe = {} if origin.recipe is None else origin.recipe.settings
         words = {name.replace("_", " "): value for name, value in recipe.items() if name != "order"}  # of its name
         words |= {"method": origin.method, "leaves": len(origin.subset), "anchor": origin.anchor[:12]}
         words["head at the anchor"] = origin.head[:12]
@@ -108,12 +108,13 @@ class Inspection:
         self.whole = [component.name for component in self.components if not component.damage]
         self.numbers = [component.number for component in self.components if not component.damage]
         self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
-        self.has_own_heads = have_own_heads(self.origins.values())
+        kind = kind_of(self.origins.values())
+        self.has_own_heads = kind.have_own_heads(self.origins.values())
         self.tasks = groups(self.origins)
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
-        self.cosines = similarity(store, self.whole, self.has_own_heads)
+        self.cosines = similarity(kind.summands(store, self.origins), self.whole)
 
     @property
     def images(self) -> int:
@@ -152,9 +153,11 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # a component that another machine made need not be one that `add` takes
                 dw = store[name]
-                check_component(dw, origin)
-                first = first or (dw, origin)
-                check_shapes(dw, origin, *first)
+                with speaking("Store.add"):
+                    kind = kind_of([origin])
+                    kind.check(dw, origin)
+                    first = first or (dw, origin)
+                    kind.check_beside(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry["weights"], origin, damage)
@@ -246,26 +249,26 @@ def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost |
         return None, str(error)
 
 
-def similarity(store: tj.Store, names: Sequence[str], bodies: bool) -> np.ndarray:
-    """The cosine of each pair of components, or of their bodies, "s s"; NaN where one is zero or has no leaves.
+def similarity(components: Mapping[str, Tree], names: Sequence[str]) -> np.ndarray:
+    """The cosine of each pair of components, as they are added, "s s"; NaN where one is zero or has no leaves.
 
     Few are held at once: each block of components is read, and beside it those before it.
     """
 
     def flat(dw: Tree) -> np.ndarray:
-        numbers = [np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(body(dw) if bodies else dw).values()]
+        numbers = [np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(dw).values()]
         return np.concatenate([*numbers, np.zeros(0, np.float32)])
 
     count = len(names)
     gram, size = np.zeros((count, count)), 1
     if count:
-        size = max(1, MOST_BYTES // (2 * max(flat(store[names[0]]).nbytes, 1)))
+        size = max(1, MOST_BYTES // (2 * max(flat(components[names[0]]).nbytes, 1)))
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     with show_progress("similarity"), progress_bar(len(blocks), "block") as bar:
         for i, rows in enumerate(blocks):
-            block = np.stack([flat(store[names[s]]) for s in rows])
+            block = np.stack([flat(components[names[s]]) for s in rows])
             for columns in blocks[: i + 1]:
-                other = block if columns is rows else np.stack([flat(store[names[s]]) for s in columns])
+                other = block if columns is rows else np.stack([flat(components[names[s]]) for s in columns])
                 gram[np.ix_(rows, columns)] = block @ other.T
                 gram[np.ix_(columns, rows)] = gram[np.ix_(rows, columns)].T
             bar.update()

@@ -92,6 +92,8 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
     Raises: InputError for a data set that has the classes of no component.
     """
     origins = {name: store.provenance(name) for name in store}
+    summed, do = [name for name, origin in origins.items() if origin.features], "Leave --dataset out"
+    require(not summed, "inspect", "components of tangent weights for accuracies", f"statistics in {summed[:1]}", do)
     members = defaultdict(list)
     for name, origin in origins.items():
         members[origin.head, origin.classes].append(name)

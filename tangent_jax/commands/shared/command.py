@@ -24,7 +24,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
 from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
-from tangent_jax.core.files import expanded, write_whole
+from tangent_jax.core.checks import speaking
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.store.disk import is_store
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
@@ -32,7 +33,7 @@ SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that kee
 
 def out_folder() -> Path:
     """The folder of --out, made where it does not exist."""
-    out = expanded("flags, --out", flags.FLAGS.out)
+    out = expand_path("flags, --out", flags.FLAGS.out)
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
@@ -88,10 +89,10 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             check_effects()
             join(name, processes)
             if "out" in flags.FLAGS:
-                check_out(expanded("flags, --out", flags.FLAGS.out).absolute())
+                check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with jobs.asked_for():
+            with speaking(name), jobs.asked_for():
                 main(*given)
             check_stop()
         except tj.InputError as error:

@@ -9,7 +9,7 @@ import jax
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def keep_programs(folder: str) -> None:
 
     Raises: OSError for a folder that cannot be written; JAX would only warn, at each program.
     """
-    path = expanded("flags, --compilation_cache", folder).absolute()
+    path = expand_path("flags, --compilation_cache", folder).absolute()
     path.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path).close()
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -171,7 +171,7 @@ def features_phase(predict: tj.Predictor) -> Phase:
 
 def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) -> Phase:
     """The steps of a chunk."""
-    optimizer = as_data("plan", recipe.optimizer())
+    optimizer = as_data(recipe.optimizer())
     training = Training(predict, recipe.objective(), optimizer, (tj.metrics.accuracy,))
     state = jax.eval_shape(lambda: training.start(zeros_of(predict)))
     chunk = chunk_of(batches)
@@ -185,7 +185,7 @@ def zeros_of(predict: tj.Predictor) -> Tree:
 
 def private_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches, mechanism: tj.privacy.Mechanism) -> Phase:
     """The clipped sum of a chunk, and the step on the noisy mean."""
-    objective, optimizer = recipe.objective(), as_data("plan", tj.privacy.momentum(recipe.learning_rate))
+    objective, optimizer = recipe.objective(), as_data(tj.privacy.momentum(recipe.learning_rate))
     dw = jax.eval_shape(lambda: zeros_of(predict))
     state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
     chunk = chunk_of(batches)

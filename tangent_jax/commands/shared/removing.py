@@ -7,7 +7,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import require
-from tangent_jax.core.files import expanded
+from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import read_lines
 from tangent_jax.store.receipts import read_receipt
 
@@ -25,7 +25,7 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
         return tj.store.plan_removal(store, owner=F.owner, owners=owners)
     if F.name:
         return tj.store.plan_removal(store, names=F.name)
-    path = expanded("store remove", F.examples)
+    path = expand_path("store remove", F.examples)
     require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
     asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")
@@ -57,7 +57,7 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
 
 def alike(store: tj.Store, example: str) -> str:
     """Words that name the images in the store which have this last name; "" where none has it."""
-    names = {name for component in store for _, name in store.provenance(component).seen}
+    names = {name for component in store for _, name in store.provenance(component).images_seen}
     others = sorted(name for name in names if Path(name).name == Path(example).name)
     return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from tangent_jax.core import placement
-from tangent_jax.core.files import locked
+from tangent_jax.core.files import hold_lock
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import typed
 
@@ -29,7 +29,7 @@ class Runs:
 
     def read(self) -> list[Line]:
         """The runs of the file; InputError where it was altered."""
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
         return [typed(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
 
@@ -38,6 +38,6 @@ class Runs:
         self.done[key] = accuracy
         if norm is not None:
             self.norms[key] = norm
-        with locked(self.lock):
+        with hold_lock(self.lock):
             self.journal.load()
             self.journal.append({"key": key, "accuracy": accuracy, "norm": norm})

@@ -11,6 +11,7 @@ from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import identity, require
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.privacy.public import check_public
+from tangent_jax.store.recipe import OF_FEATURES
 
 
 def recipe(**changes: Any) -> tj.Recipe:
@@ -20,6 +21,12 @@ def recipe(**changes: Any) -> tj.Recipe:
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
     given = {field: value for field, value in given.items() if not isinstance(value, list)}  # searched: in the changes
     return tj.Recipe(**given | changes)
+
+
+def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
+    """The recipe of statistics of these features, on the model and data that the flags name."""
+    own = recipe()
+    return tj.Recipe(**{name: getattr(own, name) for name in OF_FEATURES if name != "features"}, features=features)
 
 
 @functools.cache
@@ -97,7 +104,7 @@ def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
     """The predictor in coordinates whitened by the images of --public; without that flag as it is."""
     if F.public is None:
         return predict
-    return tj.privacy.whitened(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
+    return tj.privacy.whiten(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
 
 
 @functools.cache

@@ -12,20 +12,20 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expanded
-from tangent_jax.models.heads import classes_in, widened
-from tangent_jax.store.apart import Shards
+from tangent_jax.core.files import expand_path
+from tangent_jax.models.heads import classes_in, widen
 
 
 class Method:
     """One method on the data set of the flags: its recipe, predictor and features.
 
-    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's.
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's;
+    `recipe`: another than the flags'.
     """
 
-    def __init__(self, method: str, name: str | None = None, **changes: Any) -> None:
+    def __init__(self, method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        self.name, self.recipe = name or method, setup.recipe(method=method, **rate | changes)
+        self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
         if "sharding" in F and F.sharding == "owner":
             owners_of_train()
@@ -72,8 +72,7 @@ class Method:
         store = tj.Store(self.path(title))
         print(f"store: {store.root}", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
-        more: Any = {"factors": factors, "owners": owners, "only": only, "classes": self.dataset.classes}
-        tj.store.fill(store, self.predict, self.train, self.recipe, rows, at_once=F.at_once, **more)
+        tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
@@ -87,11 +86,16 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
-        return expanded("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
-        return Shards(self.predict, self.train, self.recipe, rows).groups(F.at_once)
+        return self.shards(rows).groups()
+
+    def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
+        """The shards of these rows of the training images, or of other features."""
+        data = features or self.train
+        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All the data as one shard, which `full` trains."""
@@ -107,9 +111,9 @@ class Method:
         """Trains one model for each entry of `rows`, and stores none."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
-            fitted = Shards(self.predict, data, self.recipe, rows, classes).fit(F.at_once)
+            fitted = self.shards(rows, data).fit()
         own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widened(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        wide = {name: widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:

@@ -194,6 +194,15 @@ TABLE: dict[str, partial] = {
     "dry_run": flag("bool", "remove: say the work and its cost, and do nothing.", default=False),
     "receipt": flag("string", "verify: a receipt, to be checked too.", default=None),
     "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
+    "settings_by": flag(
+        "enum",
+        "Choose the settings of statistics on held-out images, or by leaving out each training image in closed form.",
+        ("held_out", "leave_one_out"),
+        default="held_out",
+    ),
+    "solve": flag(
+        "string", "export of statistics: how the head is solved, HOW,SHRINKAGE,BALANCE.", default="lda,0.3,1"
+    ),
     "merge": flag(
         "enum", "How components weigh: mean, inputs (RegMean), fisher (diagonal), curvature.", MERGES, default="mean"
     ),
@@ -212,7 +221,7 @@ TABLE: dict[str, partial] = {
         "integer", "Numbers of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096
     ),
     "directions": flag(
-        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=4
+        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=2
     ),
     "parts": flag("list", "Features, parts joined by +: of h, relu, ntk.", default=["h+ntk"]),
     "left": flag(

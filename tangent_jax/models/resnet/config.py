@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import require, whole_number
+from tangent_jax.core import expect, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 
@@ -33,15 +33,15 @@ class ResNetConfig:
     stem_width: int | None = None
 
     def __post_init__(self) -> None:
-        require(1 <= len(self.blocks) <= 8, "ResNetConfig", "blocks of 1..8 layers", self.blocks)
+        expect(1 <= len(self.blocks) <= 8, "blocks of 1..8 layers", self.blocks)
         for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
-            whole_number("ResNetConfig", field, getattr(self, field), low, most)
+            whole_number(field, getattr(self, field), low, most)
         check_image_size("ResNetConfig", self.image_size)
-        whole_number("ResNetConfig", "stem_width", self.stem_channels, 1, 1 << 14)
+        whole_number("stem_width", self.stem_channels, 1, 1 << 14)
         for count in self.blocks:
-            whole_number("ResNetConfig", "blocks of a layer", count, 1, 1024)
-        require(self.stem in ("large", "small"), "ResNetConfig", "stem large or small", self.stem)
-        require(0 <= self.slope < 1, "ResNetConfig", "slope in [0, 1)", self.slope)
+            whole_number("blocks of a layer", count, 1, 1024)
+        expect(self.stem in ("large", "small"), "stem large or small", self.stem)
+        expect(0 <= self.slope < 1, "slope in [0, 1)", self.slope)
 
     @property
     def depth(self) -> int:
@@ -136,5 +136,5 @@ def resnet_config(name: str, **changes: object) -> ResNetConfig:
     >>> resnet_config("resnet50").channels(15)
     (2048, 512, 2048)
     """
-    require(name in SIZES, "resnet_config", f"one of {', '.join(SIZES)}", name)
+    expect(name in SIZES, f"one of {', '.join(SIZES)}", name)
     return ResNetConfig(*SIZES[name]).replace(**changes)

@@ -9,7 +9,8 @@ Source: He et al. 2016, v1.5: the stride is in a bottleneck's 3 x 3 convolution.
 (linearised ResNets freeze them: LQF, Achille et al. 2021); only pre-training reads those of the batch.
 """
 
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 
 import jax.numpy as jnp
 from jax import Array
@@ -35,7 +36,7 @@ def forward(
     dx: Tangent = None
     for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
-            x, dx = convolved(config, p, "stem_conv", "stem_norm", x, dx, 2 if config.stem == "large" else 1, seen)
+            x, dx = conv_norm(config, p, "stem_conv", x, dx, 2 if config.stem == "large" else 1, seen)
             x, dx = relu(x, dx, config.slope)
             x, dx = max_pool(x, dx) if config.stem == "large" else (x, dx)
         elif stage <= config.depth:
@@ -48,31 +49,33 @@ def forward(
 
 def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: Statistics | None) -> Pair:
     """One residual block, "b y x c"."""
-    layer, place = config.name(i).split("/")
-    leaves, prefix = p[layer][place], f"{layer}/{place}/"
     sizes, y, dy = config.windows(i), x, dx
     for j, size in enumerate(sizes):
         stride = config.stride(i) if size == 3 and (config.bottleneck or j == 0) else 1
-        y, dy = convolved(config, leaves, f"conv{j + 1}", f"norm{j + 1}", y, dy, stride, seen, prefix)
+        y, dy = conv_norm(config, p, f"{config.name(i)}/conv{j + 1}", y, dy, stride, seen)
         y, dy = relu(y, dy, config.slope) if j + 1 < len(sizes) else (y, dy)
     if config.has_shortcut(i):
-        names = "shortcut_conv", "shortcut_norm"
-        x, dx = convolved(config, leaves, *names, x, dx, config.stride(i), seen, prefix)
+        x, dx = conv_norm(config, p, f"{config.name(i)}/shortcut_conv", x, dx, config.stride(i), seen)
     return relu(x + y, total(dx, dy), config.slope)
 
 
-def convolved(
-    config: ResNetConfig, p: Tree, kernel: str, norm: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None,
-    prefix: str = "",
-) -> Pair:  # fmt: skip
-    """BN(conv x), "b y x c", and its tangent."""
-    x, dx = conv(x, dx, p[kernel]["kernel"], stride)
-    leaf = p[norm]
+def conv_norm(
+    config: ResNetConfig, p: Tree, path: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None
+) -> Pair:
+    """BN(conv x), "b y x c", and its tangent; `path`: of the convolution, whose norm is named after it."""
+    norm = path.replace("conv", "norm")
+    x, dx = conv(x, dx, at(p, path)["kernel"], stride)
+    leaf = at(p, norm)
     if seen is not None:
         mean, var = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
-        seen[prefix + norm] = mean, var
+        seen[norm] = mean, var
         leaf = {**leaf, "mean": Dual(mean, None), "var": Dual(var, None)}
     return batch_norm(x, dx, leaf, config.eps)
+
+
+def at(p: Tree, path: str) -> Tree:
+    """The leaves below a path."""
+    return reduce(getitem, path.split("/"), p)
 
 
 def input_shape(config: ResNetConfig, stage: int) -> tuple[int, ...]:

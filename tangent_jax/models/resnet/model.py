@@ -87,7 +87,7 @@ class ResNet:
         """The model with other fields of its configuration."""
         return dataclasses.replace(self, config=self.config.replace(**changes))
 
-    def resized(self, w: Tree, image_size: ImageSize) -> tuple["ResNet", Tree]:
+    def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["ResNet", Tree]:
         """The model at another image size; its weights are those of any."""
         return self.replace(image_size=image_size), w
 

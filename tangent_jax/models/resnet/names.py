@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 
 Flat = dict[str, np.ndarray]
 KINDS = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
@@ -83,11 +83,11 @@ def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
     flat: Flat = {}
     for name, value in tensors.items():
         path, value = path_of(timm_name(name)), np.asarray(value)
-        require(path, "load", "a residual network's tensors", f"the extra tensor {name} {value.shape} in {where}")
+        expect(path, "a residual network's tensors", f"the extra tensor {name} {value.shape} in {where}")
         assert path is not None
         axes = {"head/kernel": 2}.get(path, 4 if path.endswith("kernel") else 1)
         good = value.ndim == axes and value.size
-        require(good, "load", f"{name} of {axes} axes, not empty", f"shape {value.shape} in {where}")
+        expect(good, f"{name} of {axes} axes, not empty", f"shape {value.shape} in {where}")
         flat[path] = {2: lambda x: x.T, 4: lambda x: x.transpose(2, 3, 1, 0), 1: lambda x: x}[axes](value)
     return flat
 

@@ -6,10 +6,10 @@ The architecture is inferred from the tensors; a missing, extra or misshapen one
 import dataclasses
 import re
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, key_of, named
+from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
@@ -40,8 +40,8 @@ def from_torch(file: Tensors) -> Pretrained:
     beside: Beside = file.config(Beside)
     known = not (beside.downsample_in_bottleneck or beside.downsample_in_first_stage)
     do = "Use weights of version 1.5, whose strides are in 3 x 3 convolutions from the second layer on"
-    require(known, "load", "a ResNet v1.5", f"strides elsewhere in {file.path}", do)
-    require(beside.hidden_act == "relu", "load", "a ResNet of ReLUs", f"{beside.hidden_act} in {file.path}")
+    expect(known, "a ResNet v1.5", f"strides elsewhere in {file.path}", do)
+    expect(beside.hidden_act == "relu", "a ResNet of ReLUs", f"{beside.hidden_act} in {file.path}")
     flat = to_ours(file.tensors, file.path)
     preprocessing = file.preprocessing() or Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
     return assemble(ResNet(infer(flat, file.path), preprocessing), flat, file.path)
@@ -50,7 +50,7 @@ def from_torch(file: Tensors) -> Pretrained:
 def infer(flat: Flat, path: str) -> ResNetConfig:
     """Infers the architecture from the tensors."""
     stem = flat.get("stem_conv/kernel")
-    require(stem is not None, "load", "the tensor of stem_conv/kernel", f"none in {path}")
+    expect(stem is not None, "the tensor of stem_conv/kernel", f"none in {path}")
     assert stem is not None
     counts: dict[int, set[int]] = {}
     for name in flat:
@@ -58,7 +58,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
         if match:
             counts.setdefault(int(match[1]), set()).add(int(match[2]))
     good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
-    require(good, "load", "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
+    expect(good, "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
     first = flat.get("layer1/block_0/conv1/kernel", stem)
     width, channels = first.shape[-1], stem.shape[-1]
     return ResNetConfig(
@@ -72,7 +72,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
 
 
 def check_said(file: Tensors) -> None:
-    """Raises InputError for a network that nobody names, that is not here, or of which a field is not understood."""
+    """Raises InputError for a network without a name, one that we lack, or a field that we do not understand."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
     if config.get("model_type") == "resnet":
         check_understood(config, (*COMMON, *HUGGING_FACE), where)
@@ -80,15 +80,15 @@ def check_said(file: Tensors) -> None:
     check_understood(config, (*WHOLE, *LABELS), where)
     name = file.architecture or config.get("architecture")
     do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
-    require(isinstance(name, str), "load", f"a ResNet of which the architecture is said, in {file.path}", "none", do)
-    own = named("resnet", "ResNets", str(name), where)
+    expect(isinstance(name, str), f"a ResNet of which the architecture is said, in {file.path}", "none", do)
+    own = find("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
     check_understood(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
-    require(pools == {"avg"}, "load", f"global_pool avg in {where}", " and ".join(map(str, pools)))
+    expect(pools == {"avg"}, f"global_pool avg in {where}", " and ".join(map(str, pools)))
     same = bool(args) or key_of(file.shapes) == own.key
-    require(same, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
+    expect(same, f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
 
 
 FAMILY = Family(

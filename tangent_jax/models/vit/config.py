@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import finite_number, require, whole_number
+from tangent_jax.core import expect, finite_number, one_of, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.rules import ACTIVATIONS
@@ -58,24 +58,24 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
-            whole_number("ViTConfig", field, getattr(self, field), 0 if field in ("classes", "registers") else 1, most)
+            whole_number(field, getattr(self, field), 0 if field in ("classes", "registers") else 1, most)
         check_image_size("ViTConfig", self.image_size)
-        finite_number("ViTConfig", "rope_theta", self.rope_theta, 1.0)
-        whole_number("ViTConfig", "adapter_width", self.adapter_width, 0, self.width)
-        whole_number("ViTConfig", "adapter_from", self.adapter_from, 0, self.depth)
+        finite_number("rope_theta", self.rope_theta, 1.0)
+        whole_number("adapter_width", self.adapter_width, 0, self.width)
+        whole_number("adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
-        require(self.width % self.heads == 0, "ViTConfig", f"width {self.width} a multiple of heads", self.heads)
+        expect(self.width % self.heads == 0, f"width {self.width} a multiple of heads", self.heads)
         divides = not any(side % patch for side in sides(size))
-        require(divides, "ViTConfig", f"image_size a multiple of patch_size {patch}", size)
+        expect(divides, f"image_size a multiple of patch_size {patch}", size)
         for field, known in (("pool", POOLS), ("activation", ACTIVATIONS), ("positions", POSITIONS), FILTER):
             value = getattr(self, field)
-            require(value in known, "ViTConfig", f"{field} in {', '.join(known)}", value)
+            one_of(field, value, known)
         has = self.class_token or self.pool not in ("token", "token_avg")
-        require(has, "ViTConfig", f"a class token for pool {self.pool}", "none")
+        expect(has, f"a class token for pool {self.pool}", "none")
         turns, got = self.positions != "rotary" or not self.head_width % 4, f"{self.head_width} features a head"
-        require(turns, "ViTConfig", "a multiple of 4 features a head for rotary positions", got)
+        expect(turns, "a multiple of 4 features a head for rotary positions", got)
         good = at is None or (0 <= at < self.depth and self.pool == "token")
-        require(good, "ViTConfig", f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")
+        expect(good, f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")
 
     @property
     def head_width(self) -> int:
@@ -137,5 +137,5 @@ def vit_config(name: str, **changes: object) -> ViTConfig:
     expected = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
     expected += f", or KIND-SIZE/PATCH of {', '.join(KINDS)}"
     good = size in SIZES and patch in map(str, PATCH_SIZES) and (plain in known or not kind)
-    require(good, "vit_config", expected, name)
+    expect(good, expected, name)
     return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**{**fields, **changes})

@@ -21,7 +21,7 @@ from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.embedding import embed, turns_of
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
-from tangent_jax.models.vit.pools import head, pooled
+from tangent_jax.models.vit.pools import head, pool
 from tangent_jax.rules import (
     ACTIVATIONS,
     attention,
@@ -62,7 +62,7 @@ def run_block(config: ViTConfig, p: Tree, i: int, x: Array, dx: Tangent) -> Pair
     x, dx = block(config, p[f"block_{i}"], x, dx)
     if reads_one_query(config, i + 1):
         return one_query_input(config, x, dx)
-    return pooled(config, x, dx) if i == config.depth - 1 else (x, dx)
+    return pool(config, x, dx) if i == config.depth - 1 else (x, dx)
 
 
 def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
@@ -80,9 +80,9 @@ def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     """The class token's row of one block's output, "b d", from the value of `one_query_input`."""
     z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
-    q, dq = dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN)
+    query = Dual(*dense(*layer_norm(x, dx, p["norm1"], config.eps), p["attention"]["query"], IN))
     key, value = p["attention"]["key"], p["attention"]["value"]
-    o, do = class_attention(z, dz, q, dq, p["norm1"], key, value, turns_of(config))
+    o, do = class_attention(z, dz, query, p["norm1"], key, value, turns_of(config))
     y, dy = dense(o, do, p["attention"]["out"], OUT)
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
 

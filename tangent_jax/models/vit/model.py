@@ -104,19 +104,19 @@ class VisionTransformer:
     def with_class_token(self, blocks: int) -> "VisionTransformer":
         """CLS=T: a new class token takes the place of the old at the input of the last `blocks` blocks."""
         depth, at = self.config.depth, self.config.class_token_at
-        blocks, got = whole_number("with_class_token", "blocks", blocks, 1, depth), f"one replaced at block {at}"
+        blocks, got = whole_number("blocks", blocks, 1, depth, by="with_class_token"), f"one replaced at block {at}"
         require(at is None, "with_class_token", "a model with its first class token", got, BEFORE)
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
         """Adapters of a width in the last `blocks` blocks."""
         depth, old = self.config.depth, self.config.adapter_width
-        width = whole_number("with_adapters", "width", width, 1, self.config.width)
-        blocks = whole_number("with_adapters", "blocks", blocks, 1, depth)
+        width = whole_number("width", width, 1, self.config.width, by="with_adapters")
+        blocks = whole_number("blocks", blocks, 1, depth, by="with_adapters")
         require(not old, "with_adapters", "a model without adapters", f"one with adapters of width {old}", BEFORE)
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
-    def resized(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
+    def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
         """The model at another image size, its position embedding resampled; rotary ones follow the grid themselves.
 
         Source: timm's resample_abs_pos_embed: bicubic (Hugging Face's SigLIP 2: bilinear) with antialiasing over the

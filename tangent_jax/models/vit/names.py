@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tangent_jax.core import refusal, require
+from tangent_jax.core import expect, unexpected
 from tangent_jax.models.vit.tables import DROPPED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]
@@ -31,12 +31,12 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
             if match:
                 value, axes = np.asarray(value), 4 if transform is conv else int(transform is T)
                 got = f"shape {value.shape} in {path}"
-                require(value.ndim >= axes and value.size, "load", f"{name} of at least {axes} axes, not empty", got)
-                require(axes < 4 or value.ndim == 4, "load", f"{name} of 4 axes", got)
+                expect(value.ndim >= axes and value.size, f"{name} of at least {axes} axes, not empty", got)
+                expect(axes < 4 or value.ndim == 4, f"{name} of 4 axes", got)
                 flat[match.expand(template)] = transform(value)
                 break
         else:
-            raise refusal("load", "a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
+            raise unexpected("a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
     if any(name.startswith("pre_logits") for name in tensors):
         flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
     for fused, parts in FUSED.items():
@@ -50,7 +50,7 @@ def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np
     """The last axis of a tensor in equal parts; InputError where it does not divide."""
     divides = value.ndim and value.shape[-1] % count == 0
     words = {2: "two", 3: "three"}
-    require(divides, "load", f"{kind} of {words[count]} equal parts", f"shape {value.shape} of {where}")
+    expect(divides, f"{kind} of {words[count]} equal parts", f"shape {value.shape} of {where}")
     return np.split(value, count, -1)
 
 
@@ -79,7 +79,7 @@ def place_of(ours: str, gated: bool) -> tuple[str, tuple[str, ...]]:
 def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token", gated: bool = False) -> Flat:
     """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)` and `with_gates`.
 
-    What timm has in one and of which only a part is given has zeros in the rest: right for a tangent, where absent
+    timm fuses q, k and v; where a tree has only some of them, the others are zero: right for a tangent, where absent
     means frozen. Leaves that timm has not keep our path.
     """
     joined: dict[str, dict[str, np.ndarray]] = {}

@@ -14,13 +14,13 @@ patches' mean needs one row; attention's query is one, so keys and values are ne
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tangent, Tree
+from tangent_jax.core import Dual, Tangent, Tree
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
 from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, standardize, total
 
 
-def pooled(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
+def pool(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
     """The input of the head's stage, from all tokens "b n d"; with `token`, the last block gives it itself."""
     if config.pool == "avg":
         return over_patches(config, x), None if dx is None else over_patches(config, dx)
@@ -58,10 +58,10 @@ def head(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 def attention_pool(config: ViTConfig, p: Tree, norm: Tree, x: Array, dx: Tangent) -> Pair:
     """The pooled row "b d" of standardised tokens "b n d"; `norm` is the network's last."""
-    query, dquery = p["query_token"]
-    row = jnp.broadcast_to(query, (x.shape[0], config.width))
-    q, dq = dense(row, shift(dquery, row), p["attention"]["query"], IN)
-    o, do = class_attention(x, dx, q, dq, norm, p["attention"]["key"], p["attention"]["value"])
+    token, dtoken = p["query_token"]
+    row = jnp.broadcast_to(token, (x.shape[0], config.width))
+    query = Dual(*dense(row, shift(dtoken, row), p["attention"]["query"], IN))
+    o, do = class_attention(x, dx, query, norm, p["attention"]["key"], p["attention"]["value"])
     y, dy = dense(o, do, p["attention"]["out"], OUT)
     z, dz = mlp(config, p, *layer_norm(y, dy, p["norm"], config.eps))
     return y + z, total(dy, dz)

@@ -7,7 +7,7 @@ other is refused by the field's name.
 from collections.abc import Mapping
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 from tangent_jax.core.records import typed
 from tangent_jax.models.architectures import (
     CFG,
@@ -16,8 +16,8 @@ from tangent_jax.models.architectures import (
     WHOLE,
     alike,
     check_understood,
+    find,
     key_of,
-    named,
 )
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.vit.config import ViTConfig
@@ -45,7 +45,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     check_understood(config, (*WHOLE, *LABELS), where)
     said: str | None = typed(str | None, config.get("architecture"), "load", f"architecture of {where}")
     name = said if is_ours else file.architecture or said
-    require(name == said or said is None, "load", f"architecture {said}, as config.json says", name)
+    expect(name == said or said is None, f"architecture {said}, as config.json says", name)
     args: dict[str, Any] = (
         typed(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
     )
@@ -55,9 +55,9 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
         return by_shapes(file)
-    own = named("vit", "Vision Transformers", name, where if said else "architecture=")
+    own = find("vit", "Vision Transformers", name, where if said else "architecture=")
     is_whole = bool(args) or key_of(file.shapes) == own.key
-    require(is_whole, "load", f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
+    expect(is_whole, f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
     facts = dict(own.facts)
     if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
         facts["image_size"] = cfg["input_size"][1:]
@@ -65,7 +65,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     width = facts.pop("width")
     width = args.get("embed_dim") or width
     shape = file.shapes.get("patch_embed.proj.weight", (width,))
-    require(shape[:1] == (width,), "load", f"{width} features, as {name} has, in {file.path}", shape[:1])
+    expect(shape[:1] == (width,), f"{width} features, as {name} has, in {file.path}", shape[:1])
     return facts | overridden(args, where), own.images
 
 
@@ -88,7 +88,7 @@ def check_timm(config: ViTConfig, file: Tensors) -> None:
         own = getattr(config, SAME[theirs]) if theirs in SAME else value
         is_headless = theirs == "num_classes" and not own  # features alone: a head may be left out
         expected = f"{theirs} {value}, as config.json says, in {file.path}"
-        require(value is None or value == own or is_headless, "load", expected, f"{own} by its tensors")
+        expect(value is None or value == own or is_headless, expected, f"{own} by its tensors")
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -98,9 +98,9 @@ def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
     one_network = len({str((a.facts, a.refused)) for a in own.values()}) == 1
     expected = f"tensors of one architecture of timm's in {file.path}"
-    require(one_network, "load", expected, got, do)
+    expect(one_network, expected, got, do)
     first = next(iter(own))
-    facts = named("vit", "Vision Transformers", first, file.path).facts
+    facts = find("vit", "Vision Transformers", first, file.path).facts
     images = [a.images for a in own.values()]
     shown = {fact: value for fact, value in facts.items() if fact != "width"}
     return shown, images[0] if all(a == images[0] for a in images) else None
@@ -110,13 +110,13 @@ def pool_of(file: Tensors, pool: Any) -> str:
     """Our name of timm's pool; InputError for one that is not here."""
     has_token, after = "cls_token" in file.tensors, "fc_norm.weight" in file.tensors
     both = after and "norm.weight" in file.tensors
-    require(not both, "load", f"one norm after the blocks in {file.path}", "norm and fc_norm")
+    expect(not both, f"one norm after the blocks in {file.path}", "norm and fc_norm")
     known = {"token": "token", "avg": "avg" if after else "norm_avg", "map": "attention"}
     good = (
         isinstance(pool, str) and pool in known and has_token >= (pool == "token") and not (has_token and pool == "map")
     )
     expected = f"a pool token, avg, or map without a class token, in {file.path}"
-    require(good, "load", expected, pool)
+    expect(good, expected, pool)
     return known[pool]
 
 
@@ -143,8 +143,8 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     kind = config.get("model_type")
     is_said = "num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None
     do = "Put its config.json beside it, or say architecture=NAME"
-    require(is_said, "load", f"num_attention_heads in {where}", "none", do)
-    require(kind is None or kind in types, "load", f"a model_type of {', '.join(types)} in {where}", kind)
+    expect(is_said, f"num_attention_heads in {where}", "none", do)
+    expect(kind is None or kind in types, f"a model_type of {', '.join(types)} in {where}", kind)
     check_understood(config, [*COMMON, *(MAE if kind == "vit_mae" else ())], where)
     return kind or ""
 
@@ -156,6 +156,6 @@ def tower_of(file: Tensors) -> Tensors:
         return file
     inner = typed(dict[str, Any], outer["vision_config"], "load", f"vision_config of {where}")
     kind = outer.get("model_type")
-    require(kind is None or kind in WHOLES, "load", f"a model_type of {', '.join(WHOLES)} in {where}", kind)
+    expect(kind is None or kind in WHOLES, f"a model_type of {', '.join(WHOLES)} in {where}", kind)
     check_understood(outer, [*COMMON, "vision_config", "text_config"], where)
     return file._replace(beside={**file.beside, "config": inner})

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import require
+from tangent_jax.core import expect
 from tangent_jax.core.progress import tell
 from tangent_jax.core.records import typed
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
@@ -74,7 +74,7 @@ def from_timm(file: Tensors) -> Pretrained:
     facts["pool"] = pool_of(file, facts["pool"])
     if images is None and file.preprocessing() is None:
         tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
-    return built(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
+    return build(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -82,7 +82,7 @@ def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
     assert file.architecture is not None
     config, do = vit_config(file.architecture), "Name the architecture of timm's"
     plain = "fc_norm.weight" not in file.tensors
-    require(plain, "load", f"{file.architecture}, which normalises before its pool, in {file.path}", "fc_norm", do)
+    expect(plain, f"{file.architecture}, which normalises before its pool, in {file.path}", "fc_norm", do)
     fields = ("heads", "activation", "eps", "pool", "positions", "rope_theta")
     pools = {"token": "token", "avg": "avg", "attention": "map"}
     return {name: getattr(config, name) for name in fields} | {"pool": pools[config.pool], "class_position": None}, None
@@ -94,8 +94,8 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     flat = translate(file.tensors, HUGGING_FACE, file.path)
     is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
     agrees, got = not kind or kind.startswith("dinov2") == is_dino, f"{'layer' if is_dino else 'no layer'} scales"
-    require(agrees, "load", f"tensors of {kind}, as config.json says, in {file.path}", got)
-    fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **stated(file)}
+    expect(agrees, f"tensors of {kind}, as config.json says, in {file.path}", got)
+    fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
     if "distillation" in flat:  # DeiT's: a token with a position, of which its classifier reads nothing
@@ -103,7 +103,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     if is_gated:
         flat, fields["activation"] = with_gates(flat, file.path), "silu"  # whatever config.json says
     guess = IMAGENET if is_dino or kind in ("deit", "vit_mae", "ijepa") else INCEPTION
-    return built(flat, file, fields, Preprocessing(*guess))
+    return build(flat, file, fields, Preprocessing(*guess))
 
 
 def with_distillation(flat: Flat, path: str) -> Flat:
@@ -112,7 +112,7 @@ def with_distillation(flat: Flat, path: str) -> Flat:
     position = flat.get("position_embedding", np.zeros((0, 0)))
     rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
     good = len(rows) > 2 and token.shape[-1] == rows.shape[-1] and "registers" not in flat
-    require(good, "load", f"positions of the distillation token in {path}", f"shapes {rows.shape}, {token.shape}")
+    expect(good, f"positions of the distillation token in {path}", f"shapes {rows.shape}, {token.shape}")
     return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
 
 
@@ -122,8 +122,8 @@ def from_dinov3(file: Tensors) -> Pretrained:
     flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
     theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
-    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **stated(file)}
-    return built(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
+    fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **read_fields(file)}
+    return build(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
 
 
 def from_tower(file: Tensors) -> Pretrained:
@@ -139,7 +139,7 @@ def from_tower(file: Tensors) -> Pretrained:
     else:
         fields, guess = {"eps": 1e-6, "activation": "gelu_tanh"}, Preprocessing(crop=1.0, resize="exact")
     fields |= {"position_filter": "bilinear"} if is_of_any_shape else {}
-    return built(flat, file, {**fields, **stated(file)}, guess)
+    return build(flat, file, {**fields, **read_fields(file)}, guess)
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -152,10 +152,10 @@ def as_images(kernel: np.ndarray) -> np.ndarray:
 def from_google(file: Tensors) -> Pretrained:
     """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
     tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
-    return built(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
+    return build(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
 
 
-def stated(file: Tensors) -> dict[str, Any]:
+def read_fields(file: Tensors) -> dict[str, Any]:
     """The fields of a configuration that config.json states and the tensors do not show."""
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
@@ -172,16 +172,16 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
     do = "Pass a Vision Transformer's weights; timm's DINOv3, which has no positions, with its config.json"
     for name in needed:
-        require(name in flat, "load", f"the tensor of {name}", f"none in {path}", do)
+        expect(name in flat, f"the tensor of {name}", f"none in {path}", do)
         shape, axes = flat[name].shape, 4 if "patch" in name else 2
-        require(len(shape) >= axes and 0 not in shape, "load", f"{name} of {axes} axes", f"shape {shape} in {path}")
+        expect(len(shape) >= axes and 0 not in shape, f"{name} of {axes} axes", f"shape {shape} in {path}")
     numbers = {int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")}
-    require(numbers == {*range(len(numbers))}, "load", "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
+    expect(numbers == {*range(len(numbers))}, "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else None)
     do = "Say architecture=NAME, or put its config.json beside it"
-    require(heads is not None, "load", f"the number of heads of {path}", "a file that does not say it", do)
+    expect(heads is not None, f"the number of heads of {path}", "a file that does not say it", do)
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
     fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch, known), **known}
@@ -211,12 +211,12 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
     if "position_embedding" not in flat:
         return said or 224
     rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
-    require(rows >= 1, "load", "a position_embedding of two rows or more", f"{rows + 1} in {file.path}")
+    expect(rows >= 1, "a position_embedding of two rows or more", f"{rows + 1} in {file.path}")
     if said and np.prod([side // patch for side in sides(said)]) == rows:
         return said
     side, do = round(rows**0.5), "State it in config.json"
     is_square = side**2 == rows and not of_architecture
-    require(is_square, "load", f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
+    expect(is_square, f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
     return side * patch
 
 
@@ -234,7 +234,7 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
     return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square or said is False else flat
 
 
-def built(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
+def build(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
     """The model of these leaves; without JSON beside the weights, with the preprocessing of such models."""
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
@@ -252,14 +252,14 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     for theirs, ours in STATED.items():
         said, value = getattr(beside, theirs), getattr(config, ours)
         good = said is None or said == value
-        require(good, "load", f"{theirs} {said}, as config.json says", f"{ours} {value} {where}")
+        expect(good, f"{theirs} {said}, as config.json says", f"{ours} {value} {where}")
     rotary, is_stated = config.positions == "rotary", beside.rope_theta is not None
     said = "rope_theta, of rotary positions," if rotary else "no rope_theta, of rotary positions,"
     good = is_stated == rotary or (rotary and beside.hidden_size is None)
-    require(good, "load", f"{said} in config.json", f"{beside.rope_theta} beside positions {config.positions} {where}")
+    expect(good, f"{said} in config.json", f"{beside.rope_theta} beside positions {config.positions} {where}")
     said = beside.image_size
     good = said is None or rotary or sides(said) == sides(config.image_size)
-    require(good, "load", f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
+    expect(good, f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
 
 
 FAMILY = Family(

@@ -1,0 +1,40 @@
+"""The conditions of private training that a trace shows: on predictor and loss, on the optimiser, and on each step.
+
+A guarantee for one example needs examples that vmap separates, and an optimiser that reads the private gradient alone.
+"""
+
+import jax
+import numpy as np
+
+from tangent_jax.core import Tree, expect, unexpected
+from tangent_jax.core.identities import CALLBACKS, primitives
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.objective import Objective
+from tangent_jax.train.optimizers import Optimizer, apply
+from tangent_jax.train.targets import Predict
+
+BATCHED_BY_HAND = ("custom_vmap_call", *CALLBACKS)
+
+
+def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> None:
+    """Raises InputError for a predictor or loss that says itself how it is batched: then vmap does not separate
+    examples."""
+    x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
+    used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
+    expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
+    expect(not used, expected, ", ".join(sorted(used)), do)
+
+
+def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
+    """Raises InputError for an optimiser that wants more than the private gradient, such as the loss."""
+    try:
+        jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
+    except TypeError as error:
+        got, do = str(error).splitlines()[0], "What it wants is not private; take another"
+        raise unexpected("an optimiser of gradients alone", got, do) from error
+
+
+def check_finite(norm: float, step: int) -> None:
+    """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
+    do = "Lower the learning rate; what was paid stays paid"
+    expect(np.isfinite(norm), "a finite step", f"a norm of {norm} after step {step + 1}", do)

@@ -1,0 +1,206 @@
+"""Statistics are components: they add to the bits of a store that never held what is gone, and never to tangents."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from helpers import FEATURES, assert_rel_close, origin, origin_of_sums, part, sums
+
+import tangent_jax as tj
+from tangent_jax.core import InputError, trees
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.models.load import load
+from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.solver.statistics import Settings, Statistics, make_statistics
+from tangent_jax.store.apart import Shards
+from tangent_jax.store.heads import join
+from tangent_jax.store.kinds import SumsOfFeatures
+from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.store import Store
+
+
+def summed(root, numbers):
+    """A store of `sums` of these numbers, added in this order."""
+    store = Store(root)
+    for s in numbers:
+        store.add(f"shard {s}", sums(s), origin_of_sums(s))
+    return store
+
+
+def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_path):
+    never = summed(tmp_path / "never", (0, 2, 3))
+    store = summed(tmp_path / "store", (3, 1, 0, 2))
+    assert trees.fingerprint(store.compose()) != trees.fingerprint(never.compose())
+    receipt = remove(store, plan_removal(store, names=["shard 1"]))
+    assert receipt.composed_after == trees.fingerprint(never.compose()) == trees.fingerprint(store.compose())
+    assert store.verify() == store.verify_receipt(receipt.path) == []
+    here, there = store.statistics(), never.statistics()
+    assert here.classes == there.classes == ("a", "own 0", "own 2", "own 3")
+    assert all(np.array_equal(getattr(here, f), getattr(there, f)) for f in ("gram", "sums", "counts"))
+    with pytest.raises(InputError, match="examples that were not removed"):
+        store.add("back", sums(1), origin_of_sums(1))
+
+
+def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
+    total = summed(tmp_path / "two", (0, 1)).statistics()
+    assert total.classes == ("a", "own 0", "own 1")
+    np.testing.assert_array_equal(total.counts, [10, 4, 4])
+    np.testing.assert_array_equal(total.sums[2], sums(1)["sums"][1])
+    np.testing.assert_allclose(total.sums[0], sums(0)["sums"][0] + sums(1)["sums"][0], rtol=1e-15)
+    np.testing.assert_array_equal(total.gram[np.triu_indices(3)], sums(0)["gram"] + sums(1)["gram"])
+    np.testing.assert_array_equal(total.gram, total.gram.T)
+    assert total.source == FEATURES.identity(origin_of_sums(0).anchor)
+    alone = Store(tmp_path / "alone")
+    alone.add("all", total.tree, origin_of_sums(7, classes=total.classes))
+    assert trees.fingerprint(alone.statistics().tree) == trees.fingerprint(total.tree)
+
+
+def test_two_kinds_never_add(tmp_path):
+    store = summed(tmp_path / "sums", (0,))
+    with pytest.raises(InputError, match=r"Store.add: expected method statistics; got taft"):
+        store.add("tangent", part(1), origin(1))
+    tangents = Store(tmp_path / "tangents")
+    tangents.add("tangent", part(0), origin(0))
+    with pytest.raises(InputError, match=r"Store.add: expected method taft; got statistics"):
+        tangents.add("sums", sums(1), origin_of_sums(1))
+    with pytest.raises(InputError, match=r"Store.statistics: expected statistics; got tangent weights"):
+        tangents.statistics()
+    with pytest.raises(InputError, match=r"Store.statistics: expected at least one component; got none"):
+        Store(tmp_path / "empty").statistics()
+    with pytest.raises(InputError, match=r"join: expected components of tangent weights; got statistics in shard 0"):
+        join(store)
+    with pytest.raises(InputError, match=r"merge: expected factors of every component"):
+        store.compose(how="inputs")
+    assert [*store] == ["shard 0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"features": dataclasses.replace(FEATURES, seed=1)}, "expected features FeatureSettings"),
+        ({"anchor": "0"}, "expected anchor"),
+        ({"classes": ("a", "a")}, "classes of different names"),
+        ({"classes": ("a",)}, r"counts of shape \(1,\)"),
+        ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
+    ],
+)
+def test_statistics_of_other_features_or_classes_are_refused_by_the_field(tmp_path, changes, match):
+    store = summed(tmp_path, (0,))
+    with pytest.raises(InputError, match=match):
+        store.add("other", sums(1), origin_of_sums(1, **changes))
+    assert [*store] == ["shard 0"]
+    assert store.verify() == []
+
+
+WRONG = {
+    "NaN": (lambda t: {**t, "gram": t["gram"] * np.nan}, "gram finite; got NaN or infinity"),
+    "a triangle of another size": (lambda t: {**t, "gram": t["gram"][:-1]}, r"gram of shape \(6,\); got \(5,\)"),
+    "negative counts": (lambda t: {**t, "counts": -t["counts"]}, "counts >= 0; got one below"),
+    "a square": (lambda t: {**t, "gram": np.eye(3)}, r"gram of shape \(6,\); got \(3, 3\)"),
+    "f32": (lambda t: jax.tree.map(np.float32, t), "counts in float64; got float32"),
+    "a leaf too few": (lambda t: {"gram": t["gram"], "sums": t["sums"]}, "the leaves counts, gram, sums"),
+    "sums of no class": (lambda t: {**t, "sums": t["sums"][0]}, "of shape"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read(tmp_path, case, monkeypatch):
+    change, match = WRONG[case]
+    wrong = change(sums(1))
+    store = summed(tmp_path, (0,))
+    with pytest.raises(InputError, match=match):
+        store.add("wrong", wrong, origin_of_sums(1))
+    with monkeypatch.context() as patch:  # a store that another program wrote
+        patch.setattr(SumsOfFeatures, "check", lambda *_: None)
+        patch.setattr(SumsOfFeatures, "check_beside", lambda *_: None)
+        store.add("wrong", wrong, origin_of_sums(1))
+    with pytest.raises(InputError, match=match):
+        store.statistics()
+
+
+def test_a_gram_matrix_that_is_not_symmetric_is_refused():
+    gram = np.arange(9.0).reshape(3, 3)
+    skew = Statistics(gram, np.ones((1, 3)), np.ones(1), ("a",), (3,), "")
+    with pytest.raises(InputError, match="a symmetric G; got another"):
+        _ = skew.tree
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """(recipe, data set, its map, 60 of its training images as features in a cache, the cache)."""
+    recipe = Recipe(features=FeatureSettings(directions=2, width=16))
+    data, cache = open_dataset("digits"), tj.Cache(tmp_path_factory.mktemp("cache"))
+    built = recipe.predictor(data.classes, load("builtin"))
+    return recipe, data, built, built.features(data.train.take(np.arange(60)), cache), cache
+
+
+def fill(root, digits, shards):
+    recipe, data, built, train, _ = digits
+    store = Store(root)
+    tj.store.fill(store, Shards(built, train, recipe, shards, data.classes))
+    return store
+
+
+def weights(store):
+    return {name: entry["weights"] for name, entry in store.state.components.items()}
+
+
+def test_a_shard_is_made_again_of_what_is_left_to_the_bits_of_a_store_that_never_held_the_rest(tmp_path, digits):
+    shards = {f"s{i}": np.arange(20 * i, 20 * i + 20) for i in range(3)}
+    store = fill(tmp_path / "store", digits, shards)
+    assert store.provenance("s1").features == FeatureSettings(directions=2, width=16)
+    gone = [digits[3].examples[row][0] for row in (20, 27)]
+    plan = plan_removal(store, examples=gone)
+    assert plan.components["s1"].left == 18
+    assert [*plan.components["s1"].impossible] == ["exact"]
+    receipt = remove(store, plan, "retrain", cache=digits[4])
+    assert [*receipt.retrained] == ["s1"]
+    assert receipt.distance_bounds == {}
+    assert any("rows of removed images" in line for line in receipt.deleted)
+    never = fill(tmp_path / "never", digits, {**shards, "s1": np.setdiff1d(shards["s1"], [20, 27])})
+    assert weights(store) == weights(never)
+    assert receipt.composed_after == trees.fingerprint(never.compose())
+    before = store.path("s0").stat().st_mtime_ns
+    fill(store.root, digits, shards)  # nothing is made again
+    store.reload()
+    assert store.path("s0").stat().st_mtime_ns == before
+    assert trees.fingerprint(store.compose()) == receipt.composed_after
+
+
+def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_path, digits):
+    recipe, data, built, train, _ = digits
+    store = fill(tmp_path / "store", digits, {"a": np.arange(25), "b": np.arange(25, 60)})
+    total = store.statistics()
+    whole = make_statistics(built, train, data.classes)
+    assert_rel_close((total + whole).gram, 2 * whole.gram, 1e-6)
+    head = total.of_classes(data.classes).solve(Settings("lda", 0.1))
+    predict = tj.store.predictor_of(store.provenance("a"), "a")
+    assert tj.evaluate(predict, head, train) > 0.9
+    tj.export(tmp_path / "out", predict, head, {"of": {}}, classes=data.classes)
+    anchor, again = tj.exports.load_export(tmp_path / "out")
+    assert trees.fingerprint(again) == trees.fingerprint(head)
+    loaded = recipe.features.of(anchor)
+    np.testing.assert_array_equal(tj.outputs(loaded, again, train), tj.outputs(predict, head, train))
+    card = (tmp_path / "out/README.md").read_text()
+    assert "a head on features of the anchor" in card
+    assert "FeatureSettings(parts=" in card
+    for format in ("torch", "peft"):
+        with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
+            tj.export(tmp_path / format, predict, head, {}, format)
+    with pytest.raises(InputError, match=r"export: expected a kernel \(112, c\) and a bias"):
+        tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
+
+
+def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, digits):
+    _, data, built, train, _ = digits
+    total = make_statistics(built, train, data.classes)
+    made = make_provenance(dataclasses.replace(built, outputs=0), classes=total.classes).trained(train, 1.0)
+    store = Store(tmp_path)
+    store.add("mine", total.tree, made)
+    assert store.provenance("mine").is_own
+    assert trees.fingerprint(store.statistics().tree) == trees.fingerprint(total.tree)
+    with pytest.raises(InputError, match="no recipe says how"):
+        remove(store, plan_removal(store, examples=[train.examples[0][0]]), "retrain")

@@ -1,0 +1,347 @@
+"""The files of examples/cluster: Slurm's script on a real Slurm, Kubernetes' manifests by its schemas and as processes.
+
+A pod is a process here, with its arguments and variables; /work is a folder.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+
+import pytest
+import run_binary
+import slurm
+import yaml
+from farm_kills import content
+from photos import photographs
+from run_binary import ROOT, output
+from safetensors.numpy import load_file
+
+from tangent_jax.core import InputError, job
+
+FILES = ROOT / "examples/cluster"
+MANIFESTS = sorted(FILES.glob("*.yaml"))
+SCRIPT = FILES / "job.sbatch"
+
+
+# What the library reads of a cluster
+
+
+SRUN = {"SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices"),
+    [
+        ({}, None),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, []),  # alone on its host: all devices
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "1"}, None),  # two share a host: JAX takes device 1
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "1", "CUDA_VISIBLE_DEVICES": "0"}, []),  # Slurm gave each its own
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "2", "JAX_LOCAL_DEVICE_IDS": "3"}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, []),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, None),
+    ],
+)
+def test_a_process_alone_on_its_host_has_all_its_devices(environment, devices):
+    assert job.local_devices(environment) == devices
+
+
+def test_a_coordinator_whose_name_comes_late_is_waited_for(monkeypatch):
+    """As the name of a pod that does not run yet."""
+    asked, connect = [], socket.create_connection
+
+    def resolve(address, timeout):
+        asked.append(address)
+        if len(asked) == 1:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return connect(("127.0.0.1", address[1]), timeout)
+
+    monkeypatch.setattr(socket, "create_connection", resolve)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        job._reach(f"late:{server.getsockname()[1]}", time.monotonic() + 10)
+    assert len(asked) == 2
+    asked.clear()
+    with pytest.raises(InputError, match=r"start: expected a coordinator that has an address; got never:1"):
+        job._reach("never:1", time.monotonic())
+
+
+# Kubernetes
+
+
+def documents(path):
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def job_of(path):
+    return next(document for document in documents(path) if document["kind"] == "Job")
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_is_valid_by_kubernetes_schemas(path):
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is absent: no schemas")
+    versions = [version for version in ("1.27", validator.latest_version())]
+    for document in documents(path):
+        for version in versions:
+            validator.validate(document, version, strict=True)
+        broken = {**document, "spec": {**document["spec"], "paralelism": 2}}
+        with pytest.raises(validator.ValidationError):
+            validator.validate(broken, versions[-1], strict=True)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_starts_a_pod_again_for_the_codes_of_a_stop_alone(path):
+    rules = job_of(path)["spec"]["podFailurePolicy"]["rules"]
+    codes = {rule["action"]: {*rule["onExitCodes"]["values"]} for rule in rules if "onExitCodes" in rule}
+    assert codes["Ignore"] == {128 + signal.SIGTERM, 128 + signal.SIGINT}
+    assert codes.get("FailJob", {1}) == {1}
+    assert job_of(path)["spec"]["template"]["spec"]["restartPolicy"] == "Never"  # else the rules are refused
+
+
+def test_the_service_gives_pod_0_the_name_that_the_others_ask_for():
+    service, farmed = documents(FILES / "finetune.yaml")
+    spec, pod = farmed["spec"], farmed["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    name, port = farmed["metadata"]["name"], container["ports"][0]["containerPort"]
+    assert service["spec"]["selector"] == {"job-name": name}
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert variables["COORDINATOR"] == f"{name}-0.{pod['subdomain']}:{port}"
+    assert int(variables["PROCESSES"]) == spec["completions"] == spec["parallelism"]
+
+
+def test_a_farm_has_as_many_workers_as_pods():
+    spec = job_of(FILES / "compose.yaml")["spec"]
+    arguments = spec["template"]["spec"]["containers"][0]["args"]
+    assert f"--worker=$(JOB_COMPLETION_INDEX)/{spec['completions']}" in arguments
+
+
+def pod(path, work, index=0, **variables):
+    """The process of a pod of a manifest, as the kubelet starts it: its own variables are put into its arguments."""
+    (container,) = job_of(path)["spec"]["template"]["spec"]["containers"]
+    own = {entry["name"]: entry["value"] for entry in container.get("env", [])}
+    own |= {"JOB_COMPLETION_INDEX": f"{index}", **variables}
+    arguments = [re.sub(r"\$\((\w+)\)", lambda of: own[of[1]], argument) for argument in container["args"]]
+    arguments = [argument.replace("/work/", f"{work}/") for argument in arguments]
+    files = {"stdout": work / f"{path.stem}-{index}.out", "stderr": work / f"{path.stem}-{index}.err"}
+    return run_binary.start("tangent_jax", *arguments, **files, KUBERNETES_SERVICE_HOST="10.0.0.1", **own)
+
+
+def ended(*processes):
+    """The exit codes of processes."""
+    try:
+        for process in processes:
+            process.join(300)
+        return [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["private", "compose"])
+def test_a_pod_without_its_data_is_refused_with_the_code_that_ends_the_job(name, tmp_path):
+    assert ended(pod(FILES / f"{name}.yaml", tmp_path)) == [1]
+    (line,) = (tmp_path / f"{name}-0.err").read_text().splitlines()
+    assert f"{tmp_path}/" in line
+
+
+@pytest.fixture
+def work(tiny, tmp_path):
+    """A folder as the manifests expect it."""
+    shutil.copy(tiny.partition("=")[2], tmp_path / "weights.safetensors")
+    photographs(tmp_path / "photographs", 30)
+    return tmp_path
+
+
+@pytest.mark.long
+def test_an_indexed_job_loses_a_pod_and_goes_on(work):
+    path, again = FILES / "finetune.yaml", {"COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
+    pods = [pod(path, work, index, **again) for index in range(2)]
+    run_binary.wait_until(pods[0], lambda: [*work.glob("finetune/checkpoints/*/checkpoint.json")])
+    pods[1].kill()
+    survivor, killed = ended(*pods)
+    assert killed == -signal.SIGKILL
+    assert survivor not in (0, 130)
+    again = {"COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
+    assert ended(*[pod(path, work, index, **again) for index in range(2)]) == [0, 0]
+    assert json.loads((work / "finetune-0.out").read_text().splitlines()[-1])["steps"] == 60
+    print("survivor", survivor)
+
+
+@pytest.mark.long
+def test_private_is_stopped_and_goes_on_without_a_step_paid_twice(work):
+    process = pod(FILES / "private.yaml", work)
+    run_binary.wait_until(process, lambda: [*work.glob("private/**/ledger.json")])
+    process.terminate()
+    assert ended(process) == [130]
+    assert ended(pod(FILES / "private.yaml", work)) == [0]
+    result = json.loads((work / "private-0.out").read_text().splitlines()[-1])
+    assert result["steps_paid"] == result["steps"]
+
+
+@pytest.mark.long
+def test_a_farm_of_pods_gives_the_stores_of_one_process(work):
+    spec = job_of(FILES / "compose.yaml")["spec"]
+    for index in range(spec["completions"]):
+        assert ended(pod(FILES / "compose.yaml", work, index)) == [0]
+    arguments = spec["template"]["spec"]["containers"][0]["args"]
+    flags = [a.replace("/work/", f"{work}/") for a in arguments[1:] if not a.startswith(("--worker", "--store"))]
+    output("compose", *flags, f"--store={work / 'alone'}", f"--out={work / 'out'}")
+    assert content(work / "stores") == content(work / "alone")
+
+
+# The container
+
+
+def instructions():
+    """(instruction, argument) of each line of the container file."""
+    lines = (FILES / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    return [tuple(line.split(maxsplit=1)) for line in lines if line and not line.startswith("#")]
+
+
+def test_the_image_takes_what_is_there_and_runs_the_command_that_is_installed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given = instructions()
+    assert {name for name, _ in given} == {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENTRYPOINT"}
+    tried = re.search(r"Python ([\d.]+)", (ROOT / "constraints.txt").read_text())[1]
+    assert given[0] == ("FROM", f"python:{tried}-slim")
+    for name, argument in given:
+        if name == "COPY":
+            assert all((ROOT / path).exists() for path in argument.split()[:-1])
+        if name == "ARG":
+            assert {*argument.partition("=")[2].split(",")} <= {*settings["optional-dependencies"]}
+    assert json.loads(dict(given)["ENTRYPOINT"])[0] in settings["scripts"]
+    for manifest in MANIFESTS:
+        (container,) = job_of(manifest)["spec"]["template"]["spec"]["containers"]
+        assert "command" not in container  # the entry point's
+
+
+@pytest.mark.long
+def test_the_image_s_lines_install_the_command(tmp_path):
+    """In an empty environment, where no image can be built: what COPY takes, RUN, then the entry point."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    path = f"{tmp_path / 'venv/bin'}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": os.environ["HOME"], "JAX_PLATFORMS": "cpu"}
+    (tmp_path / "image").mkdir()
+    for name, argument in instructions():
+        if name == "ARG":
+            key, _, value = argument.partition("=")
+            environment[key] = value
+        elif name == "COPY":
+            *sources, target = argument.split()
+            for source in sources:
+                where = tmp_path / "image" / target
+                (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, where)
+        elif name == "RUN":
+            subprocess.run(argument, shell=True, check=True, cwd=tmp_path / "image", env=environment)
+    (entry,) = json.loads(dict(instructions())["ENTRYPOINT"])
+    command = [tmp_path / "venv/bin" / entry, "finetune", "--epochs=1", f"--out={tmp_path / 'out'}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, text=True, capture_output=True)
+    assert json.loads(done.stdout.splitlines()[-1])["dataset"] == "digits"
+
+
+# Slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """(submit, state of a job) of a Slurm that runs here."""
+    if not slurm.IS_HERE:
+        pytest.skip("Slurm is absent: apt-get install slurm-wlm munge")
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "bin").mkdir()
+    (folder / "bin/tangent-jax").write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore -m tangent_jax "$@"\n')
+    (folder / "bin/tangent-jax").chmod(0o755)
+    with slurm.running(folder) as environment:
+        environment |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}"}
+        yield lambda *command: slurm.call(*command, env=environment, cwd=folder)
+
+
+def submit(call, log, *options, command):
+    """The number of a job of the script that writes to `log`."""
+    return call("sbatch", "--parsable", f"--output={log}", *options, SCRIPT, *command)
+
+
+def fields(call, number):
+    """What Slurm says of a job."""
+    return dict(re.findall(r"(\w+)=(\S+)", call("scontrol", "show", "job", number)))
+
+
+def finished(call, number, seconds=600):
+    """The fields of a job, once it is over."""
+    over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    assert slurm.wait(lambda: fields(call, number)["JobState"] in over, seconds)
+    return fields(call, number)
+
+
+def test_slurm_does_not_repeat_a_command_that_is_refused(cluster, tmp_path):
+    number = submit(cluster, tmp_path / "log", command=["finetune", "--epochs=none"])
+    said = finished(cluster, number, 120)
+    assert (said["JobState"], said["ExitCode"], said["Restarts"]) == ("FAILED", "1:0", "0")
+    assert "finetune: flag --epochs=none" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.long
+def test_a_slurm_job_of_two_hosts_that_is_stopped_is_queued_again_and_ends_with_the_same_bits(cluster, tmp_path):
+    flags = ["finetune", "--epochs=40", "--metrics=", f"--cache_dir={tmp_path / 'cache'}"]
+    number = submit(cluster, tmp_path / "log", command=[*flags, f"--out={tmp_path / 'stopped'}"])
+    assert slurm.wait(lambda: [*tmp_path.glob("stopped/checkpoints/*/checkpoint.json")], 300)
+    cluster("scancel", "--signal=TERM", number)  # as --signal does
+    assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
+    saved = json.loads(next(tmp_path.glob("stopped/checkpoints/*/checkpoint.json")).read_text())
+    assert 1 <= len(saved["history"]) < 40
+    said = finished(cluster, number)
+    log = (tmp_path / "log").read_text()
+    assert (said["JobState"], said["Restarts"]) == ("COMPLETED", "1"), log
+    assert log.count("Exited with exit code 130") == log.count("interrupted; the same command goes on") == 2
+    assert log.count('{"method": "taft"') == 1
+    assert log.count("[Gloo] Rank 1 is connected to 1 peer") == 2  # one job of two processes, both times
+    whole = submit(cluster, tmp_path / "whole.log", command=[*flags, f"--out={tmp_path / 'whole'}"])
+    assert finished(cluster, whole)["Restarts"] == "0"
+    stopped, whole = (load_file(tmp_path / name / "dw.safetensors") for name in ("stopped", "whole"))
+    assert {k: v.tobytes() for k, v in stopped.items()} == {k: v.tobytes() for k, v in whole.items()}
+
+
+FARM = ["compose", "--method=fc", "--shards=3", "--at_once=1"]
+
+
+@pytest.mark.long
+def test_a_slurm_array_is_a_farm(cluster, tmp_path):
+    flags = [*FARM, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
+    command = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+    number = submit(cluster, tmp_path / "log-%a", "--array=0-1", "--nodes=1", command=command)
+    assert slurm.wait(lambda: not cluster("squeue", "-h", "-o", "%i"), 300)
+    for worker in range(2):
+        assert fields(cluster, f"{number}_{worker}")["JobState"] == "COMPLETED"
+        assert f'{{"worker": {worker}, "workers": 2, "groups": 2}}' in (tmp_path / f"log-{worker}").read_text()
+    output(*flags, f"--store={tmp_path / 'alone'}", f"--out={tmp_path / 'alone-out'}")
+    assert content(tmp_path / "stores") == content(tmp_path / "alone")
+
+
+@pytest.mark.long
+def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(cluster, tmp_path):
+    command = [*FARM, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+    options = ["--array=0-0", "--nodes=1", "--time=1", "--signal=TERM@20"]
+    number = submit(cluster, tmp_path / "log", *options, command=command)
+    assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
+    cluster("scancel", number)
+    log = (tmp_path / "log").read_text()
+    assert re.search(r"Exited with exit code (130|143)", log)
+    assert "DUE TO TIME LIMIT" not in log
+
+
+def test_the_page_shows_these_files():
+    """And no second copy."""
+    page = (ROOT / "docs/batch_jobs.md").read_text()
+    for path in FILES.iterdir():
+        assert f"```{{literalinclude}} ../examples/cluster/{path.name}\n" in page, path.name
+    assert "#SBATCH" not in page
+    assert not [line for line in page.splitlines() if line.startswith(("apiVersion", "FROM "))]
