@@ -41,7 +41,7 @@ def main() -> None:
     rows = [[key, *(f"{tried[d][key]['accuracy']:.3f}" for d in tried), f"{mean[key]:.4f}"] for key in mean]
     text = command.markdown(["features", *tried, "mean"], rows)
     (command.out_folder() / "features.md").write_text(text)
-    draw(grid, {d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
+    draw({d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
     print(text)
     command.finish({"settings": tried, "mean": mean, "best": best, "tried": len(grid)})
 
@@ -120,16 +120,15 @@ def dual_lda(
     return scores
 
 
-def draw(grid: Sequence[Setting], tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
-    """Plots accuracy by width, a line for each of the other settings, a panel for each data set and their mean."""
-    lines = sorted({setting[:3] for setting in grid})
-    widths = sorted({setting[3] for setting in grid})
-    panels = []
-    for title, row in {"mean": mean, **tried}.items():
-        values = {f"{p} {b}x{v}": [row.get(name((p, b, v, m)), np.nan) for m in widths] for p, b, v in lines}
-        panels.append({"x": widths, "lines": values, "xlabel": "numbers of the sketch", "ticks": widths})
-        panels[-1]["ylabel"] = f"held-out accuracy, {title}"
-    plots.curves(command.out_folder() / "features.png", panels, titles.featured(mean))
+def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
+    """Draws the accuracy of every setting: the mean over data sets, and on the one where settings differ most."""
+    widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
+    groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
+    dotted = {
+        f"held-out accuracy, {title}; blocks x directions, width": {key: (value, 0.0) for key, value in row.items()}
+        for title, row in groups.items()
+    }
+    plots.dots(command.out_folder() / "features.png", dotted, titles.featured(mean))
 
 
 if __name__ == "__main__":
