@@ -2,7 +2,7 @@
 
 import sys
 
-from tangent_jax.commands.main import end_at_a_signal
+from tangent_jax.commands.shared.dispatch import end_at_a_signal
 
 if "pytest" not in sys.modules:
     end_at_a_signal()

@@ -5,6 +5,7 @@ with no flags, and with --model=resnet.
 """
 
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,25 +32,12 @@ def main() -> None:
     if not scheme.has_classes:
         labels, held_labels = np.zeros_like(labels), np.zeros_like(held_labels)
 
-    held, predict = tj.Batches(held_images, held_labels), scheme.predict
-    if scheme.has_classes:
-        measure = tj.metrics.Measure(predict, held)
-    else:
-        fixed = jax.random.key(0)  # one mask of each image for all epochs
-        masked = Partial(lambda predict, dw, x: predict(dw, x, fixed), predict)
-        measure = tj.metrics.Measure(masked, held, {"test_error": schemes.masked_error})
-
+    held = tj.Batches(held_images, held_labels)
+    data = tj.Batches(images, labels, key, batch_size=F.batch_size)
+    settings: Any = {"epochs": F.epochs, "on_step": measure_of(scheme, held), "folder": out / "checkpoints"}
     started = time.perf_counter()
     with tj.show_progress(f"pretrain {F.network} {F.scheme}"):
-        fitted = tj.fit(
-            predict,
-            tj.Batches(images, labels, key, batch_size=F.batch_size),
-            scheme.objective,
-            start=scheme.dw,
-            epochs=F.epochs,
-            on_step=measure,
-            folder=out / "checkpoints",
-        )
+        fitted = tj.fit(scheme.predict, data, scheme.objective, start=scheme.dw, **settings)
     pretrained = scheme.finish(fitted.dw)
     plain = F.scheme == "classes"
     path = out / (f"{F.network}_builtin.safetensors" if plain else f"{F.network}_{F.scheme}.safetensors")
@@ -65,8 +53,17 @@ def main() -> None:
         result["upstream_accuracy"] = tj.evaluate(predict, {}, held)
     else:
         known = {"test_accuracy": "upstream_accuracy", "test_error": "reconstruction_error"}
-        result |= {known[name]: value for name, value in measure({"epoch": F.epochs}, fitted.dw).items()}
+        result |= {known[name]: value for name, value in settings["on_step"]({"epoch": F.epochs}, fitted.dw).items()}
     command.finish(result, history=fitted.history)
+
+
+def measure_of(scheme: schemes.Scheme, held: tj.Batches) -> tj.metrics.Measure:
+    """The measure of each epoch: the accuracy, or the error of masked patches."""
+    if scheme.has_classes:
+        return tj.metrics.Measure(scheme.predict, held)
+    fixed = jax.random.key(0)  # one mask of each image for all epochs
+    masked = Partial(lambda predict, dw, x: predict(dw, x, fixed), scheme.predict)
+    return tj.metrics.Measure(masked, held, {"test_error": schemes.masked_error})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Everything in two minutes, offline: fine-tune three ways, train shards apart, add them, take one out."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,7 @@ def main() -> None:
         return recipe, predict, train, test
 
     recipe, predict, train, test = [fit_whole(name, method) for name, method in METHODS.items()][-1]
-    divided = tj.shards.uniform(len(train), n, F.seed)
-    parts = {f"shard {s + 1}": part for s, part in enumerate(divided)}
+    parts = {f"shard {s + 1}": part for s, part in enumerate(tj.shards.uniform(len(train), n, F.seed))}
 
     def fit_shard(name: str, title: str) -> trees.Tree:
         with tj.show_progress(title):
@@ -49,18 +49,21 @@ def main() -> None:
         (f"{n} added", "their average: one model, the cost of one", added),
         (f"{n - 1} left", f"{gone} taken out, nothing trained again", left),
     ]
-    width = max(len(text) for _, text, _ in rows)
     print(f"\n{dataset.name}: {len(train)} train, {len(test)} test images\n")
-    print("\n".join(f"  {name:<10} {text:<{width}}  {value:6.1%}" for name, text, value in rows))
+    show(rows, titles.taken_out(dataset.name, added, left))
     same = "bit for bit the model" if exact else "NOT the model"
     print(f"\n  The model after the removal is {same} that the other {n - 1} shards alone give.\n")
-    accuracies = {name: value for name, _, value in rows}
-    groups = {"": {f"{name}: {text}".replace(", ", ",\n", 1): (value, 0.0) for name, text, value in rows}}
-    path, title = command.out_folder() / "quickstart.png", titles.taken_out(dataset.name, added, left)
-    plots.dots(path, groups, title, "test accuracy")
-    command.finish({"accuracy": accuracies, "removal_is_exact": exact, "seed": F.seed})
+    command.finish({"accuracy": {name: value for name, _, value in rows}, "removal_is_exact": exact, "seed": F.seed})
     if not exact:
         sys.exit(1)
+
+
+def show(rows: Sequence[tuple[str, str, float]], title: str) -> None:
+    """Prints and plots the accuracies: (name, in words, value)."""
+    width = max(len(text) for _, text, _ in rows)
+    print("\n".join(f"  {name:<10} {text:<{width}}  {value:6.1%}" for name, text, value in rows))
+    groups = {"": {f"{name}: {text}".replace(", ", ",\n", 1): (value, 0.0) for name, text, value in rows}}
+    plots.dots(command.out_folder() / "quickstart.png", groups, title, "test accuracy")
 
 
 if __name__ == "__main__":

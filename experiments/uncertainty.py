@@ -12,7 +12,6 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree
-from tangent_jax.solver.posterior import fitted_beta, make_posterior, probabilities
 
 define(*SINGLE, *OPTIMUM, "other", **SHARDED_DEFAULTS, penalty=["1e-2", "0.1", "1"], models=5, out="out/uncertainty")
 
@@ -35,10 +34,10 @@ def main() -> None:
         kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective())
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(penalties)
-    laplace, train, test = make_posterior(solution), method.train.targets, method.test.targets
+    laplace, train, test = tj.solver.make_posterior(solution), method.train.targets, method.test.targets
     left_out, left_out_covariance = laplace.left_out()
-    beta, _ = fitted_beta(left_out, None, train)
-    beta_laplace, _ = fitted_beta(left_out, left_out_covariance, train)
+    beta, _ = tj.solver.fitted_beta(left_out, None, train)
+    beta_laplace, _ = tj.solver.fitted_beta(left_out, left_out_covariance, train)
     penalty = solution.total_penalty / len(train)
     sets = {"test": method.test}
     if images is not None:
@@ -49,12 +48,12 @@ def main() -> None:
     for name, data in sets.items():
         with tj.show_progress(f"posterior of {name} images"):
             logits, covariance = laplace(data.inputs)
-        p.setdefault("softmax", {})[name] = probabilities(logits, None, 1.0)
-        p.setdefault("temperature", {})[name] = probabilities(logits, None, beta)
-        several = [probabilities(tj.outputs(predict, dw, data.inputs), None, beta) for predict, dw in members]
+        p.setdefault("softmax", {})[name] = tj.solver.probabilities(logits, None, 1.0)
+        p.setdefault("temperature", {})[name] = tj.solver.probabilities(logits, None, beta)
+        several = [tj.solver.probabilities(tj.outputs(predict, dw, data.inputs), None, beta) for predict, dw in members]
         p.setdefault(f"ensemble of {F.models}", {})[name] = np.mean(several, 0)
-        p.setdefault("Laplace, probit", {})[name] = probabilities(logits, covariance, beta_laplace)
-        sampled = probabilities(logits, covariance, beta_laplace, SAMPLES, F.seed)
+        p.setdefault("Laplace, probit", {})[name] = tj.solver.probabilities(logits, covariance, beta_laplace)
+        sampled = tj.solver.probabilities(logits, covariance, beta_laplace, SAMPLES, F.seed)
         p.setdefault("Laplace, sampled", {})[name] = sampled
     table = {name: measures(of["test"], test, of.get("other")) for name, of in p.items()}
     columns = list(next(iter(table.values())))

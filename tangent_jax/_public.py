@@ -1,8 +1,5 @@
 """The public names of tangent_jax, which `tangent_jax` gives at their first use: about forty, and eight namespaces."""
 
-import inspect
-from typing import Any
-
 from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
 from tangent_jax._version import __version__
 from tangent_jax.core import InputError, show_progress
@@ -19,7 +16,6 @@ from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.protocol import Model
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
-from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.heads import join
 from tangent_jax.store.merge import merge
@@ -78,18 +74,7 @@ __all__ = [
     "shards",
     "show_progress",
     "solve",
-    "solve_many",
     "solver",
     "store",
     "tangent",
 ]
-
-
-def public_names() -> dict[str, Any]:
-    """Every public value by its name below `tangent_jax`, such as "fit" and "privacy.epsilon_of"."""
-    names = {}
-    for name in __all__:
-        value = globals()[name]
-        inner = getattr(value, "__all__", None) if inspect.ismodule(value) else None
-        names |= {name: value} if inner is None else {f"{name}.{each}": getattr(value, each) for each in inner}
-    return names

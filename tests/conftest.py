@@ -14,6 +14,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# Tracebacks in the locations of a program are a third of its lowering.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
 # Compiling is most of the time: XLA optimises in `make test-all` alone.
 if not os.environ.get("TANGENT_JAX_OPTIMISED"):
     fast = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]

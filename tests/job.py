@@ -2,7 +2,7 @@
 
     python tests/job.py FOLDER [PROCESS PORT] [--PART ...] [--soon]
 
-The parts are this file's functions, by default all but newton and slowly; --soon: the others must join within 2 s.
+The parts are this file's functions, by default all but the last four of `main`; --soon: others must join within 2 s.
 Process 0 writes FOLDER/results.npz, every other FOLDER/results-P.npz, which must be the same.
 """
 
@@ -26,6 +26,7 @@ from tangent_jax.core import job, placement, request_stop
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.features import features
 from tangent_jax.privacy import units
+from tangent_jax.train import checkpoints as train_checkpoints
 from tangent_jax.train.batches import Batches
 
 RNG = np.random.default_rng(0)
@@ -65,12 +66,16 @@ def trained():
 
 
 def solved():
-    """Optima of a square loss with factors and of streamed inputs."""
+    """An optimum of a square loss of streamed inputs."""
+    yield from optimum("streamed", linear, batches(resident_bytes=300), "rsl", START)
+
+
+def factored():
+    """An optimum with Kronecker factors, those of a ViT's block: processes that share a core take a minute."""
     predict, _ = predictor()
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((22, 6, 12)).astype(np.float32), rng.integers(0, 7, 22).astype(np.int32)
     yield from optimum("factors", predict, Batches(x, y, batch_size=6), "rsl", None)
-    yield from optimum("streamed", linear, batches(resident_bytes=300), "rsl", START)
 
 
 def newton():
@@ -113,6 +118,15 @@ def slowly(folder):
 
     data, settings = batches(size=26), {"mechanism": mechanism, "start": START, "folder": folder / "slow"}
     yield "slow steps", np.array([tj.fit_private(linear, data, on_step=write, **settings).spent.steps_paid])
+
+
+def saved(folder):
+    """A run with a checkpoint at every epoch; only where it is asked for."""
+    train_checkpoints.CHECKPOINT_SECONDS = 0.0
+    settings = {"start": START, "epochs": 60, "optimizer": tj.adam(0.05), "folder": folder / "saved"}
+    fitted = tj.fit(linear, batches(), on_step=lambda row, dw: time.sleep(0.02), **settings)
+    yield "saved", host(fitted.dw)
+    yield "saved losses", np.array([row["loss"] for row in fitted.history])
 
 
 def stopped(folder):
@@ -209,9 +223,9 @@ def main():
     parts = {
         "trained": trained, "solved": solved, "privately": lambda: privately(folder),
         "stopped": lambda: stopped(folder), "cached": lambda: cached(folder), "divided": divided, "apart": apart,
-        "newton": newton, "slowly": lambda: slowly(folder),
+        "factored": factored, "newton": newton, "slowly": lambda: slowly(folder), "saved": lambda: saved(folder),
     }  # fmt: skip
-    chosen = [name for name in parts if f"--{name}" in sys.argv] or [*parts][:-2]
+    chosen = [name for name in parts if f"--{name}" in sys.argv] or [*parts][:-4]
     results = {}
     for name in chosen:
         began = time.perf_counter()

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import tangent_jax as tj
-from tangent_jax._public import public_names
+from experiments.shared.names import public_names
 from tangent_jax.core import InputError, Tree
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path

@@ -12,7 +12,8 @@ from test_imports import MODULES, imports
 
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
-from tangent_jax.commands.main import COMMANDS, main
+from tangent_jax.commands.main import main
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 
 def call(*words, code=""):

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import run_binary
+from helpers import in_long
 from run_binary import output
 
 TOLERANCE = 2e-5  # relative, of dw after a few epochs: sums over examples are formed in another order
@@ -37,28 +38,42 @@ def free_port():
         return f"{probe.getsockname()[1]}"
 
 
-def job(folder, *more):
-    """Two processes of one device each, to their end."""
+def job(folder, *more, devices=1):
+    """Two processes, each of so many devices, to their end."""
     port = free_port()
-    finish(*[start(folder, f"{process}", port, *more) for process in range(2)])
+    finish(*[start(folder, f"{process}", port, *more, devices=devices) for process in range(2)])
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The results of each placement, {name: array}."""
+    """The results of one device, and of the four of two processes: {name: array}."""
     root = tmp_path_factory.mktemp("devices")
-    for devices in (1, 4):
-        finish(start(root / f"{devices}", devices=devices))
-    job(root / "processes")
-    names = {"1": "1/results", "4": "4/results", "processes": "processes/results", "other": "processes/results-1"}
+    finish(start(root / "1"))
+    job(root / "processes", devices=2)
+    names = {"1": "1/results", "processes": "processes/results", "other": "processes/results-1"}
     return {name: dict(np.load(root / f"{path}.npz")) for name, path in names.items()}
 
 
-@pytest.mark.parametrize("placement", ["4", "processes"])
-def test_results_are_those_of_one_device(results, placement):
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """The results of four devices of one process."""
+    root = tmp_path_factory.mktemp("four")
+    finish(start(root, devices=4))
+    return dict(np.load(root / "results.npz"))
+
+
+def test_results_are_those_of_one_device(results):
     expected = results["1"]
-    assert_alike(expected, results[placement])
+    assert_alike(expected, results["processes"])
     assert np.array_equal(expected["fit"], expected["streamed"])
+
+
+@pytest.mark.long
+def test_results_of_one_process_are_those_of_one_device(results, four):
+    assert_alike(results["1"], four)
+    check_noise(four["noise"])
+    assert four["paid"] == 4
+    assert not four["read again"].any()
 
 
 def assert_alike(expected, given):
@@ -68,9 +83,10 @@ def assert_alike(expected, given):
 
 
 @pytest.mark.long
-def test_newton_s_optimum_is_that_of_one_device(tmp_path):
-    finish(start(tmp_path / "1", "--newton"), start(tmp_path / "4", "--newton", devices=4))
-    job(tmp_path / "processes", "--newton")
+@pytest.mark.parametrize("part", ["--newton", "--factored"])
+def test_an_optimum_is_that_of_one_device(tmp_path, part):
+    finish(start(tmp_path / "1", part), start(tmp_path / "4", part, devices=4))
+    job(tmp_path / "processes", part)
     for placement in ("4", "processes"):
         assert_alike(*(np.load(tmp_path / name / "results.npz") for name in ("1", placement)))
 
@@ -86,12 +102,15 @@ def test_processes_that_do_not_agree_are_refused_and_an_error_of_one_is_raised_i
         assert all(results[name][f"raised: {call}"] == 1 for call in ("inputs", "order", "on_step"))
 
 
-@pytest.mark.parametrize("placement", ["1", "4", "processes"])
-def test_noise_is_added_once(results, placement):
+def check_noise(noise):
     """54,000 draws: their scale is 1 to 0.3 %; noise of two processes would have sqrt(2)."""
-    noise = results[placement]["noise"]
     assert abs(np.std(noise) - 1) < 0.02
     assert abs(np.mean(noise)) < 0.02
+
+
+@pytest.mark.parametrize("placement", ["1", "processes"])
+def test_noise_is_added_once(results, placement):
+    check_noise(results[placement]["noise"])
 
 
 def test_a_private_run_has_one_ledger(results):
@@ -113,10 +132,10 @@ def test_features_of_processes_without_a_common_disk_are_those_of_one(results):
 
 
 @pytest.mark.long
-def test_the_same_number_of_devices_gives_the_same_bits(results, tmp_path):
+def test_the_same_number_of_devices_gives_the_same_bits(four, tmp_path):
     finish(start(tmp_path, "--trained", devices=4))
     for name, value in np.load(tmp_path / "results.npz").items():
-        assert np.array_equal(value, results["4"][name]), name
+        assert np.array_equal(value, four[name]), name
 
 
 def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
@@ -159,7 +178,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
     assert stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("process", [1, *in_long(0)])
 def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
     finish(start(tmp_path, f"{process}", free_port(), "--soon"), code=1)
     last = (tmp_path / "stderr").read_text().splitlines()[-1]

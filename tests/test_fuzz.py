@@ -26,7 +26,7 @@ from safetensors.numpy import save
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import sealed
+from tangent_jax.core.records import seal_fields
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
@@ -362,8 +362,8 @@ ACCOUNT = {
 @FUZZ
 @given(data=st.data())
 def test_ledgers(folder, data):
-    whole = sealed(ACCOUNT).encode()
-    content = data.draw(damaged(whole) | mutated(ACCOUNT).map(lambda a: sealed(a).encode()))
+    whole = seal_fields(ACCOUNT).encode()
+    content = data.draw(damaged(whole) | mutated(ACCOUNT).map(lambda a: seal_fields(a).encode()))
     (folder / "ledger.json").write_bytes(content)
 
     def use():

@@ -10,7 +10,7 @@ from run_binary import ROOT
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, definitions
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, check_effects
 
 README = (ROOT / "README.md").read_text()
@@ -37,7 +37,7 @@ def run_blocks(text, name, home, monkeypatch):
     return names
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_python_blocks_run(tmp_path, monkeypatch, capsys):
     names = run_blocks(README, "README.md", tmp_path, monkeypatch)
     assert names["fitted"].spent.private
@@ -73,7 +73,7 @@ def test_the_page_on_models_of_other_frameworks_runs_and_gives_what_it_says(tmp_
 
 def test_the_pages_name_what_exists():
     """Each block compiles, and each name of the library in it is one: `make test-all` runs them."""
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for block in blocks(page.read_text()):
             compile(block, page.name, "exec")
             for name in re.findall(r"\btj\.(\w+)", block):

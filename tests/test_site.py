@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 import tangent_jax as tj
-from tangent_jax._public import public_names
+from experiments.shared.names import public_names
 
 ROOT = Path(tj.__file__).parents[1]
 sys.path.append(str(ROOT / "docs/_ext"))

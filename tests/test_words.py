@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import tangent_jax
-from tangent_jax._public import public_names
-from tangent_jax.commands.main import COMMANDS
+from experiments.shared.names import public_names
+from tangent_jax.commands.shared.dispatch import COMMANDS
 
 ROOT = Path(tangent_jax.__file__).parents[1]
-LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands", "tangent_jax/core/records.py", "tangent_jax/data")
+LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands")
 QUESTIONS = ("What", "Where", "Whether", "How", "Which", "Who")
 
 

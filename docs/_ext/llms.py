@@ -9,7 +9,7 @@ import reference
 from docutils import nodes
 from sphinx import addnodes
 
-INCLUDED = re.compile(r"^```{include} (\S+)\n.*?^```\n", re.MULTILINE | re.DOTALL)
+INCLUDED = re.compile(r"^```{(?:literal)?include} (\S+)\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
 
 def sections(env) -> Iterator[tuple[str, list[str]]]:

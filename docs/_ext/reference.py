@@ -13,8 +13,8 @@ from sphinx.errors import NoUri
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
+from experiments.shared.names import public_names
 from tangent_jax import rules
-from tangent_jax._public import public_names
 
 NAMESPACES = {name.partition(".")[0] for name in public_names() if "." in name}
 API = Path(__file__).resolve().parents[1] / "api"

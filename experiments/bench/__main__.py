@@ -1,6 +1,6 @@
 """`python -m experiments.bench --help` lists what there is."""
 
-from tangent_jax.commands.main import dispatch
+from tangent_jax.commands.shared.dispatch import dispatch
 
 WHAT = ("step", "private", "plan", "solve", "store", "export", "scale", "times", "accelerator", "features")
 

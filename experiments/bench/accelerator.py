@@ -29,18 +29,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import operations, timing
+from experiments.shared.agreement import relative, values
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import Tree, check_stop, require
-from tangent_jax.core.files import write_whole
-from tangent_jax.linear.jacobian import Fresh
-from tangent_jax.models.features import run_trunk
-from tangent_jax.solver import passes
+from tangent_jax.core import check_stop, require, write_whole
 
 define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
 
@@ -69,44 +65,17 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.quick else 2)
     key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
-    given = predict, dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
+    given = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
-        want = jax.device_get(jax.jit(values)(*jax.device_put(given, cpu)))
+        want = values(predict, *given, cpu)
     for name in [*PRECISIONS][2 if F.quick else 0 :]:
         dtype, precision, tolerance = PRECISIONS[name]
         with jax.default_matmul_precision(precision):
-            got = jax.device_get(jax.jit(values)(dataclasses.replace(predict, dtype=dtype), *given[1:]))
+            got = values(dataclasses.replace(predict, dtype=dtype), *given)
         for what, value in got.items():
             error = relative(value, want[what])
             right = "" if tolerance is None else "yes" if error <= tolerance else f"NO, above {tolerance:g}"
             yield {"name": f"{what}, {name}", "error": f"{error:.1e}", "right": right}
-
-
-def values(predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array]) -> dict[str, Any]:
-    """Each of the library's computations once, on the same inputs: the values that are compared."""
-    (x, y), objective = data, tj.make_objective("ce", penalty=1e-2)
-    part = passes.Part(Fresh(predict, x, jnp.arange(len(y))), y, jnp.ones(len(y)))
-    options: Any = {"loss": objective.loss, "clip_norm": 0.1}
-    outputs = predict(dw, x)
-    curvature = passes.part_curvature(part, dw, outputs, objective, None, 0, signals=1)
-    jvp = dataclasses.replace(predict, linearization="autodiff")
-    return {
-        "trunk": run_trunk(predict.w, images, model=predict.model, stop=predict.subset.stage, dtype=predict.dtype),
-        "outputs": outputs,
-        "outputs by jax.jvp": jvp(dw, x),
-        "gradient": jax.grad(lambda dw: objective(predict, dw, x, y))(dw),
-        "clipped sum": tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(len(y)), **options).value,
-        "clipped sum by vmap": tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(len(y)), **options).value,
-        "Hessian's product": passes.add_product(jax.tree.map(jnp.zeros_like, dw), part, dw, outputs, objective),
-        "factors": (curvature.kernels, curvature.blocks),
-    }
-
-
-def relative(got: Tree, want: Tree) -> float:
-    """|got - want| / |want|, in L2 over all leaves."""
-    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
-    squares = [(np.sum((np.float64(g) - w) ** 2), np.sum(np.float64(w) ** 2)) for g, w in pairs]
-    return float(np.sqrt(np.divide(*np.sum(squares, 0))))
 
 
 def peak(deadline: float, done: dict[str, Any]) -> Iterator[Row]:

@@ -21,10 +21,8 @@ import tangent_jax as tj
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.exports.serving import flat, serve
-from tangent_jax.models.features import features
+from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.programs import serving
 
 define(out="out/bench_export", weights=None)
 define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repeats=15)
@@ -38,10 +36,10 @@ def main() -> None:
     name = next(iter(store))
     predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()
     images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
-    arrays = jax.device_put(flat(predict, dw))
-    program = jax.jit(partial(serve, predict))
+    program = serving(predict, dw, images)
+    ours, arrays = jax.jit(program.run), jax.device_put(program.arguments[0])
     result: dict[str, Any] = {"classes": predict.model.classes, "flops_over_plain": flops_over_plain(predict, dw)}
-    result["ours"], calls = {}, {"ours": lambda x: np.asarray(program(arrays, x))}
+    result["ours"], calls = {}, {"ours": lambda x: np.asarray(ours(arrays, x))}
     for format in formats:
         result[format], calls[format] = exported(root / format, predict, dw, format)
     for format, call in calls.items():
@@ -65,7 +63,8 @@ def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) ->
     test = tj.open_dataset(origin.recipe.dataset).test
     with tj.show_progress("images"):
         examples = test.take(np.arange(min(count, len(test.labels))))
-        inputs = features(predict.model, predict.w, examples, 0).inputs
+        anchor = tj.Pretrained(predict.model, predict.w, "")
+        inputs = tj.nonlinear(anchor, kind="everything").features(examples).inputs
     return np.resize(np.asarray(inputs), (count, *inputs.shape[1:]))
 
 
@@ -82,11 +81,10 @@ def exported(folder: Path, predict: tj.Predictor, dw: Tree, format: str) -> tupl
 
 
 def flops_over_plain(predict: tj.Predictor, dw: Tree) -> float:
-    """The FLOPs of the served program over those of the plain network, as XLA counts them, for one image."""
+    """The FLOPs of the program that is served over those of the plain network, as XLA counts them, for one image."""
     x = np.zeros((1, *predict.model.input_shape(0)), np.float32)
     plain = jax.jit(predict.model.apply).lower(predict.w, x).compile()
-    served = jax.jit(partial(serve, predict)).lower(flat(predict, dw), x).compile()
-    counts: list[Any] = [program.cost_analysis() for program in (served, plain)]
+    counts: list[Any] = [program.cost_analysis() for program in (serving(predict, dw, x).lower().compile(), plain)]
     return round(counts[0]["flops"] / counts[1]["flops"], 4)
 
 

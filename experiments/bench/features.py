@@ -20,8 +20,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
 from tangent_jax.core import check_stop
-from tangent_jax.data.sources import Dataset
-from tangent_jax.models.ntk import feature_map, rows_of
+from tangent_jax.data import Dataset
+from tangent_jax.models import feature_map, rows_of
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import BALANCES, SHRINKAGES
 

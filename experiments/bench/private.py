@@ -100,12 +100,8 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     torch.set_num_threads(2)
     torch.manual_seed(0)
     model = GradSampleModuleFastGradientClipping(Tail(), max_grad_norm=1.0, use_ghost_clipping=True)
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(model.parameters(), 1e-6, momentum=0.9),
-        noise_multiplier=10.0,
-        max_grad_norm=1.0,
-        expected_batch_size=len(labels),
-    )
+    settings = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": len(labels)}
+    optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(model.parameters(), 1e-6, momentum=0.9), **settings)
     criterion = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss(reduction="mean"))
     x, y = torch.from_numpy(tokens), torch.from_numpy(labels.astype(np.int64))
 

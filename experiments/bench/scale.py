@@ -5,7 +5,6 @@ of many tiny rows. FLOPs are the traced programs'. What this machine cannot meas
 assumptions. The last line of stdout: {"measured", "cost", "phases"}.
 """
 
-import inspect
 import io
 import os
 import tempfile
@@ -24,17 +23,10 @@ from PIL import Image
 import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core import progress_bar
-from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.data.sources import content_identifier
-from tangent_jax.data.workers import Decoder, decode_chunks
-from tangent_jax.models import layout
-from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.filling import run_trunk
-from tangent_jax.models.layout import CHUNK
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.train.batches import Chunk
-from tangent_jax.train.fit import State, Training, train_epoch
+from tangent_jax.core import placement, progress_bar
+from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
+from tangent_jax.models import CachedRows, initial_weights
+from tangent_jax.programs import train_steps, trunk
 
 define(out="out/bench_scale")
 define("quick", images=1_000_000, repeats=3)
@@ -90,7 +82,7 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 def measure_decoding() -> dict[str, float]:
     """Images a second of one core, of threads and processes on all (their start apart); bytes hashed a second."""
     images, cores = [photograph(i) for i in range(32)], os.cpu_count() or 1
-    chunks = [range(i, i + CHUNK) for i in range(0, (4 * cores + 8) * CHUNK, CHUNK)]
+    chunks = [range(i, i + CachedRows.CHUNK) for i in range(0, (4 * cores + 8) * CachedRows.CHUNK, CachedRows.CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
     def rate(processes: int) -> float:
@@ -98,7 +90,7 @@ def measure_decoding() -> dict[str, float]:
         for _ in range(2 * cores):  # while the processes start
             next(decoded)
         started = time.process_time()
-        seconds, count = seconds_of(lambda: [*decoded]), (len(chunks) - 2 * cores) * CHUNK
+        seconds, count = seconds_of(lambda: [*decoded]), (len(chunks) - 2 * cores) * CachedRows.CHUNK
         own.append((time.process_time() - started) / count)
         return count / seconds
 
@@ -120,12 +112,14 @@ def measure_decoding() -> dict[str, float]:
     ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": cores}
 
 
-def filled(folder: Path, count: int, shape: tuple[int, ...], dtype: Any) -> tuple[CachedRows, float]:
-    """Cached rows of random numbers, and the seconds that writing them took."""
+def filled(
+    folder: Path, count: int, shape: tuple[int, ...], dtype: Any, file_bytes: int | None = None
+) -> tuple[CachedRows, float]:
+    """Cached rows of random numbers, in files of so many bytes, and the seconds that writing them took."""
     rows = CachedRows(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(dtype))
     folder.mkdir(parents=True)
-    rows.make()
-    values = np.random.default_rng(0).standard_normal((CHUNK, *shape), np.float32).astype(dtype)
+    rows.make(file_bytes)
+    values = np.random.default_rng(0).standard_normal((CachedRows.CHUNK, *shape), np.float32).astype(dtype)
     missing = rows.missing()
     seconds = seconds_of(lambda: [rows.write(c, values[: len(rows.rows(c))], []) for c in missing])
     return rows, seconds
@@ -138,13 +132,11 @@ def again(rows: CachedRows) -> float:
 
 def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
     """Bytes a second of writing, checking and reading rows of a shape in random order, from one file and from eight."""
-    few = CHUNK if F.quick else LARGE_ROWS
+    few = CachedRows.CHUNK if F.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         whole, written = filled(Path(folder) / "one", few, shape, np.float32)
-        nbytes, limit = whole.inputs.nbytes, layout.FILE_BYTES
-        layout.FILE_BYTES = nbytes // 8
-        spread, _ = filled(Path(folder) / "eight", few, shape, np.float32)
-        layout.FILE_BYTES = limit
+        nbytes = whole.inputs.nbytes
+        spread, _ = filled(Path(folder) / "eight", few, shape, np.float32, nbytes // 8)
         order = np.random.default_rng(1).permutation(few)
 
         def rate(rows: CachedRows) -> float:
@@ -186,15 +178,12 @@ def trace_costs() -> dict[str, Any]:
     batch, model = 32, tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
-    shape, dw = model.input_shape(predict.subset.stage), predict.zeros()
-    trunk = jax.jit(partial(inspect.unwrap(run_trunk), model=model, stop=predict.subset.stage, dtype=None))
+    shape, mesh = model.input_shape(predict.subset.stage), placement.mesh()
+    inputs = np.broadcast_to(np.zeros((), np.float32), (batch, *shape))
+    data = tj.Batches(inputs, np.zeros(batch, np.int32), batch_size=batch)
     images = jax.ShapeDtypeStruct((batch, *model.input_shape(0)), jnp.uint8)
-    x, y = jax.ShapeDtypeStruct((batch, *shape), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
-    state = jax.eval_shape(lambda: State(dw, tj.adam().init(dw)))
-    chunk = Chunk(x, y, jnp.arange(batch, dtype=jnp.int32)[None], jnp.ones((1, batch)))
-    epoch, training = inspect.unwrap(train_epoch), Training(predict, tj.make_objective(), tj.adam(1e-5))
-    step = jax.jit(lambda state, training, chunk: epoch(training, state, chunk, None, 0.0)[0])
-    lowered = {"trunk_flops": trunk.lower(w, images), "step_flops": step.lower(state, training, chunk)}
+    step = train_steps(predict, data, tj.make_objective(), tj.adam(1e-5), mesh=mesh)
+    lowered = {"trunk_flops": trunk(predict, images, mesh=mesh).lower(), "step_flops": step.lower()}
     costs: dict[str, Any] = {name: program.cost_analysis() for name, program in lowered.items()}
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 

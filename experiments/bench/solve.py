@@ -19,8 +19,8 @@ from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import Tree
-from tangent_jax.models.ntk import feature_map
-from tangent_jax.solver.statistics import Settings, make_statistics
+from tangent_jax.models import feature_map
+from tangent_jax.solver import Settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
 define("blocks", passes=12, out="out/bench_solve")

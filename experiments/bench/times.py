@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import tangent_jax as tj
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import MODEL, F, define
 from tangent_jax.core import Tree
-from tangent_jax.train.optimizers import apply
 
 define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
 define(repeats=60, seconds=60.0)
@@ -40,7 +40,8 @@ def operations(method: str) -> list[Operation]:
     def step(state: tuple[Tree, Any], predict: tj.Predictor, x: jax.Array, start: int) -> tuple[Tree, Any]:
         x = predict.model.apply(predict.w, x, start, stage)
         gradient = jax.grad(lambda dw: objective(predict, dw, x, label))(state[0])
-        return apply(optimizer, gradient, state[1], state[0])
+        updates, after = optimizer.update(gradient, state[1], state[0])
+        return optax.apply_updates(state[0], updates), after
 
     def infer(predict: tj.Predictor, dw: Tree, x: jax.Array, start: int) -> jax.Array:
         return predict(dw, predict.model.apply(predict.w, x, start, stage))

@@ -23,15 +23,11 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import networks
+from experiments.shared.datamodeling import datamodeling_score, margin_directions
 from experiments.shared.parts import saved
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
 from tangent_jax.core import Tree, identity, progress_bar, require
-from tangent_jax.linear.gram import gram
-from tangent_jax.solver import expansion as expansions
-from tangent_jax.solver.influence import datamodeling_score, margin_directions
-from tangent_jax.solver.rows import jacobian_rows
-from tangent_jax.train.objective import Objective
 
 define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
@@ -60,7 +56,7 @@ class Setting:
         require(self.n >= 4, "attribution", "at least 4 training images", self.n)
         self.directions = margin_directions(self.test.targets, len(dataset.classes))
 
-    def objective(self, penalty: float) -> Objective:
+    def objective(self, penalty: float) -> tj.Objective:
         """The loss of the flags with a penalty."""
         return tj.make_objective(F.loss, penalty)
 
@@ -90,8 +86,8 @@ class Setting:
 def main() -> None:
     began, setting = time.perf_counter(), Setting()
     with tj.show_progress("rows of J, and their kernel"):
-        rows = jacobian_rows(setting.predict, setting.train.inputs)
-        k = gram(rows)
+        rows = tj.solver.jacobian_rows(setting.predict, setting.train.inputs)
+        k = rows.gram()
     solved, expansion, tried = choose(setting, rows, k)
     del k
     penalty = expansion.total_penalty / setting.n
@@ -115,16 +111,14 @@ def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
     return effect.sum(1) - effect[:, left].sum(1)
 
 
-def choose(
-    setting: Setting, rows: Any, k: np.ndarray
-) -> tuple[tj.Fitted, expansions.Expansion, list[dict[str, float]]]:
+def choose(setting: Setting, rows: Any, k: np.ndarray) -> tuple[tj.Fitted, tj.solver.Expansion, list[dict[str, float]]]:
     """The optimum and its expansion for the penalty of the best leave-one-out accuracy, the larger of equals."""
     best, tried, labels = None, [], setting.train.targets
     with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
         for penalty in setting.penalties:
             solved = setting.solve(penalty)
             outputs = tj.outputs(setting.predict, solved.dw, setting.train.inputs)
-            expansion = expansions.expand(rows, k, outputs, labels, setting.objective(penalty))
+            expansion = tj.solver.expand(rows, k, outputs, labels, setting.objective(penalty))
             score = float(np.mean(expansion.left_out().argmax(-1) == labels))
             tried.append({"penalty": penalty, "score": score})
             if best is None or score > best[0]:
@@ -135,20 +129,20 @@ def choose(
     return best[1], best[2], tried[::-1]
 
 
-def estimate(setting: Setting, expansion: expansions.Expansion) -> dict[str, np.ndarray]:
+def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.ndarray]:
     """The effects of each training image's leaving on each test image's margin by each estimate, "m n"."""
-    others = jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
+    others = tj.solver.jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
     with tj.show_progress("estimates"):
         reach = expansion.reach(others)
         return {
             "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
             "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
-            "EK-FAC": expansions.eigen_effects(expansion, others),
-            "gradient product": gram(others, expansion.rows.along(expansion.gradients)),
+            "EK-FAC": expansion.eigen_effects(others),
+            "gradient product": others.gram(expansion.rows.along(expansion.gradients)),
         }
 
 
-def checked(setting: Setting, solved: tj.Fitted, expansion: expansions.Expansion) -> float | None:
+def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion) -> float | None:
     """The largest difference of Newton's leave-one-out outputs from optima solved again, over the largest change."""
     chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
     left_out, errors = expansion.left_out(), []

@@ -25,10 +25,7 @@ from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import progress_bar, require
-from tangent_jax.data.sources import Examples
-from tangent_jax.linear.gram import gram
-from tangent_jax.solver import influence
-from tangent_jax.solver.rows import jacobian_rows
+from tangent_jax.data import Examples
 
 define("shards", "flip", "resolved", "check", "images", store="out/stores", repeats=20, certificate=0.01)
 define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")
@@ -100,8 +97,8 @@ def by_kernel() -> None:
         solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
-        rows = jacobian_rows(method.predict, test.inputs)
-        cross = gram(rows, kernel.rows)
+        rows = tj.solver.jacobian_rows(method.predict, test.inputs)
+        cross = rows.gram(kernel.rows)
     logits = solution.predict(rows, cross)
     accuracy = float(np.mean(logits.argmax(-1) == test.targets))
     print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
@@ -118,7 +115,7 @@ def of_kernel(
     solution: tj.solver.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
 ) -> dict[str, np.ndarray]:
     """The change of each measure of the test images' logits "m c" as each training image leaves."""
-    moved = influence.changes(solution, cross).transpose(2, 0, 1)  # n m c
+    moved = solution.changes(cross).transpose(2, 0, 1)  # n m c
     before, after = measure(logits), [measure(logits + change) for change in moved]
     return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
 
@@ -157,8 +154,8 @@ def against_kernel(
     them, and of the changes of the test images' margins; whole: the own outputs with them."""
     with tj.show_progress("kernel"):
         solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
-        jacobian = jacobian_rows(method.predict, method.test.inputs)
-        cross = gram(jacobian, solution.kernel.rows)
+        jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs)
+        cross = jacobian.gram(solution.kernel.rows)
     measure = Measure(method.test.targets, solution.kernel.centers.max())
     moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
     own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()

@@ -25,11 +25,10 @@ import tangent_jax as tj
 from experiments.report.claims import CLAIMS
 from experiments.report.findings import Claim
 from experiments.report.sections import Section, as_html, as_markdown
-from tangent_jax.commands.main import COMMANDS
 from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
-from tangent_jax.core import check_stop, identity, require
-from tangent_jax.core.files import expand_path, fingerprint, write_whole
+from tangent_jax.core import check_stop, expand_path, fingerprint, identity, require, write_whole
 
 define(*MODEL[1:], "cache_dir", "quick", "schemes", "finished", "only", dataset=["digits"], out="out/paper")
 define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])

@@ -14,7 +14,6 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require
-from tangent_jax.store.recipe import SOLVERS
 
 define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")
@@ -41,7 +40,7 @@ def main() -> None:
     depth = setup.pretrained(F.weights).model.stages - 2
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
-    solvers = listed("solver", SOLVERS)
+    solvers = listed("solver", tj.store.SOLVERS)
     methods = listed("method", ("fc", "nlft", "taft"))
     columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
     counts = numbers("blocks", int)

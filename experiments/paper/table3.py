@@ -27,7 +27,7 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, require
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("delta", "public", dataset=["digits"], epsilon=["1", "3", "8"], subset=[*PRIVATE_KINDS], method=["nlft", "taft"])

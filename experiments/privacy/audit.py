@@ -41,21 +41,11 @@ def main() -> None:
     if F.canaries is not None:
         return audit_runs(claimed, predict, train, recipe.objective())
     require(F.repeats >= 4, "audit", "4 --repeats or more, without --canaries", F.repeats)
-    most = len(train)
-    require(2 <= F.images <= most, "audit", f"--images in 2..{most}, of which the last is the canary", F.images)
-    rows = np.linspace(0, len(train) - 1, F.images).astype(int)
-    labels = train.targets[rows].copy()
-    labels[-1] = (labels[-1] + classes // 2) % classes
+    broken, settings = break_mechanism(claimed, F.broken, F.images), {"objective": recipe.objective()}
+    data = with_canary(train, classes)
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
-        absent, present = tj.audit.canary_scores(
-            predict,
-            predict.zeros(),
-            tj.Batches(train.inputs[rows], labels),
-            break_mechanism(claimed, F.broken, len(rows)),
-            F.repeats,
-            objective=recipe.objective(),
-            claimed=claimed,
-        )
+        scores = tj.audit.canary_scores(predict, predict.zeros(), data, broken, F.repeats, **settings, claimed=claimed)
+    absent, present = scores
     bound = tj.audit.epsilon_lower_bound(absent, present, F.delta, F.confidence)
     proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.audit.noise_scale(absent, F.confidence)
     draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
@@ -73,6 +63,16 @@ def main() -> None:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
         print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
         sys.exit(1)
+
+
+def with_canary(train: tj.Features, classes: int) -> tj.Batches:
+    """--images of the training images, of which the last has a wrong label."""
+    most = len(train)
+    require(2 <= F.images <= most, "audit", f"--images in 2..{most}, of which the last is the canary", F.images)
+    rows = np.linspace(0, most - 1, F.images).astype(int)
+    labels = train.targets[rows].copy()
+    labels[-1] = (labels[-1] + classes // 2) % classes
+    return tj.Batches(train.inputs[rows], labels)
 
 
 def audit_runs(

@@ -26,7 +26,7 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, require
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", **PRIVATE, blocks=0, concentration=1.0, out="out/owners")
 define(

@@ -15,8 +15,6 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
-from tangent_jax.models.ntk import feature_map
-from tangent_jax.privacy.statistics import SETTINGS, Contribution, denoised, noise_of, on_sphere, release_statistics
 
 define(*MODEL, *CACHED, "delta", "public", "held_out", "clip_norm", "noise", dataset=["digits"], out="out/statistics")
 define(epsilon=["1", "3", "8"], seed=["0", "1", "2"])
@@ -26,14 +24,14 @@ def main() -> None:
     epsilons, seeds = numbers("epsilon", float), numbers("seed", int)
     result: dict[str, Any] = {}
     for dataset in setup.open_datasets().values():
-        built = feature_map(setup.pretrained(F.weights), ("h",))
+        built = tj.models.feature_map(setup.pretrained(F.weights), ("h",))
         train = setup.features(built.predict, dataset.train, f"{dataset.name}: train inputs")
         test = setup.features(built.predict, dataset.test, "test inputs")
         train, test = train.hold_out() if F.held_out else (train, test)
-        ways = {"plain": on_sphere(built, None, train)}
+        ways = {"plain": tj.privacy.on_sphere(built, None, train)}
         if F.public:
             known = setup.features(built.predict, setup.public_images(dataset.train), "public inputs")
-            ways["whitened"] = on_sphere(built, known, train)
+            ways["whitened"] = tj.privacy.on_sphere(built, known, train)
         result[dataset.name] = {
             way: {f"{e:g}": of_seeds(map_, train, test, dataset.classes, e, seeds) for e in epsilons}
             for way, map_ in ways.items()
@@ -58,12 +56,11 @@ def of_seeds(
     if F.held_out:
         less = mechanism.noise_multiplier * len(train) / (len(train) + len(test))
         mechanism = tj.privacy.Mechanism(F.clip_norm, less, 1, F.delta, noise=F.noise)
-    deviation, accuracies = noise_of(Contribution(len(classes), sum(map_.sizes)), mechanism), []
+    step, accuracies = tj.privacy.Contribution(len(classes), sum(map_.sizes)), []
     with tj.show_progress(f"epsilon {epsilon:g}"):
         for seed in seeds:
-            noised, _ = release_statistics(map_, train, classes, mechanism=mechanism, seed=seed)
-            head = denoised(noised, deviation).of_classes(classes).solve(SETTINGS)
-            accuracies.append(tj.evaluate(map_, head, test))
+            noised, _ = tj.privacy.release_statistics(map_, train, classes, mechanism=mechanism, seed=seed)
+            accuracies.append(tj.evaluate(map_, step.head(noised, classes, mechanism), test))
     return {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
 
 

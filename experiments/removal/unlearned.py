@@ -20,7 +20,6 @@ import tangent_jax as tj
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
-from tangent_jax.audit.attacks import ATTACKS, Ranking
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
 from tangent_jax.core import identity, progress_bar, require
@@ -112,7 +111,7 @@ def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict
     """
     result = {"confidence": after}
     for prefix, shadows in (("", untouched), ("U-", after)):
-        for name, attack in ATTACKS.items():
+        for name, attack in tj.audit.ATTACKS.items():
             result[prefix + name] = np.full(after.shape, np.nan)
             for k in np.flatnonzero(np.isfinite(after[:, 0])):
                 others = np.isfinite(shadows[:, 0]) & (np.arange(len(shadows)) != k)
@@ -120,11 +119,11 @@ def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict
     return result
 
 
-def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> Ranking:
+def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> tj.audit.Ranking:
     """The pairs of a model, of the first ones, and an image at `rows`, by their scores "k n"; NaN is no pair."""
     pairs, own = values[:, rows], member[: len(values), rows]
     scored = np.isfinite(pairs)
-    return Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])
+    return tj.audit.Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])
 
 
 def draw(attacks: dict, curves: dict, name: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tangent_jax.commands.report.rendering import thumbnail
-from tangent_jax.core.files import write_whole
-from tangent_jax.data.sources import Examples
+from tangent_jax.commands.shared.thumbnails import thumbnail
+from tangent_jax.core import write_whole
+from tangent_jax.data import Examples
 
 SHOWN = 16  # images of a gallery
 STYLE = """

@@ -10,7 +10,7 @@ from unittest import mock
 from absl import flags
 from absl.testing import flagsaver
 
-from tangent_jax.commands.main import COMMANDS
+from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import EFFECTS
 
 EXPERIMENTS = Path(__file__).parents[1]

@@ -8,19 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.tree_util import Partial
 
 import tangent_jax as tj
+from experiments.shared.parts import is_saved, saved
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core import Tree, progress_bar, require
-from tangent_jax.core.files import write_whole
-from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.core.trees import along, norm
-from tangent_jax.solver.formed import changes_of, form_all
-from tangent_jax.solver.problem import make_problem
-from tangent_jax.train.batches import as_batches
-from tangent_jax.train.checkpoints import run_identity
+from tangent_jax.core import Tree, identity, progress_bar, require, trees
 
 Measure = Callable[[np.ndarray], dict[str, np.ndarray]]
 """Outputs of the test images, "m c", -> what is measured of them, by name."""
@@ -64,13 +56,12 @@ class Leaving:
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
         self.objective, self.at_once = method.recipe.objective(), at_once
-        tested = make_problem(self.predict, self.test, self.objective, None, self.predict.zeros())
-        self.of_test = form_all(tested)
+        self.test_changes = tj.solver.make_changes(self.predict, self.test)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""
         settings |= {"example_weights": Without(len(self.train), gone), "start": start, "at_once": self.at_once}
-        return tj.solve_many(self.predict, self.train, self.objective, **settings)
+        return tj.solver.solve_many(self.predict, self.train, self.objective, **settings)
 
     def each(self, folder: Path, fraction: float, rows: np.ndarray) -> LeftOut:
         """Each of these images left out, certified to a fraction of the largest change."""
@@ -86,48 +77,40 @@ class Leaving:
             require(largest > 0, "influence", "a change above its certificate", f"{largest:.3g}", do)
             [base] = self.solve([[]], whole, certificate=OF_BASE * fraction * largest)
         target = (1 - OF_BASE) * fraction * largest
-        run = run_identity(as_batches(self.test), rough.run, fraction, rows)
-        return LeftOut(base, target, largest, rows, self.saved(base, target, rows, folder / run))
+        key = identity(rough.run, self.test.examples, self.test.targets, fraction, rows)
+        return LeftOut(base, target, largest, rows, self.saved(base, target, rows, (folder / "parts", key)))
 
-    def saved(self, base: tj.Fitted, target: float, rows: np.ndarray, folder: Path) -> dict[str, np.ndarray]:
-        """The arrays of these images: read, or solved and written, chunk by chunk."""
-        chunks = {folder / f"{i:08}.safetensors": rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)}
-        todo = {path: own for path, own in chunks.items() if not path.exists()}
-        with tj.show_progress("without each image"):
-            solved = self.solve([i for own in todo.values() for i in own], base, certificate=target)
-            for path, own in todo.items():
-                write_whole(path, encode(self.arrays(base, own, list(islice(solved, len(own)))), {}))
-        parts = [read_tensors("influence", path)[0] for path in chunks]
+    def saved(self, base: tj.Fitted, target: float, rows: np.ndarray, place: tuple[Path, str]) -> dict[str, np.ndarray]:
+        """The arrays of these images: read, or solved and written, chunk by chunk; place: folder and key of the run."""
+        folder, key = place
+        chunks = {identity(key, i): rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)}
+        todo = [i for own_key, own in chunks.items() if not is_saved(folder, own_key) for i in own]
+        solved = self.solve(todo, base, certificate=target)
+
+        def compute(own: np.ndarray) -> dict[str, np.ndarray]:
+            return self.arrays(base, own, list(islice(solved, len(own))))
+
+        parts = [saved(folder, own_key, "without each image", compute, own) for own_key, own in chunks.items()]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def arrays(self, base: tj.Fitted, rows: np.ndarray, solved: list[tj.Fitted]) -> dict[str, np.ndarray]:
         """Of images and the optima without them: `own`, their outputs without them, "k c"; the change of each measure;
         |dw_i - dw| as `change`; `certificate` and `passes`.
         """
-        steps = [along(each.dw, -1.0, base.dw) for each in solved]
+        steps = stacked([trees.along(each.dw, -1.0, base.dw) for each in solved])
         changes = self.test_changes(steps)
         logits = tj.outputs(self.predict, base.dw, self.test.inputs).astype(np.float64)
         before, after = self.measure(logits), [self.measure(logits + change) for change in changes]
-        images = self.train.inputs[rows]
-        own = tj.outputs(self.predict, base.dw, images) + np.einsum("kkc->kc", self.changes(steps, images))
+        images = self.train.take(rows)
+        own_changes = np.einsum("kkc->kc", tj.solver.make_changes(self.predict, images)(steps))
+        own = tj.outputs(self.predict, base.dw, images.inputs) + own_changes
         return {
             "own": own.astype(np.float64),
             **{name: np.stack([values[name] - before[name] for values in after]) for name in before},
-            "change": np.array([float(norm(step)) for step in steps]),
+            "change": np.array([distance(each.dw, base.dw) for each in solved]),
             "certificate": np.array([bound_of(each, base) for each in solved]),
             "passes": np.array([float(each.steps) for each in solved]),
         }
-
-    def test_changes(self, steps: list[Tree]) -> np.ndarray:
-        """J step of the test images, "k m c"."""
-        if self.of_test is None:
-            return self.changes(steps, self.test.inputs)
-        return np.asarray(changes_of(self.of_test, stacked(steps)))[: len(self.test)].transpose(2, 0, 1)
-
-    def changes(self, steps: list[Tree], inputs: Any) -> np.ndarray:
-        """J step of inputs "m ...", "k m c"."""
-        f = tj.outputs(self.predict, self.predict.zeros(), inputs)
-        return (tj.outputs(Partial(_outputs, self.predict), stacked(steps), inputs) - f[:, None]).transpose(1, 0, 2)
 
     def again(self, left_out: LeftOut, count: int) -> float | None:
         """The largest difference of the own outputs of the first `count` images from those of a cold `solve` without
@@ -150,14 +133,9 @@ def stacked(steps: list[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
 
 
-def _outputs(predict: tj.Predictor, steps: Tree, x: Any) -> Array:
-    """The outputs at several steps, "b k c"."""
-    return jax.vmap(predict, (0, None), 1)(steps, x)
-
-
 def distance(a: Tree, b: Tree) -> float:
     """|a - b|."""
-    return float(norm(along(a, -1.0, b)))
+    return float(trees.norm(trees.along(a, -1.0, b)))
 
 
 def bound_of(a: tj.Fitted, b: tj.Fitted) -> float:

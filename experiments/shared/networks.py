@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax import rules
 from tangent_jax.core import Dual, Tree
+from tangent_jax.rules import dense, relu
 
 WIDTHS = {"logistic": (), "mlp": (128, 64)}
 """The hidden layers: none is logistic regression on pixels."""
@@ -50,5 +50,5 @@ def dual(names: list[str], pairs: Tree, x: jax.Array, start: int = 0) -> Dual:
     """The outputs and their tangent from a stage on."""
     x, dx = (grey({}, x) if start == 0 else x), None
     for name in names[max(0, start - 1) :]:
-        x, dx = rules.relu(*rules.dense(x, dx, pairs[name]))
-    return Dual(*rules.dense(x, dx, pairs["head"]))
+        x, dx = relu(*dense(x, dx, pairs[name]))
+    return Dual(*dense(x, dx, pairs["head"]))

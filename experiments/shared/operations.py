@@ -5,7 +5,6 @@ speed does not depend on them, though some processors take zeros faster than oth
 """
 
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,22 +12,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.tree_util import Partial
 
 import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import Tree, trees
-from tangent_jax.linear.jacobian import Fresh, keep
-from tangent_jax.models.filling import run_trunk
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.privacy.discrete import on_grid, step_key
-from tangent_jax.privacy.train import private_step
-from tangent_jax.solver import passes
-from tangent_jax.train.batches import Chunk
-from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.fit_many import repeat, train_epoch_many
-from tangent_jax.train.optimizers import apply
+from tangent_jax.models import initial_weights
+from tangent_jax.programs import Program, private_step, solver_pass, train_steps, train_steps_many
+from tangent_jax.programs import trunk as program_of_trunk
 
 CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
 Operations = dict[str, Callable[[], Operation]]
@@ -93,109 +86,86 @@ def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
 
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
     """Compiles one training step on one batch of cached features, optimiser included."""
-    chunk = Chunk(x, labels, jnp.arange(len(labels), dtype=jnp.int32)[None], jnp.ones((1, len(labels))))
-    state = State(dw, tj.adam().init(dw))
-    epoch = inspect.unwrap(train_epoch)
-    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
-    return compiled_step(
-        name, lambda state, training, chunk: epoch(training, state, chunk, None, 0.0)[0], [state], training, chunk
-    )
+    data = tj.Batches(x, labels, batch_size=len(labels))
+    return steps_of(name, train_steps(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
+
+
+def steps_of(name: str, program: Program, models: int = 1) -> Operation:
+    """Compiles a program of a step: of each of `models` models, called for one after another."""
+    state, *others = program.arguments
+    return compiled_step(name, lambda *arguments: program.run(*arguments)[0], [state] * models, *others)
 
 
 def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once: int, name: str) -> Operation:
     """Compiles one TAFT-1 step of each of `models` models that share the anchor, `at_once` of them in one program."""
     predict = tj.tangent(pretrained, 1, dtype=dtype)
-    dw, (x, labels) = predict.zeros(), inputs_of(predict, batch, dtype)
-    order = jnp.broadcast_to(jnp.arange(len(labels), dtype=jnp.int32), (1, at_once, len(labels)))
-    states = [repeat(State(dw, tj.adam().init(dw)), at_once) for _ in range(models // at_once)]
-    epoch = inspect.unwrap(train_epoch_many)
-    training = Training(predict, tj.make_objective(), tj.adam(1e-5))
-    data = ((x, labels), (order, jnp.ones(order.shape), None), 0.0)
-    return compiled_step(
-        name, lambda states, training, *data: epoch(training, states, *data)[0], states, training, *data
-    )
+    x, labels = inputs_of(predict, batch, dtype)
+    data = tj.Batches(x, labels, batch_size=batch)
+    program = train_steps_many(predict, data, at_once, tj.make_objective(), tj.adam(1e-5))
+    return steps_of(name, program, models // at_once)
 
 
 def private_step_of(
     name: str, summed: Callable[..., tj.privacy.ClippedSum] | None, predict: Any, dw: Tree, x: jax.Array, y: jax.Array,
     mechanism: tj.privacy.Mechanism = MECHANISM,
 ) -> Operation:  # fmt: skip
-    """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: an ordinary one."""
+    """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: the library's own."""
+    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
+    data = tj.Batches(x, y, batch_size=len(y))
+    return steps_of(name, private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed))
+
+
+def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> Operation:
+    """Compiles one step of the same optimiser on the gradient of all examples."""
     objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
 
-    def ordinary(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state.dw)
-        return State(*apply(optimizer, gradient, state.optimizer_state, state.dw))
+    def run(state: tuple[Tree, Any], predict: Any, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+        gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state[0])
+        updates, after = optimizer.update(gradient, state[1], state[0])
+        return optax.apply_updates(state[0], updates), after
 
-    def private(state: State, key: jax.Array, predict: Any, x: jax.Array, y: jax.Array) -> State:
-        assert summed is not None
-        total = summed(predict, state.dw, x, y)
-        return private_step(state, total, len(y), key, objective, mechanism, optimizer)[0]
-
-    state, step = State(dw, optimizer.init(dw)), private if summed else ordinary
-    return compiled_step(name, step, [state], step_key(mechanism, 0, 0), predict, x, y)
+    return compiled_step(name, run, [(dw, optimizer.init(dw))], predict, x, y)
 
 
 def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
     """Steps of the last block: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
     predict = tj.tangent(pretrained, output="tangent")
-    dw, (x, y), present = predict.zeros(), inputs_of(predict, batch), jnp.ones(batch)
+    given, present = (predict, predict.zeros(), *inputs_of(predict, batch)), jnp.ones(batch)
     options: Any = {"loss": tj.losses.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
-    sums: dict[str, Callable[..., tj.privacy.ClippedSum] | None] = {
-        "ordinary step": None,
-        "private step, norms in closed form": lambda p, dw, x, y: tj.privacy.clipped_sum_closed_form(
-            p, dw, x, y, present, **options
-        ),
-        "private step, our vmapped gradients": lambda p, dw, x, y: tj.privacy.clipped_sum(
-            p, dw, x, y, present, **options
-        ),
+
+    def vmapped(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.privacy.ClippedSum:
+        return tj.privacy.clipped_sum(p, dw, x, y, present, **options)
+
+    names = "private step, norms in closed form", "private step, our vmapped gradients", "private step, discrete noise"
+    discrete = dataclasses.replace(MECHANISM, noise="discrete")
+    return {
+        "ordinary step": partial(ordinary_step, "ordinary step", *given),
+        names[0]: partial(private_step_of, names[0], None, *given),
+        names[1]: partial(private_step_of, names[1], vmapped, *given),
+        names[2]: partial(private_step_of, names[2], None, *given, discrete),
     }
-    steps = {name: partial(private_step_of, name, summed, predict, dw, x, y) for name, summed in sums.items()}
-    name, mechanism = "private step, discrete noise", dataclasses.replace(MECHANISM, noise="discrete")
-
-    def rounded(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.privacy.ClippedSum:
-        return on_grid(tj.privacy.clipped_sum_closed_form(p, dw, x, y, present, **options), mechanism)
-
-    return steps | {name: partial(private_step_of, name, rounded, predict, dw, x, y, mechanism)}
 
 
 def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operations:
     """The computations of a pass of `solve` on one batch: gradient, Hessian's product with kept values, factors."""
-    predict, objective = tj.tangent(pretrained, dtype=dtype), tj.make_objective("rsl", penalty=0.1)
-    dw, (x, y) = predict.zeros(), inputs_of(predict, batch, dtype)
-    part = passes.Part(Fresh(predict, x, jnp.arange(batch)), y, jnp.ones(batch))
-
-    def product() -> Operation:
-        held, outputs = part._replace(jacobian=keep(part.jacobian, dw)), jnp.zeros((batch, predict.model.classes))
-        return compiled(
-            "product with kept values", inspect.unwrap(passes.add_product), dw, held, dw, outputs, objective
-        )
-
-    def part_factors(part: Any, dw: Tree) -> Any:
-        outputs = jnp.zeros((batch, pretrained.model.classes))
-        return passes.part_curvature(part, dw, outputs, objective, jax.random.key(0), 0, signals=4)
-
-    return {
-        "gradient": partial(
-            compiled,
-            "gradient",
-            inspect.unwrap(passes.add_gradient),
-            passes.Summed(dw, jnp.zeros(())),
-            part,
-            dw,
-            objective,
-        ),
-        "product with kept values": product,
-        "factors, 4 signals an example": partial(compiled, "factors, 4 signals an example", part_factors, part, dw),
+    predict = tj.tangent(pretrained, dtype=dtype)
+    x, y = inputs_of(predict, batch, dtype)
+    own = solver_pass(predict, tj.Batches(x, y, batch_size=batch), tj.make_objective("rsl", penalty=0.1), signals=4)
+    total, _, *others = own.gradient.arguments
+    programs = {
+        "gradient": own.gradient._replace(arguments=(total, own.curvature.arguments[0], *others)),  # linearised afresh
+        "product with kept values": own.product,
+        "factors, 4 signals an example": own.curvature,
     }
+    return {name: partial(compiled, name, program.run, *program.arguments) for name, program in programs.items()}
 
 
 def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
     """The trunk below the last block, from uint8 images."""
-    model: Any = pretrained.model
-    images = jnp.full((batch, *model.input_shape(0)), 100, jnp.uint8)
-    run = partial(inspect.unwrap(run_trunk), model=model, stop=model.config.depth, dtype=dtype)
-    return compiled("trunk", run, pretrained.w, images)
+    predict = tj.tangent(pretrained, 1, dtype=dtype)
+    images = jnp.full((batch, *predict.model.input_shape(0)), 100, jnp.uint8)
+    program = program_of_trunk(predict, images)
+    return compiled("trunk", program.run, *program.arguments)
 
 
 def trunk_flops(config: tj.models.ViTConfig) -> float:

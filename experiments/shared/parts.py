@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import check_stop
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import check_stop, write_whole
 
 Arrays = dict[str, np.ndarray]
 
@@ -18,7 +17,7 @@ def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *a
     """The arrays that `compute` gives for the arguments, or that a run before left in the folder under this key."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{key[:24]}.npz"
-    if not path.exists():
+    if not is_saved(folder, key):
         with tj.show_progress(title):
             arrays, file = compute(*arguments), io.BytesIO()
         np.savez(file, **arrays)  # pyright: ignore
@@ -26,3 +25,8 @@ def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *a
     check_stop()
     with np.load(path) as file:
         return dict(file)
+
+
+def is_saved(folder: Path, key: str) -> bool:
+    """True where `saved` would read."""
+    return (folder / f"{key[:24]}.npz").exists()

@@ -12,13 +12,9 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.audit.membership import confidence
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import require
-from tangent_jax.core.rows import Parts
-from tangent_jax.data.shards import owners_of, read_owners
-from tangent_jax.train.targets import Predict
+from tangent_jax.core import Parts, require
 
 OWNERS = 30  # that are drawn where no table names them
 FEWEST = 10  # images of a request
@@ -33,7 +29,7 @@ class Pool:
     pool: Lambda is the recipe's for half of it; `certificate` and `passes` of each optimum, and how many `at_once`.
     """
 
-    predict: Predict
+    predict: Any
     data: tj.Features
     canaries: np.ndarray
     penalty: float
@@ -66,12 +62,12 @@ class Pool:
         data = self.data if rows is None else self.data.take(rows)
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
         settings |= {"example_weights": np.asarray(present, float), "at_once": self.at_once}
-        return tj.solve_many(self.predict, data, self.objective, start=start, **settings)
+        return tj.solver.solve_many(self.predict, data, self.objective, start=start, **settings)
 
     def signals(self, models: Iterable[tj.Fitted]) -> np.ndarray:
         """The rescaled confidence of each model in the label of every image, "k n"."""
         outputs = (tj.outputs(self.predict, model.dw, self.data.inputs, 256) for model in models)
-        return np.stack([confidence(logits, self.data.targets) for logits in outputs])
+        return np.stack([tj.audit.confidence(logits, self.data.targets) for logits in outputs])
 
 
 def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
@@ -117,7 +113,7 @@ def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
 def of_owner(pool: Pool) -> np.ndarray:
     """The rows of the owner of most images: of --owners, or of OWNERS drawn by Dirichlet(--concentration)."""
     if F.owners:
-        whose = owners_of([name for _, name in pool.data.examples], read_owners(F.owners))
+        whose = tj.shards.owners_of([name for _, name in pool.data.examples], tj.shards.read_owners(F.owners))
         named = sorted({owner for owner in whose if owner is not None})
         require(named, "flags", f"--owners that names an image of {F.dataset}", f"none in {F.owners}")
         divided = [np.flatnonzero([owner == name for owner in whose]) for name in named]

@@ -20,9 +20,8 @@ from jax.tree_util import Partial
 import tangent_jax as tj
 from experiments.shared import characters
 from tangent_jax.core import Tree, trees
-from tangent_jax.data.decode import decode
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.forward import block
+from tangent_jax.data import decode_image
+from tangent_jax.models import initial_weights
 from tangent_jax.rules import dense, layer_norm
 
 CLASSES, SIDE, TEMPERATURE, MASKED = len(characters.CLASSES), 16, 0.1, 0.75
@@ -53,7 +52,7 @@ def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def resized(images: np.ndarray) -> np.ndarray:
-    return np.stack([decode(image, "letter", SIDE, PREPROCESSING) for image in images])
+    return np.stack([decode_image(image, "letter", SIDE, PREPROCESSING) for image in images])
 
 
 def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Scheme:
@@ -134,20 +133,20 @@ def masked_error(errors: Array, labels: Array) -> Array:
 def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     """The mean squared error of each image's masked patches, "b 1"; the key draws the masks."""
     w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
-    encoder, every = w["encoder"], VIT.replace(pool="avg")
+    encoder, depth = w["encoder"], VIT.config.depth
+    every = VIT.replace(pool="avg", depth=depth + 1)  # whose blocks before the last run on all tokens
     order = jnp.argsort(jax.random.uniform(key, (len(x), 16)), -1)
     unmasked = order[:, : round(16 * (1 - MASKED))]
     tokens = every.apply(encoder, x, 0, 1)
     rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + unmasked], 1)
     visible = jnp.take_along_axis(tokens, rows[..., None], 1)
-    for i in range(VIT.config.depth):
-        visible, _ = block(every.config, trees.pair(encoder[f"block_{i}"], {}), visible, None)
+    visible = every.apply(encoder, visible, 1, depth + 1)
     visible, _ = layer_norm(visible, None, trees.pair(encoder["norm"], {}), VIT.config.eps)
     latent, _ = dense(visible, None, trees.pair(w["to_decoder"], {}))
     full = jnp.broadcast_to(w["mask_token"]["token"], (len(x), 17, 48))
     full = full.at[jnp.arange(len(x))[:, None], rows].set(latent) + w["decoder"]["position_embedding"]
-    for i in range(DECODER.config.depth):
-        full, _ = block(DECODER.config, trees.pair(w["decoder"][f"block_{i}"], {}), full, None)
+    depth = DECODER.config.depth
+    full = DECODER.replace(depth=depth + 1).apply(w["decoder"], full, 1, depth + 1)
     full, _ = layer_norm(full, None, trees.pair(w["decoder"]["norm"], {}), VIT.config.eps)
     pixels, _ = dense(full[:, 1:], None, trees.pair(w["decoder"]["head"], {}))
     patches = x.reshape(-1, 4, 4, 4, 4, 3).swapaxes(2, 3).reshape(-1, 16, 48)

@@ -15,7 +15,7 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, trees
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data import Dataset
 
 
 def measure(

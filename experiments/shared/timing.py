@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Tree, check_stop, progress_bar, trees
-from tangent_jax.models.vit.forward import block
+from tangent_jax.core import Tree, check_stop, progress_bar
 
 Row = dict[str, Any]
 
@@ -120,8 +119,6 @@ def failed(name: str, error: Exception) -> Row:
 
 def standard(config: tj.models.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
     """The standard network, from the input of stage `start`: every block on every token; outputs "b c"."""
-    every = tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row of its own
-    x = every.apply(w, x, 0, 1) if start == 0 else x
-    for i in range(max(start - 1, 0), config.depth):
-        x, _ = block(config, trees.pair(w[f"block_{i}"], {}), x, None)
-    return every.apply(w, x[:, 0], config.depth + 1)
+    end, every = config.depth + 1, tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row
+    tokens = every.replace(depth=end).apply(w, x, start, end)  # of which no block up to this end is the last
+    return every.apply(w, tokens[:, 0], end)

@@ -23,6 +23,7 @@ from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from tangent_jax.core import require, whole_number
+from tangent_jax.core.boundary import public_class
 
 Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(signals "n", shadows "k n", held "k n") -> scores "n"."""
@@ -154,8 +155,10 @@ ATTACKS: Mapping[str, Score] = {
     "RMIA offline": rmia_offline,
     "Student's t": student_ratio,
 }
+"""The attacks by name: (signals of a model, of its shadows, which shadows saw each example) -> scores."""
 
 
+@public_class
 class Ranking:
     """Scored pairs of an example and a model: which scores members have, and which others.
 

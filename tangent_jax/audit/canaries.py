@@ -22,13 +22,14 @@ from jax.flatten_util import ravel_pytree
 from tangent_jax.core import Tree, expect, instance, placement, require, whole_number
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import make_private, write_whole
-from tangent_jax.core.records import sealed, unsealed
+from tangent_jax.core.records import read_sealed, seal_fields
 from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.train.batches import Batches, as_batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.run import OnStep
 
-FEWEST = 20  # all guessed right, they prove an epsilon of 1
+FEWEST = 20
+"""The fewest canaries of one run: all guessed right, they prove an epsilon of 1."""
 
 
 @public
@@ -87,9 +88,9 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
     def read() -> np.ndarray:
         if not path.exists():
             bits = np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]
-            write_whole(path, sealed({"coins": "".join(map(str, bits))}), private=True)
+            write_whole(path, seal_fields({"coins": "".join(map(str, bits))}), private=True)
         do = "Choose another folder"
-        content: Coins = unsealed(Coins, "fit_audited", path, do)
+        content: Coins = read_sealed(Coins, "fit_audited", path, do)
         require(len(content.coins) == count, "fit_audited", f"{count} coins in {path}", len(content.coins), do)
         return np.array([coin == "1" for coin in content.coins])
 

@@ -19,7 +19,7 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
 from tangent_jax.train.evaluate import outputs
 from tangent_jax.train.metrics import auc
-from tangent_jax.train.targets import Predict
+from tangent_jax.train.targets import Predict, check_indices
 
 Train = Callable[[Features, list[np.ndarray]], Sequence[Tree]]
 """Trains one model on each set of rows of the features; returns their dw, in order."""
@@ -102,8 +102,10 @@ def membership_attack(
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 
+@public
 def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p_y - log (1 - p_y) of the label y, "n", of logits "n c"."""
+    check_indices(logits, labels)
     log_p = log_softmax(np.asarray(logits, np.float64), -1)
     rows = np.arange(len(labels))
     others = log_p.copy()

@@ -39,8 +39,6 @@ from tangent_jax.commands.shared.flags import (
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import Tree, identity, placement, require, trees
-from tangent_jax.solver.posterior import fitted_beta
-from tangent_jax.store.merge import MERGES, Merger
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
@@ -94,28 +92,13 @@ def main() -> None:
     for count, divided in shards.items():
         row = {name: own.accuracy_of(divided, title_of(count, name)) for name, own in sums.items()}
         for name, method in methods.items():
-            merges = merges_of(name)
-            store = method.store(divided, title_of(count, name), bool(merges))
-            components, factors = method.components(store)
-            row[name] = method.accuracy(tj.compose(left(components)))
-            for how in merges:
-                penalty = chosen_penalty(method, count, store, how)
-                row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
-                penalties[f"{count}, {how}"] = penalty
-            row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
-            if name == "soup":
-                row["greedy"] = greedy(method, store)
+            row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
     full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
-    columns = list(table[f"{counts[0]}"])
-    rows = {**table, "full data": full}.items()
-    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
-    text = command.markdown(["shards", *columns], lines)
-    (command.out_folder() / "compose.md").write_text(text)
+    write_table(table, full)
     draw(first.dataset.name, table, full)
-    print(text, file=None if placement.is_writer() else sys.stderr)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {
@@ -127,10 +110,35 @@ def main() -> None:
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
 
 
+def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
+    """Writes compose.md, and prints it."""
+    columns = list(next(iter(table.values())))
+    rows = {**table, "full data": full}.items()
+    lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
+    text = command.markdown(["shards", *columns], lines)
+    (command.out_folder() / "compose.md").write_text(text)
+    print(text, file=None if placement.is_writer() else sys.stderr)
+
+
+def composed(
+    name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
+) -> dict[str, float]:
+    """The accuracies of a method's components composed, by each merge and alone; `penalties` gains chosen ridges."""
+    merges = merges_of(name)
+    store = method.store(divided, title_of(count, name), bool(merges))
+    components, factors = method.components(store)
+    row = {name: method.accuracy(tj.compose(left(components)))}
+    for how in merges:
+        penalty = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
+    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
+    return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
+
+
 def check_flags() -> None:
     """Raises InputError for flags that no composition can have: before any long work."""
     methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
-    is_mean = listed("merge", MERGES) == ["mean"]
+    is_mean = listed("merge", tj.store.MERGES) == ["mean"]
     require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
     require(not (is_mean and F["merge_penalty"].present), "flags", "--merge beside --merge_penalty", "mean")
     positive("lr")
@@ -230,10 +238,10 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     tried = {}
     components, factors = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = Merger(left(components), factors, how)
+        merger = tj.store.Merger(left(components), factors, how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
-        tried[penalty] = fitted_beta(logits, None, on.targets)[1]
+        tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]
     print(f"{count} shards, {how}: " + ", ".join(f"{p:g} {v:.4f}" for p, v in tried.items()), file=sys.stderr)
     return min(tried, key=lambda p: (tried[p], -p))
 

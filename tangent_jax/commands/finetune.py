@@ -5,6 +5,7 @@ In --out: result.json, curves.png, checkpoints, and dw.safetensors, the tangent 
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
@@ -31,23 +32,11 @@ def main() -> None:
     print(f"{dataset.name}: {counts}", read, predict.subset, sep="\n", file=sys.stderr)
     train = setup.features(predict, dataset.train, "train inputs")
     test = setup.features(predict, dataset.test, "test inputs")
-    out = command.out_folder()
+    out, measure = command.out_folder(), tj.metrics.Measure(predict, test)
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
-        fitted = recipe.fit(
-            predict,
-            train,
-            on_step=tj.metrics.Measure(predict, test),
-            folder=out / "checkpoints",
-        )
-    folders = (str(out.absolute()),)
-    origin = tj.store.make_provenance(predict, recipe, dataset.classes).trained_on(
-        train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate
-    )
-    if F.factors:
-        curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
-        tj.store.write_factors(out / "factors.safetensors", curvature)
-    text = origin.to_json(trees.fingerprint(fitted.dw))
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+        fitted = recipe.fit(predict, train, on_step=measure, folder=out / "checkpoints")
+    origin = tj.store.make_provenance(predict, recipe, dataset.classes)
+    write(out, fitted, predict, train, origin)
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {
@@ -68,6 +57,18 @@ def main() -> None:
         "run": fitted.run,
     }
     command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+
+
+def write(out: Path, fitted: tj.Fitted, predict: tj.Predictor, train: tj.Features, origin: tj.store.Provenance) -> None:
+    """Writes the tangent weights with their provenance to a folder, and their factors with --factors."""
+    recipe, folders = origin.recipe, (str(out.absolute()),)
+    assert recipe is not None
+    if F.factors:
+        curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
+        tj.store.write_factors(out / "factors.safetensors", curvature)
+    origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate)
+    text = origin.to_json(trees.fingerprint(fitted.dw))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
 
 
 def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:

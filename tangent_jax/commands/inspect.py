@@ -11,6 +11,7 @@ a line for each that is not (then the exit code is 1), "seconds", "page", "reque
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define
-from tangent_jax.core import progress_bar, require
-from tangent_jax.core.files import expand_path, write_whole
-from tangent_jax.data.owners import Owner
-from tangent_jax.store.disk import is_store
+from tangent_jax.core import expand_path, progress_bar, require, write_whole
+from tangent_jax.data import Owner
 
 define(*CACHED, weights=None, dataset=[], out="out/inspect")
 define("store", "trust", "examples", "owner", "owners", "rehearse")
@@ -33,7 +32,7 @@ define("store", "trust", "examples", "owner", "owners", "rehearse")
 def main() -> None:
     began, path = time.perf_counter(), expand_path("inspect", F.store)
     do = "Pass --store=DIR; compose and store add make stores"
-    require(is_store(path), "inspect", "a store", f"{path}, which is none", do)
+    require(tj.store.is_store(path), "inspect", "a store", f"{path}, which is none", do)
     request = asked()
     store = tj.Store(path, trust=F.trust)
     plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
@@ -100,11 +99,12 @@ def answered(
     cache = F["cache_dir"]
     given = {"store": str(seen.store.root), "owners": F.owners, "weights": F.weights}
     given["cache_dir"] = None if cache.value == cache.default else ",".join(cache.value)
-    rehearsal = requests.rehearsal_of(seen.store, plan, tj.Cache(F.cache_dir), F.weights) if F.rehearse else None
-    ways = requests.ways_of(plan, requests.commands_of(request, file, given), accuracies, rehearsal)
+    where = tj.Cache(F.cache_dir)
+    rehearse = partial(tj.store.rehearse, seen.store, plan, cache=where, weights=F.weights) if F.rehearse else None
+    ways = requests.ways_of(plan, requests.commands_of(request, file, given), accuracies, rehearse)
     images, reasons = requests.asked_images(seen, request, plan)
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
-    answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan)}
+    answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan, where)}
     tasks = [task.name for task in accuracies.tasks] if accuracies else []
     return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
 

@@ -10,7 +10,7 @@ of this one run proves about epsilon is the result's "audit". The last line of s
 "guesses", "right", "kept": both within the claim}}.
 
 --method=exact trains nothing: it releases noised statistics of the features before the head once, as one step, and
-solves a ridge of them (privacy/statistics.py); --public whitens the features.
+solves for the head (privacy/statistics.py); --public whitens the features.
 """
 
 import dataclasses
@@ -23,25 +23,12 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
-from tangent_jax.core import identity, require, trees
-from tangent_jax.data.owners import Owner
-from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.models.ntk import feature_map
-from tangent_jax.privacy.statistics import (
-    ADDED,
-    OBJECTIVE,
-    SETTINGS,
-    contributions,
-    denoised,
-    noise_of,
-    on_sphere,
-    released,
-)
+from tangent_jax.core import Tree, identity, require, trees
+from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
-define(
-    "batch_size", "head", "owners", method=("taft", "nlft", "exact"), blocks=1, epochs=50, lr=0.03, out="out/private"
-)
+define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
+define(method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
@@ -126,6 +113,12 @@ def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, co
     plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
+def counts_of(train: tj.Features) -> dict[str, int | None]:
+    """The number of examples, or of owners: the one of the two that is public."""
+    owners = len({*train.owners}) if train.owners else None
+    return {"examples": None if owners else len(train), "owners": owners}
+
+
 def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
     """Prints on stderr what a reader of the budget must know besides."""
     copies = copies_in(train)
@@ -140,56 +133,59 @@ def copies_in(train: tj.Features) -> int:
     return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
 
 
+def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
+    """The features of the training images, each with its owner where there are any."""
+    train = setup.features(predict, dataset.train, "train inputs")
+    return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
+
+
 def train_weights(
-    dataset: Dataset, predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
-    recipe: tj.Recipe, owners: dict[str, Owner], public: Examples | None,
-) -> tuple[tj.Fitted, dict | None, float]:  # fmt: skip
-    """Trains tangent weights, writes them to --out; returns (the run, its audit, its test accuracy)."""
-    trained = setup.whitened(predict, train)
-    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
+    origin: tj.store.Provenance, public: Examples | None,
+) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
+    """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
+    trained, recipe = setup.whitened(predict, train), origin.recipe
+    assert recipe is not None
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
     settings |= {"folder": out, "on_step": measure}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(trained, train, len(dataset.classes), mechanism=mechanism, **settings)
-    spent, dw = fitted.spent, tj.privacy.unwhiten(trained, fitted.dw)
+        fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
+    dw = tj.privacy.unwhiten(trained, fitted.dw)
     known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     folders = (str(out.absolute()),)
-    origin = origin.trained_on(train, fitted.seconds, folders, privacy=spent, run=fitted.run, public=known)
+    origin = origin.trained_on(train, fitted.seconds, folders, privacy=fitted.spent, run=fitted.run, public=known)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    measured = [row for row in fitted.history if "test_accuracy" in row]
-    title, epsilon = f"{F.method.upper()}, {subset.name}, on {dataset.name}", spent.compute_epsilon()
-    draw(out / "curves.png", title, measured, epsilon, len(test))
-    return fitted, audit, tj.evaluate(predict, dw, test)
+    return fitted, dw, audit
 
 
 def release(
-    dataset: Dataset, predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
-    *_: Any,
-) -> tuple[tj.Fitted, dict | None, float]:  # fmt: skip
-    """Releases noised statistics of the features before the head; returns (the run, its audit, its test accuracy)."""
-    anchor = tj.Pretrained(predict.model, predict.w, "")
+    predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
+) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
+    """Releases noised statistics of the features before the head; returns (the run, their map, the head, its audit)."""
     known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
-    map_ = on_sphere(feature_map(anchor, ("h",), blocks=F.blocks, seed=F.seed), known, train)
-    step, rows = contributions(map_, train, dataset.classes, mechanism)
-    settings = {"objective": OBJECTIVE, "optimizer": ADDED, "folder": command.out_folder()}
+    built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
+    map_ = tj.privacy.on_sphere(built, known, train)
+    step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(step, rows, len(dataset.classes), mechanism=mechanism, **settings)
-    noised = released(step, fitted, map_, rows, dataset.classes)
-    head = denoised(noised, noise_of(step, mechanism)).of_classes(dataset.classes).solve(SETTINGS)
-    return fitted, audit, tj.evaluate(map_, head, test)
+        more: Any = {**settings, "folder": command.out_folder()}
+        fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
+    return fitted, map_, step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism), audit
+
+
+def check_flags() -> None:
+    """Raises InputError for flags that do not go together."""
+    do = "The noise of a seed is not what is claimed"
+    alone = F.canaries is None or F.noise_seed is None
+    require(alone, "private", "no --noise_seed beside --canaries", F.noise_seed, do)
+    require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    if F.part:
+        own_part()
 
 
 def main() -> None:
-    do = "The noise of a seed is not what is claimed"
-    require(
-        F.canaries is None or F.noise_seed is None, "private", "no --noise_seed beside --canaries", F.noise_seed, do
-    )
-    part = own_part() if F.part else None
-    require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    check_flags()
     dataset = setup.open_tested(F.dataset)
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
@@ -198,29 +194,35 @@ def main() -> None:
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
-    train = setup.features(predict, dataset.train, "train inputs")
-    if owners:
-        train = dataclasses.replace(train, owners=tuple(owners[name] for _, name in train.examples))
-    train = part_of(train, *part) if part else train
+    train = train_features(predict, dataset, owners)
+    train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
-    run = release if F.method == "exact" else train_weights
-    fitted, audit, accuracy = run(dataset, predict, train, test, mechanism, recipe, owners, public)
+    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
+    own: Any = predict
+    if F.method == "exact":
+        fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
+    else:
+        fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public)
     spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
+    epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
+    if measured:
+        draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,
-        "accuracy": accuracy,
-        "epsilon": spent.compute_epsilon(),
+        "accuracy": tj.evaluate(own, dw, test),
+        "epsilon": epsilon,
         "neighbouring": spent.mechanism.neighbouring,
         **dataclasses.asdict(spent.mechanism),
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": None if F.method == "exact" else F.lr,
-        "examples": None if train.owners else len(train),  # the one of the two that is public
-        "owners": len({*train.owners}) if train.owners else None,
+        **counts_of(train),
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),

@@ -32,29 +32,11 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.core import Tree, refusal, require, trees
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expand_path
-from tangent_jax.exports.card import anonymize
-from tangent_jax.exports.folder import check_format
-from tangent_jax.store.claims import STATES, Claims
-from tangent_jax.store.disk import is_store
-from tangent_jax.store.erasure import files_of, find_traces
+from tangent_jax.core import Tree, expand_path, refusal, require, trees, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define(
-    "merge_penalty",
-    "solve",
-    "same_classes",
-    "dry_run",
-    "receipt",
-    "to",
-    "format",
-    "json",
-    weights=None,
-    dataset=None,
-    head=None,
-)
+define("merge_penalty", "solve", "same_classes", "dry_run", "receipt", "to", "format", "json")
+define(weights=None, dataset=None, head=None)
 
 
 def main(command: str) -> None:
@@ -62,17 +44,17 @@ def main(command: str) -> None:
         of = ", ".join(other for other in READ if name in READ[other])
         require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
     path = expand_path("store", F.store)
-    inside = [folder for folder in sorted(path.glob("*")) if is_store(folder)] if command == "status" else []
-    known = command in ("add", "merge") or is_store(path) or inside
+    inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
+    known = command in ("add", "merge") or tj.store.is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
         other = expand_path("store merge", F.source)
-        require(is_store(other), "store merge", "a store in --source", f"{other}, which is none")
+        require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
         find_component(F.source or "out/finetune")  # before a store is made
     if command == "status":
-        result = status([tj.Store(folder) for folder in ([path] if is_store(path) else inside)])
+        result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
     else:
         result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
@@ -89,14 +71,14 @@ def merge(store: tj.Store) -> dict[str, Any]:
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
     """The state of each shard of some stores, and how many there are of each state."""
-    tables = {store.root.name: Claims(store).states() for store in stores}
+    tables = {store.root.name: tj.store.Claims(store).states() for store in stores}
     rows = [
         {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
         for root, states in tables.items()
         for name, state in states.items()
     ]
     tabulate(rows)
-    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in STATES}
+    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in tj.store.Claims.STATES}
 
 
 def find_component(source: str) -> Path:
@@ -175,12 +157,10 @@ def remove(store: tj.Store) -> dict[str, Any]:
         check_removed(store, plan)
     cache = tj.Cache(F.cache_dir)
     if F.dry_run or not plan.components:
-        traces, left = find_traces(store, [*plan.components], {*plan.identifiers}, cache.folders)
-        files = files_of(store, [*plan.components])
-        would = (*files, *(trace.line for trace in traces))
-        for line in (*(f"would delete {line}" for line in would), *(f"NOT reached: {line}" for line in left)):
-            print(line, file=sys.stderr)
-        listed = {"deleted": [trace.line for trace in traces], "not_reached": left, "files": files}
+        files, (traces, left) = tj.store.preview_removal(store, plan, cache)
+        would = (*(f"would delete {line}" for line in files + traces), *(f"NOT reached: {line}" for line in left))
+        print(*would, sep="\n", end="\n" * bool(would), file=sys.stderr)
+        listed = {"deleted": traces, "not_reached": left, "files": files}
         return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     for line in receipt.deleted:
@@ -217,9 +197,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
     require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
-    check_format("store export", F.format)
-    known = anonymize({name: store.provenance(name) for name in names})
-    parts = {name: part.fields for name, part in known.items()}
+    tj.exports.check_format("store export", F.format)
+    parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
     store.release(to.absolute(), dw)

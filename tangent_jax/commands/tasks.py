@@ -28,13 +28,9 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, features_of
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.models.ntk import rows_of
-from tangent_jax.solver.statistics import choose_settings, make_statistics
-from tangent_jax.store.factors import body_factors
-from tangent_jax.store.merge import MERGES, Merger
-from tangent_jax.store.provenance import same_training
+from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.models import rows_of
+from tangent_jax.solver import choose_settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
@@ -84,7 +80,7 @@ class Tasks:
     @property
     def factors(self) -> Mapping[str, tj.solver.Curvature]:
         """The factors of each task's body."""
-        return {name: body_factors(self.store.factors(name)) for name in self.tasks}
+        return {name: tj.store.body_factors(self.store.factors(name)) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
         """The accuracy of each task by one body, with its own head."""
@@ -120,7 +116,8 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     """Makes the store hold the task's component, trained now unless it holds it already."""
     origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained_on(task.train, 0.0)
     if task.name in store:
-        if same_training(store.provenance(task.name), origin) and (store.has_factors(task.name) or not with_factors):
+        is_same = store.provenance(task.name).same_training(origin)
+        if is_same and (store.has_factors(task.name) or not with_factors):
             return
         store.discard([task.name])
     with tj.show_progress(f"{task.name} {task.recipe.method}"):
@@ -144,7 +141,7 @@ def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
     ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
     for how in (how for how in F.merge if how != "mean"):
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
-            merger = Merger(tasks.bodies, tasks.factors, how)
+            merger = tj.store.Merger(tasks.bodies, tasks.factors, how)
         ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}
     return ways
 
@@ -230,7 +227,7 @@ def draw(ratios: Mapping[str, list[float]]) -> None:
 
 
 def main() -> None:
-    listed("merge", MERGES)
+    listed("merge", tj.store.MERGES)
     require(len(listed("dataset")) >= 2, "tasks", "two data sets or more in --dataset", len(F.dataset))
     names = [dataset.name for dataset in setup.open_datasets().values()]
     require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)

@@ -1,4 +1,7 @@
-"""The foundation of all other packages: notation, trees, identities, messages, files, progress."""
+"""The foundation of all other packages: checks, files, records, journal, trees, identities, placement, progress.
+
+It is a namespace too, for whoever writes a command or an experiment; a user of models needs nothing of it.
+"""
 
 from tangent_jax.core import files, job, machine, placement, records, trees
 from tangent_jax.core.checks import (
@@ -10,15 +13,22 @@ from tangent_jax.core.checks import (
     one_of,
     refusal,
     require,
+    speaking,
     unexpected,
+    visible,
     whole_number,
 )
+from tangent_jax.core.files import expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.core.identities import identity
+from tangent_jax.core.journal import Journal
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, request_stop, show_progress
+from tangent_jax.core.records import convert, read_lines
+from tangent_jax.core.rows import Parts
 
 __all__ = [
-    "Dual", "InputError", "Tangent", "Tree", "check_stop", "expect", "files", "finite_number", "identity", "instance",
-    "is_stopping", "job", "machine", "of_shape", "one_of", "placement", "progress_bar", "records", "refusal",
-    "request_stop", "require", "show_progress", "trees", "unexpected", "whole_number",
+    "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "convert", "expand_path", "expect",
+    "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job", "machine",
+    "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop", "require",
+    "show_progress", "speaking", "trees", "unexpected", "visible", "whole_number", "write_whole",
 ]  # fmt: skip

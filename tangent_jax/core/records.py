@@ -1,6 +1,6 @@
 """Records read back from disk and checked in one place: text, JSON, and the types of every field.
 
-A dataclass describes a record; `typed` builds it from JSON, or names the field that is missing, unknown or wrong.
+A dataclass describes a record; `convert` builds it from JSON, or names the field that is missing, unknown or wrong.
 """
 
 import codecs
@@ -48,42 +48,42 @@ def parse_json(function: str, content: bytes | str, where: object) -> dict[str, 
     return value
 
 
-def sealed(fields: dict[str, Any]) -> str:
+def seal_fields(fields: dict[str, Any]) -> str:
     """The fields as JSON with their SHA-256, which shows an edit by anyone who does not compute it anew."""
     return json.dumps({**fields, "sha256": fingerprint(json.dumps(fields).encode())}) + "\n"
 
 
-def unsealed(kind: Any, function: str, path: Path, do: str) -> Any:
-    """The dataclass that `sealed` wrote to a file; InputError where the file is damaged or was edited."""
+def read_sealed(kind: Any, function: str, path: Path, do: str) -> Any:
+    """The dataclass that `seal_fields` wrote to a file; InputError where the file is damaged or was edited."""
     fields = parse_json(function, path.read_bytes(), path)
     seal, own = fields.pop("sha256", None), fingerprint(json.dumps(fields).encode())
     require(seal == own, function, f"an unaltered {path}", "one that was edited", do)
-    return typed(kind, fields, function, path)
+    return convert(kind, fields, function, path)
 
 
-def typed(kind: Any, value: Any, function: str, where: object) -> Any:
+def convert(kind: Any, value: Any, function: str, where: object) -> Any:
     """Returns a value of JSON as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
 
     Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
             number with a fraction no whole one; a number that no float holds is none.
     """
+    if type(value) is kind:  # most that is read: names of examples, whole numbers
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if not matches(kind, value):
         raise refusal(function, f"{spell(kind)} in {where}", short(value))
     if origin in UNIONS:
-        return typed(next(k for k in arguments if matches(k, value)), value, function, where)
+        return convert(next(k for k in arguments if matches(k, value)), value, function, where)
     if dataclasses.is_dataclass(kind):
         return record(kind, value, function, where)
     if origin is tuple and arguments[-1] is Ellipsis:
-        if arguments[0] in (int, str) and {*map(type, value)} <= {arguments[0]}:
-            return tuple(value)  # most that is read are names of examples
-        return tuple(typed(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple(convert(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is tuple:
         if len(value) != len(arguments):
             raise refusal(function, f"{len(arguments)} entries in {where}", short(value))
-        return tuple(typed(k, v, function, where) for k, v in zip(arguments, value, strict=True))
+        return tuple(convert(k, v, function, where) for k, v in zip(arguments, value, strict=True))
     if origin is dict:
-        return {name: typed(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
+        return {name: convert(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
     return float(value) if kind is float else value
 
 
@@ -95,7 +95,7 @@ def record(kind: Any, value: dict[str, Any], function: str, where: object) -> An
     for name, field in fields.items():
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         require(name in value or not needed, function, f"the field {name} in {where}", "none")
-    return kind(**{name: typed(hints[name], v, function, f"{name} of {where}") for name, v in value.items()})
+    return kind(**{name: convert(hints[name], v, function, f"{name} of {where}") for name, v in value.items()})
 
 
 def matches(kind: Any, value: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 COUNTERS = ("num_batches_tracked", "position_ids")  # torch's: whole numbers that no network reads
@@ -58,8 +58,8 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
         whole = size >= 8 and length <= min(size - 8, MOST_HEADER)
         require(whole, function, "a whole safetensors file", f"{path} of {size} bytes", "Fetch or make it again")
         header = parse_json(function, file.read(length), f"the header of {path}")
-    metadata = typed(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
-    entries = {name: typed(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
+    metadata = convert(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
+    entries = {name: convert(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
     for name, entry in entries.items():
         kinds = {**DTYPES, "I64": np.int64} if name.endswith(COUNTERS) else DTYPES
         require(

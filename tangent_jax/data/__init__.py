@@ -1,1 +1,28 @@
-"""Data sets of images: sources, decoding, preprocessing, shards."""
+"""Data sets of images: sources, decoding, preprocessing, shards.
+
+`tj.open_dataset`, `tj.examples` and `tj.shards` are what a user needs; the rest is for whoever writes commands.
+"""
+
+from tangent_jax.data.archives import ARCHIVES
+from tangent_jax.data.decode import decode as decode_image
+from tangent_jax.data.identifiers import content_identifier, hidden
+from tangent_jax.data.owners import Owner
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing, check_image_size
+from tangent_jax.data.sources import SUFFIXES, Dataset, Examples
+from tangent_jax.data.workers import Decoder, decode_chunks
+
+__all__ = [
+    "ARCHIVES",
+    "SUFFIXES",
+    "Dataset",
+    "Decoder",
+    "Examples",
+    "ImageSize",
+    "Owner",
+    "Preprocessing",
+    "check_image_size",
+    "content_identifier",
+    "decode_chunks",
+    "decode_image",
+    "hidden",
+]

@@ -35,7 +35,8 @@ def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing:
             frames = 1 if picture.format in ("JPEG", "MPO") else getattr(picture, "n_frames", 1)
             require(frames == 1, "decode", "an image of one frame", f"{name} of {frames} frames", DO)
         width, height = picture.size
-        either = [preprocessing.resized(shape, size) for shape in ((width, height), (height, width))]  # it may turn
+        turned = (width, height), (height, width)
+        either = [preprocessing.resized_shape(shape, size) for shape in turned]  # it may turn
         pixels = max(width * height, *(wide * high for wide, high in either))
         most = f"an image of at most {MOST_PIXELS:,} pixels, also when it is resized for {size}"
         require(pixels <= MOST_PIXELS, "decode", most, f"{name} of {width} x {height}", DO)
@@ -44,7 +45,7 @@ def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing:
         raise
     except Exception as error:
         raise refusal("decode", "an image", f"{name} ({type(error).__name__})", DO) from error
-    picture = picture.resize(preprocessing.resized(picture.size, size), FILTERS[preprocessing.interpolation])
+    picture = picture.resize(preprocessing.resized_shape(picture.size, size), FILTERS[preprocessing.interpolation])
     height, width = sides(size)
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
     return np.asarray(picture.crop((left, top, left + width, top + height)))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing_path, files
 
 HELD_OUT = 5  # without a test split, every fifth image by content is test
@@ -189,7 +189,7 @@ def read_nth(archive: zipfile.ZipFile, members: tuple[str, ...], i: int) -> byte
 def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
-    manifest = typed(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
+    manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
     items, classes = manifest.items, manifest.classes
     for name, _, label in items:
         require(name in present, "open_dataset", f"every image of {where}", f"none named {name}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
@@ -76,10 +76,10 @@ def data_files(path: Path) -> list[Path]:
 def saved_files(state: Path) -> list[Path]:
     """The files that the state.json of a saved Dataset names."""
     content, where = parse_json("open_dataset", state.read_bytes(), state), f"_data_files of {state}"
-    entries = typed(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
+    entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
     indices = [name for name, value in content.items() if name.startswith("_indices") and value]
     require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
-    names = [typed(str, entry.get("filename"), "open_dataset", where) for entry in entries]
+    names = [convert(str, entry.get("filename"), "open_dataset", where) for entry in entries]
     return [state.parent / Path(name).name for name in names]
 
 
@@ -164,7 +164,7 @@ def class_names(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
     """The names of the classes of a column of labels, None where the file has none."""
     names = features_of(schema, file).get(label, {}).get("names")
     where = f"the names of {label} in {file}"
-    return None if names is None else typed(tuple[str, ...], names, "open_dataset", where)
+    return None if names is None else convert(tuple[str, ...], names, "open_dataset", where)
 
 
 def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
 from tangent_jax.core.files import expand_path, make_private
-from tangent_jax.data.workers import ending, in_order
+from tangent_jax.data.workers import closing_pool, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
 TICK = 2  # seconds: the coarsest clock of a file system
@@ -79,7 +79,7 @@ def identify(
     if not missing:
         return result
     new: dict[bytes, str] = {}
-    with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
+    with closing_pool(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
         for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):
             result[i], key = identifier, keys[i] if keys else None
             if key is not None and identifier is not None:

@@ -56,7 +56,7 @@ class Preprocessing:
             value = getattr(self, name)
             require(value in known, "Preprocessing", f"{name} {' or '.join(known)}", value)
 
-    def resized(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
+    def resized_shape(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
         """Width and height to which a picture of this width and height is resized, before the centre crop.
 
         Source: torchvision's Resize, as timm evaluates: the short side floor(size / crop), the other in proportion.

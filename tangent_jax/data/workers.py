@@ -70,7 +70,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
         return
     images = np.zeros((max(map(len, chunks), default=0), *sides(decoder.size), 3), np.uint8)
     rows = (row for chunk in chunks for row in chunk)
-    with ending(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
+    with closing_pool(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
         decoded = in_order(pool, decoder, rows, ahead=2 * len(images))
         for chunk in chunks:
             errors = decoder.fill(images, islice(decoded, len(chunk)))
@@ -81,7 +81,7 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
     """Yields as `decode_chunks`; each process writes its chunk into one of the mapped files."""
     shape = (max(map(len, chunks)), *sides(decoder.size), 3)
     processes, ahead = min(processes, len(chunks)), min(2 * processes, len(chunks))
-    context, content = multiprocessing.get_context("spawn"), pickled(decoder)
+    context, content = multiprocessing.get_context("spawn"), pickle_decoder(decoder)
     do = "Read its message above; a script that asks for processes needs `if __name__ == '__main__':`"
     with tempfile.TemporaryDirectory(prefix="tangent_jax-decoded-") as folder:
         paths = [Path(folder) / f"{i}" for i in range(ahead + 1)]  # one more than are filled: the caller reads it
@@ -89,7 +89,7 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
             allocate(path, int(np.prod(shape)))
         blocks = [np.memmap(path, np.uint8, "r", shape=shape) for path in paths]
         workers = ProcessPoolExecutor(processes, context, initializer=begin, initargs=(content,))
-        with ending(workers) as pool:
+        with closing_pool(workers) as pool:
             start(pool, processes)
             calls = zip(chunks, cycle(map(str, paths)), [shape] * len(chunks), strict=False)
             results = in_order(pool, fill_block, calls, ahead)
@@ -101,7 +101,7 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
                 raise refusal("decode", f"{processes} processes that decode", "one that ended early", do) from error
 
 
-def pickled(decoder: Decoder) -> bytes:
+def pickle_decoder(decoder: Decoder) -> bytes:
     """The decoder as bytes; InputError for examples whose `read` is a lambda or a function inside another."""
     try:
         return pickle.dumps(decoder)
@@ -121,7 +121,7 @@ def in_order(pool: Executor, run: Callable[[Any], Any], arguments: Iterable[Any]
 
 
 @contextlib.contextmanager
-def ending(pool: Executor) -> Iterator[Executor]:
+def closing_pool(pool: Executor) -> Iterator[Executor]:
     """Yields the pool, and ends it without what it has not begun: an interrupted caller does not wait."""
     try:
         yield pool

@@ -14,7 +14,7 @@ import json
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError, expect, trees
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
+from tangent_jax.exports.loading import loading
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
-from tangent_jax.models.load import EMBEDDED, family_of, load
+from tangent_jax.models.load import EMBEDDED, load
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
@@ -36,38 +37,6 @@ NAMED = 100  # classes that the card names
 LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
 METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear network f_(w + dw)(x)",
            "statistics": "a head on features of the anchor, solved from sums of their second moments"}  # fmt: skip
-
-LOADING = {
-    "safetensors": """import numpy as np
-import tangent_jax as tj
-
-pretrained, dw = tj.exports.load_export(".")
-predict = tj.{make}(pretrained, kind="everything"{options})
-outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
-    "features": """import numpy as np
-import tangent_jax as tj
-
-pretrained, head = tj.exports.load_export(".")
-predict = tj.models.FeatureSettings({settings}).of(pretrained)
-images = tj.examples(np.zeros({shape}, np.{dtype}), np.zeros(1, int))
-outputs = tj.outputs(predict, head, predict.features(images))""",
-    "program": """import runpy
-
-import numpy as np
-
-serve = runpy.run_path("run.py")["load"](".")
-outputs = serve(np.zeros({shape}, np.{dtype}))""",
-    "torch": """import torch
-from tangent_torch import TangentViT
-
-model = TangentViT(".")
-outputs = model(torch.zeros({turned}))  # normalised as model.preprocessing says""",
-    "peft": """import tangent_jax as tj
-
-pretrained, dw = tj.exports.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
-predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
-}
-LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
 
 
 @dataclass(frozen=True)
@@ -260,7 +229,7 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
         accounts = sum(part.privacy is not None for part in parts)
         some = f" ({accounts} of {len(parts)} components have one of their own)" if accounts else ""
         return [f"No account of all components was kept{some}: this model promises no differential privacy."]
-    cost = typed(PrivacyCost, spent, "export", "privacy")
+    cost = convert(PrivacyCost, spent, "export", "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
     beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
@@ -271,7 +240,7 @@ def removals(known: Any) -> list[str]:
     """The number of examples that were removed before, and the receipts by their fingerprints."""
     if known is None:
         return ["Not known: this export says of no store what was removed from it."]
-    removed = typed(Removed, known, "export", "removals")
+    removed = convert(Removed, known, "export", "removals")
     lines = [f"Receipt {plain(name)}, SHA-256 `{plain(text)}`" for name, text in sorted(removed.receipts.items())]
     count = f"Removals from the store before this export: {len(lines)}, of {removed.examples} examples"
     return [count, *lines, *([f"What each promises: {STATEMENT}"] if lines else [])]
@@ -294,17 +263,3 @@ def licence_of(predict: Predictor, said: Mapping[str, Any]) -> str:
         if all(path in own and np.array_equal(own[path], leaf) for path, leaf in body.items()):
             return "apache-2.0"
     return ""
-
-
-def loading(predict: Predictor, format: str) -> list[str]:
-    """The lines of Python that load it, to be run in its folder."""
-    shape = (1, *predict.model.input_shape(0))
-    if format == "safetensors" and family_of(predict.model) is None:
-        return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]
-    options = ', output="tangent"' if predict.output == "tangent" else ""
-    fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
-    fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
-    own = getattr(predict, "settings", None)
-    fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
-    lines = LOADING["features" if own and format == "safetensors" else format]
-    return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]

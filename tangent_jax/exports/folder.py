@@ -18,7 +18,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +28,9 @@ import jax.numpy as jnp
 from tangent_jax.core import Tree, expect, one_of, require, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.exports.card import make_card
+from tangent_jax.exports.card import anonymize, make_card
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
@@ -41,6 +41,7 @@ from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import EXPORTED, partial_of
 
 
@@ -58,11 +59,11 @@ class Format(NamedTuple):
 def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
     if isinstance(predict, FeatureMap):
-        predict, step = predict.predict, encode(trees.leaves(dw), {})
+        predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
-        step = encode_model("export", predict.model, trees.leaves(dw), "world")
+        tangent = encode_model("export", predict.model, trees.leaves(dw), "world")
     write_whole(folder / "model.safetensors", encode_model("export", predict.model, trees.leaves(predict.w), "world"))
-    write_whole(folder / "tangent.safetensors", step)
+    write_whole(folder / "tangent.safetensors", tangent)
 
 
 FORMATS = {
@@ -72,8 +73,10 @@ FORMATS = {
     "torch": Format(write_torch, of_features=False),
     "peft": Format(write_peft, of_features=False),
 }
+"""The formats that `tj.export` writes."""
 
 
+@public
 def check_format(function: str, format: str) -> None:
     """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
     one_of("format", format, FORMATS, by=function)
@@ -90,7 +93,8 @@ def export(
     """Writes a folder that does not exist yet, whole or not at all.
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model
-                card tells (`make_card`);
+                card tells (`make_card`). `of` may be the Provenance of each component by name: no name of an image,
+                component or owner then leaves;
                 classes: the names of the outputs, () where they have none.
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
@@ -102,6 +106,7 @@ def export(
     expect(features is None or FORMATS[format].of_features, f"a head on features in one of {known}", format)
     expect(not folder.exists(), "a folder that does not exist yet", folder)
     expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
+    provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # of this export, killed before
@@ -112,6 +117,14 @@ def export(
         said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
+
+
+def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
+    """The provenance of an export as JSON: the components' in `of`, if there are any, without names."""
+    parts = provenance.get("of")
+    if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
+        return provenance
+    return {**provenance, "of": {name: part.fields for name, part in anonymize(parts).items()}}
 
 
 @public
@@ -140,7 +153,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
     if fields.get("features"):
-        settings = typed(FeatureSettings, fields["features"], "load_export", said)
+        settings = convert(FeatureSettings, fields["features"], "load_export", said)
         head = {name: jnp.asarray(leaf) for name, leaf in read_tensors("load_export", paths[1])[0].items()}
         settings.of(pretrained).bind("load_export", head)
         return pretrained, head

@@ -61,26 +61,25 @@ class Rows(NamedTuple):
             values.append(jnp.asarray(value, jnp.float64))
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
-
-def gram(a: Rows, b: Rows | None = None) -> np.ndarray:
-    """J_a J_b^T, "n c, m c" flattened to a matrix; b: None for a itself; then half of it is computed."""
-    other = a if b is None else b
-    (n, c), (m, k) = a.shape, other.shape
-    result = np.empty((n * c, m * k))
-    size = max(1, CHUNK // (c * m * k))
-    with progress_bar(n, "row") as bar:
-        for start in range(0, n, size):
-            stop = min(start + size, n)
-            columns = m if b is not None else stop
-            block = np.zeros((stop - start, c, columns, k))
-            for path in a.leaves:
-                add_products(block, a.leaves[path], other.leaves[path], slice(start, stop), columns)
-            flat = block.reshape((stop - start) * c, columns * k)
-            result[start * c : stop * c, : columns * k] = flat
-            if b is None:
-                result[: start * c, start * c : stop * c] = flat[:, : start * c].T
-            bar.update(stop - start)
-    return result
+    def gram(self, others: "Rows | None" = None) -> np.ndarray:
+        """J J_others^T, "n c, m c" flattened to a matrix; others: None for these, of which half is computed."""
+        other = self if others is None else others
+        (n, c), (m, k) = self.shape, other.shape
+        result = np.empty((n * c, m * k))
+        size = max(1, CHUNK // (c * m * k))
+        with progress_bar(n, "row") as bar:
+            for start in range(0, n, size):
+                stop = min(start + size, n)
+                columns = m if others is not None else stop
+                block = np.zeros((stop - start, c, columns, k))
+                for path in self.leaves:
+                    add_products(block, self.leaves[path], other.leaves[path], slice(start, stop), columns)
+                flat = block.reshape((stop - start) * c, columns * k)
+                result[start * c : stop * c, : columns * k] = flat
+                if others is None:
+                    result[: start * c, start * c : stop * c] = flat[:, : start * c].T
+                bar.update(stop - start)
+        return result
 
 
 def add_products(block: np.ndarray, a: Leaf, b: Leaf, rows: slice, columns: int) -> None:

@@ -1,19 +1,25 @@
 """Models, the subsets of their leaves that are trained, and their outputs."""
 
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
-from tangent_jax.models.heads import body, of_classes, restrict, widen
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map
-from tangent_jax.models.protocol import Arrays
+from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map, rows_of
+from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
+from tangent_jax.models.protocol import Arrays, initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
-from tangent_jax.models.subsets import Subset, make_subset
+from tangent_jax.models.subsets import KINDS, Subset, make_subset
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.modules import TangentViT, ViT
 
 __all__ = [
+    "KINDS",
+    "LINEARIZATIONS",
+    "OUTPUTS",
     "Arrays",
+    "CachedRows",
     "FeatureMap",
     "FeatureSettings",
     "FrozenHead",
@@ -26,11 +32,14 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "body",
+    "classes_in",
     "feature_map",
+    "initial_weights",
     "make_subset",
     "of_classes",
     "read_frozen_head",
     "restrict",
+    "rows_of",
     "vit_config",
     "widen",
 ]

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from tangent_jax.core import expect
-from tangent_jax.core.records import short, typed
+from tangent_jax.core.records import convert, short
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
 """Tensors that do not tell architectures apart: the head, which counts classes, and what no classifier uses."""
@@ -78,7 +78,7 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def architectures() -> dict[str, Architecture]:
     """The table."""
     content = (resources.files("tangent_jax") / "assets" / "timm.json").read_text()
-    return {name: typed(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
+    return {name: convert(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
 
 
 def find(family: str, title: str, name: str, where: str) -> Architecture:

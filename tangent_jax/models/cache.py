@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import InputError
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
@@ -54,11 +55,15 @@ class Complete:
     skipped: tuple[int, ...]
 
 
+@public_class
 class CachedRows:
     """The rows of one set of images: `shape` and `dtype` of one row, the content identifier of each image.
 
     Rows that exist stay where they are; new ones are spread over `folder` and `more`. `process`: the one that writes.
     """
+
+    CHUNK = CHUNK
+    """The rows that are written at once."""
 
     def __init__(
         self,
@@ -95,11 +100,14 @@ class CachedRows:
         except InputError:  # a damaged layout
             return False
 
-    def make(self) -> None:
-        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder."""
+    def make(self, file_bytes: int | None = None) -> None:
+        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder.
+
+        file_bytes: of a file, at most; None for `FILE_BYTES`.
+        """
         new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
         if new:
-            self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes)
+            self.layout = make_layout([self.folder, *self.more], self.count, self.nbytes, file_bytes)
         for folder in (self.folder, *self.more):
             make_private(folder)
         path = self.folder / "examples.txt"
@@ -163,7 +171,7 @@ class CachedRows:
             read = len(journal.entries)
             with contextlib.suppress(InputError):
                 journal.load()
-            new += [typed(Line, entry, "features", path) for entry in journal.entries[read:]]
+            new += [convert(Line, entry, "features", path) for entry in journal.entries[read:]]
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
@@ -193,7 +201,7 @@ class CachedRows:
         """The content that `finish` wrote, where no file was written to since then; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
-            complete = typed(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
+            complete = convert(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
             stamps = self.stamps()
         except (InputError, OSError):
             return None

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import expect, trees
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model
@@ -35,12 +35,12 @@ class Tensors(NamedTuple):
         """The fields of `kind` that config.json beside the file gives."""
         known = {field.name for field in dataclasses.fields(kind)}
         fields = {name: value for name, value in self.beside.get("config", {}).items() if name in known}
-        return typed(kind, fields, "load", f"config.json beside {self.path}")
+        return convert(kind, fields, "load", f"config.json beside {self.path}")
 
     def preprocessing(self) -> Preprocessing | None:
         """The preprocessing in the JSON beside the weights, timm's pretrained_cfg or Hugging Face's; None without."""
         given, where = self.beside.get("config", {}).get("pretrained_cfg"), f"pretrained_cfg beside {self.path}"
-        timm: dict[str, Any] = typed(dict[str, Any] | None, given, "load", where) or {}
+        timm: dict[str, Any] = convert(dict[str, Any] | None, given, "load", where) or {}
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
         check_images(hugging_face, self.path)
         mode = timm.get("crop_mode")
@@ -55,7 +55,7 @@ class Tensors(NamedTuple):
             fields |= {"interpolation": interpolation, **resizing(hugging_face, self.path)}
         else:
             return None
-        return typed(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
+        return convert(Preprocessing, fields, "load", f"the preprocessing beside {self.path}")
 
 
 def check_images(config: Mapping[str, Any], path: str) -> None:
@@ -64,7 +64,7 @@ def check_images(config: Mapping[str, Any], path: str) -> None:
     So too for a filter that is neither bilinear (2) nor bicubic (3), in Pillow's numbers.
     """
     where = f"preprocessor_config.json beside {path}"
-    factor = typed(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
+    factor = convert(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
     is_plain = all(config.get(name, True) for name in ("do_normalize", "do_rescale"))
     is_plain = is_plain and (factor is None or abs(factor * 255 - 1) < 1e-3)
     expect(is_plain, f"images divided by 255 and normalised, in {where}", "another scale, or none")
@@ -78,7 +78,7 @@ def check_images(config: Mapping[str, Any], path: str) -> None:
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The fields `crop` and `resize` of preprocessor_config.json: its `size` and `crop_size`, or timm's `crop_pct`."""
     named = {name: f"{name} of preprocessor_config.json beside {path}" for name in ("size", "crop_size")}
-    given = (typed(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
+    given = (convert(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
     size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
     sides = ({"shortest_edge"}, {"height", "width"}, {"side"}, set())
     good = {*size} in sides and {*crop} in sides[1:] and all(value > 0 for value in (*size.values(), *crop.values()))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, instance, require
+from tangent_jax.core import Tree, expect, instance, require
 from tangent_jax.core.boundary import public
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
@@ -70,9 +70,13 @@ def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -
     return relabel(features.take(rows), classes, own)
 
 
+@public
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     """Those of `classes` that the features have images of, in their order."""
-    return tuple(classes[int(label)] for label in np.unique(features.targets))
+    present = np.unique(features.targets)
+    most = int(present.max(initial=-1)) + 1
+    expect(len(classes) >= most, f"the names of {most} classes or more", len(classes))
+    return tuple(classes[int(label)] for label in present)
 
 
 @public

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tangent_jax.core import require
 from tangent_jax.core.files import write_whole
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 
 CHUNK = 64  # rows that are written at once, in one file
 FILE_BYTES = 4 << 30
@@ -36,14 +36,14 @@ def read_layout(folder: Path, count: int) -> Layout:
     path = folder / "layout.json"
     if not path.exists():
         return Layout(max(1, count), (".",))
-    layout = typed(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
+    layout = convert(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
     require(layout.rows_per_file >= 1 and layout.folders, "read_layout", f"rows and folders in {path}", "none")
     return layout
 
 
-def make_layout(folders: Sequence[Path], count: int, nbytes: int) -> Layout:
-    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file."""
-    rows_per_file = max(CHUNK, FILE_BYTES // max(1, nbytes) // CHUNK * CHUNK)
+def make_layout(folders: Sequence[Path], count: int, nbytes: int, file_bytes: int | None = None) -> Layout:
+    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file; None: of FILE_BYTES."""
+    rows_per_file = max(CHUNK, (file_bytes or FILE_BYTES) // max(1, nbytes) // CHUNK * CHUNK)
     if rows_per_file >= count:
         return Layout(max(1, count), (".",))
     for own in reversed(folders):  # the first folder's last: with it the rows exist

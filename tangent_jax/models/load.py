@@ -19,7 +19,7 @@ import numpy as np
 from tangent_jax.core import expect, refusal, require, trees, unexpected
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
@@ -238,15 +238,15 @@ def read_ours(file: Tensors) -> Pretrained:
 
 def from_description(function: str, fields: dict[str, Any], where: str) -> Model:
     """The model that the fields of a Description make."""
-    description: Description = typed(Description, fields, function, where)
+    description: Description = convert(Description, fields, function, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)
     known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
     require(family is not None, function, f"a family of {known} in {where}", description.family, do)
     assert family is not None
-    config = typed(family.config, description.config, function, f"config of {where}")
+    config = convert(family.config, description.config, function, f"config of {where}")
     require(description.preprocessing is not None, function, f"preprocessing in {where}", None)
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
         require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
-        model = typed(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
+        model = convert(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
     return model

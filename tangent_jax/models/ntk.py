@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, trees, whole_number
+from tangent_jax.core import Tree, check_stop, expect, identity, progress_bar, require, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -134,7 +134,7 @@ class FeatureMap:
 
     @property
     def method(self) -> str:
-        """What its components are: statistics."""
+        """The method of its components, for provenances: statistics."""
         return "statistics"
 
     @property
@@ -251,6 +251,7 @@ def feature_map(
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 
 
+@public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     """The features of all examples, "n k", f32."""
     n, parts = len(data), []

@@ -24,7 +24,9 @@ from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
 OUTPUTS = ("total", "tangent")
+"""The outputs of a tangent model: f_w(x) + J dw, or J dw alone."""
 LINEARIZATIONS = ("closed_form", "autodiff")
+"""The ways to compute a tangent: by the model's `dual`, or by `jax.jvp`."""
 
 
 @public_class

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 
 
@@ -134,6 +134,7 @@ def draw(model: Model, paths: list[str], key: Array) -> Tree:
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
+@public
 def initial_weights(model: Model, key: Array) -> Tree:
     """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
     return draw(model, list(model.shapes()), key)

@@ -17,6 +17,7 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
+"""The kinds of subsets that `make_subset` makes."""
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
 """The part of a path that the leaves of a kind have."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}

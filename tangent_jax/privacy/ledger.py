@@ -21,7 +21,7 @@ from typing import Any
 
 from tangent_jax.core import placement, require
 from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, write_whole
-from tangent_jax.core.records import sealed, unsealed
+from tangent_jax.core.records import read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
 
@@ -54,7 +54,7 @@ class Ledger:
             checkpoints = checkpoints_in(self.path.parent)
             require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
             return self.spent
-        content: Content = unsealed(Content, "Ledger", self.path, DO)
+        content: Content = read_sealed(Content, "Ledger", self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
         require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
@@ -80,7 +80,7 @@ class Ledger:
         """Writes the account as it is."""
         self.check_lock()
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
-        write_whole(self.path, sealed(dataclasses.asdict(content)))
+        write_whole(self.path, seal_fields(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
         """Writes a checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""

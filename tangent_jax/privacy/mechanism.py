@@ -18,7 +18,7 @@ from jax import Array
 
 from tangent_jax.core import expect, finite_number, one_of, whole_number
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.privacy.accounting import (
     NOISES,
     beside_distance,
@@ -180,7 +180,7 @@ class Spent:
     @classmethod
     def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
         """The account whose fields JSON gives; InputError naming the field that is wrong."""
-        return typed(cls, fields, function, where)
+        return convert(cls, fields, function, where)
 
 
 @public_class

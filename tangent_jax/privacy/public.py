@@ -61,6 +61,7 @@ def whiten(predict: Predictor, public: Features, private: Features) -> Predictor
     return dataclasses.replace(predict, model=model, w=trees.nest(leaves), subset=subset)
 
 
+@public
 def check_public(function: str, public: Collection[str], private: Collection[str]) -> None:
     """Raises InputError where an image is public and private, by content identifiers."""
     shared = {*public} & {*private}

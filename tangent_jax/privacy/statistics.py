@@ -100,25 +100,35 @@ class Contribution:
             outputs += a * ((u[:, i] * u[:, j] * scale) @ dw["gram"])[:, None]
         return outputs + c * dw["counts"] if c else outputs
 
-    def statistics(self, total: Tree, map_: FeatureMap, classes: Sequence[str], units: float) -> Statistics:
-        """The statistics of a noised sum S; `units`: how many contributions, which is public.
+    def statistics(self, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]) -> Statistics:
+        """The statistics of the step that was taken: its dw is the noised sum S over C n, both public.
 
         Of what is not released: the counts are equal, and G is that of class means around which images lie as public
         ones do.
         """
+        assert fitted.spent is not None
+        mechanism = fitted.spent.mechanism
+        owners = mechanism.unit == "owner" and rows.owners is not None
+        units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
         names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
-        leaves = {name: np.asarray(leaf, np.float64) for name, leaf in total.items()}
+        scale = float(mechanism.clip_norm) * units
+        leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}
         sums = leaves["sums"] / b
         counts = leaves["counts"] / c if c else np.full(len(names), units / len(names))
         if a:
-            i, j, scale = triangle(k)
+            i, j, root = triangle(k)
             gram = np.zeros((k, k))
-            gram[i, j] = leaves["gram"] / scale / a
+            gram[i, j] = leaves["gram"] / root / a
             gram[j, i] = gram[i, j]
         else:
             gram = units / k * np.eye(k) + units * np.outer(*[sums.sum(0) / units] * 2)
         whole = Statistics(gram, sums, counts, names, map_.sizes, map_.identity)
         return whole.of_classes(sorted(names))
+
+    def head(self, noised: Statistics, classes: Sequence[str], mechanism: Mechanism) -> Tree:
+        """The head {"kernel": "k c", "bias": "c"} of noised statistics, in the order of `classes`."""
+        deviation = float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(self.scales[1])
+        return denoised(noised, deviation).of_classes(classes).solve(SETTINGS)
 
 
 def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -159,7 +169,7 @@ def release_statistics(
     seed: int | None = None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Statistics, Fitted]:
-    """Noised statistics of examples, released once; `denoised(...).solve(SETTINGS)` is the head.
+    """Noised statistics of examples, released once; `Contribution.head` solves them.
 
     Args:       map_: of `on_sphere`; data: its features, with `owners` where these are the mechanism's unit; classes:
                 the names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
@@ -169,34 +179,22 @@ def release_statistics(
                 ledger pays before noise is drawn. Statistics of several owners add; each has spent its own.
     Raises:     InputError for a mechanism of more steps, a map whose rows are not of length 1, and as `fit_private`.
     """
-    step, rows = contributions(map_, data, classes, mechanism, shares)
-    fitted = fit_private(step, rows, OBJECTIVE, mechanism=mechanism, optimizer=ADDED, seed=seed, folder=folder)
-    return released(step, fitted, map_, rows, classes), fitted
+    step, rows, settings = contributions(map_, data, classes, mechanism, shares)
+    fitted = fit_private(step, rows, mechanism=mechanism, seed=seed, folder=folder, **settings)
+    return step.statistics(fitted, map_, rows, classes), fitted
 
 
+@public
 def contributions(
     map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
-) -> tuple[Contribution, Features]:
-    """(the predictor, its features u) of which a private step makes the release."""
+) -> tuple[Contribution, Features, dict[str, Any]]:
+    """(predictor, features u, {"objective", "optimizer"}) of which `fit_private` or `fit_audited` make the release."""
     require(map_.root is not None, "release_statistics", "a map of on_sphere", "one whose rows have any length")
     require(mechanism.steps == 1, "release_statistics", "a mechanism of one step", mechanism.steps)
     as_labels("release_statistics", data.targets, len(classes))
     step = Contribution(len(classes), sum(map_.sizes), shares)
-    return step, dataclasses.replace(data, inputs=rows_of(map_, data))
-
-
-def released(
-    step: Contribution, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]
-) -> Statistics:
-    """The statistics of the step that was taken: dw is the noised sum over C n, both public."""
-    assert fitted.spent is not None
-    mechanism = fitted.spent.mechanism
-    owners = mechanism.unit == "owner" and rows.owners is not None
-    units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
-    total = {
-        name: float(mechanism.clip_norm) * units * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()
-    }
-    return step.statistics(total, map_, classes, units)
+    settings = {"objective": OBJECTIVE, "optimizer": ADDED}
+    return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
 
 
 @public
@@ -205,7 +203,7 @@ def denoised(noised: Statistics, deviation: float) -> Statistics:
 
         m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)
 
-    Args:       deviation: of the noise of B, sigma C / b: `noise_of`. What is computed of released values is as
+    Args:       deviation: of the noise of B, sigma C / b. What is computed of released values is as
                 private as they are.
     Edge cases: no noise leaves all as it is, but for counts below 1.
     """
@@ -219,8 +217,3 @@ def denoised(noised: Statistics, deviation: float) -> Statistics:
     spread = (vectors * np.maximum(values, 0)) @ vectors.T
     sums = counts[:, None] * means
     return dataclasses.replace(noised, gram=spread + sums.T @ means, sums=sums, counts=counts)
-
-
-def noise_of(step: Contribution, mechanism: Mechanism) -> float:
-    """The standard deviation of the noise of each number of B."""
-    return float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(step.scales[1])

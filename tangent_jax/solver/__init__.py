@@ -1,14 +1,19 @@
 """The optimum of the convex problem: solved, certified, and what follows from it for examples, sums and predictions."""
 
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.expansion import Expansion, expand
+from tangent_jax.solver.formed import make_changes
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
-from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, make_posterior, probabilities
+from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
 __all__ = [
     "Curvature",
+    "Expansion",
     "Kernel",
     "KernelPosterior",
     "KernelSolution",
@@ -17,9 +22,14 @@ __all__ = [
     "Statistics",
     "choose_settings",
     "distance_bound",
+    "expand",
+    "fitted_beta",
+    "jacobian_rows",
+    "make_changes",
     "make_curvature",
     "make_kernel",
     "make_posterior",
     "make_statistics",
     "probabilities",
+    "solve_many",
 ]

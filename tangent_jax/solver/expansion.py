@@ -19,7 +19,8 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import require
-from tangent_jax.linear.gram import Rows, gram
+from tangent_jax.core.boundary import public
+from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective
 
@@ -54,12 +55,37 @@ class Expansion(NamedTuple):
     def reach(self, others: Rows) -> np.ndarray:
         """J_z H^-1 J_i^T for the outputs of other examples, "mc n c"."""
         n, c = self.outputs.shape
-        cross = gram(others, self.rows)
+        cross = others.gram(self.rows)
         bent = np.einsum("pnc,nck->pnk", cross.reshape(-1, n, c), self.roots).reshape(len(cross), -1)
         known = scipy.linalg.cho_solve((self.factor, True), bent.T, check_finite=False)
         return ((cross - (self.bent @ known).T) / self.total_penalty).reshape(-1, n, c)
 
+    def eigen_effects(self, others: Rows) -> np.ndarray:
+        """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
 
+        Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
+        diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse
+        et al. 2023.
+        """
+        rows, roots, damping = self.rows, self.roots, self.total_penalty
+        pulled = rows.along(self.gradients)
+        effects = np.zeros((others.outputs.size, rows.shape[0]))
+        for path, leaf in rows.leaves.items():
+            other, own = others.leaves[path], pulled.leaves[path]
+            if leaf.x is None:
+                g = np.einsum("ncp,nck->nkp", leaf.s, roots).reshape(-1, leaf.s.shape[-1])
+                block = g.T @ g + damping * np.eye(g.shape[1])
+                effects += other.s.reshape(len(effects), -1) @ np.linalg.solve(block, own.s[:, 0].T)
+                continue
+            for h in range(leaf.x.shape[2]):
+                flowing = np.einsum("ncto,nck->nkto", leaf.s[:, :, :, h], roots)
+                bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (leaf.x[:, :, h], flowing))
+                scales = squares(leaf.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
+                effects += scaled_gram(rotate(other, h, bases), rotate(own, h, bases), scales)
+        return effects
+
+
+@public
 def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
     """The expansion of a convex objective at its optimum.
 
@@ -79,31 +105,6 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
     half = scipy.linalg.solve_triangular(factor, bent.T, lower=True, check_finite=False).T.reshape(n, c, -1)
     own = k.reshape(n, c, n, c)[np.arange(n), :, np.arange(n)] - half @ half.swapaxes(1, 2)
     return Expansion(rows, np.asarray(outputs, np.float64), gradients, roots, bent, factor, own / total, total)
-
-
-def eigen_effects(expansion: Expansion, others: Rows) -> np.ndarray:
-    """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian instead of H.
-
-    Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
-    diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse et
-    al. 2023.
-    """
-    rows, roots, damping = expansion.rows, expansion.roots, expansion.total_penalty
-    pulled = rows.along(expansion.gradients)
-    effects = np.zeros((others.outputs.size, rows.shape[0]))
-    for path, leaf in rows.leaves.items():
-        other, own = others.leaves[path], pulled.leaves[path]
-        if leaf.x is None:
-            g = np.einsum("ncp,nck->nkp", leaf.s, roots).reshape(-1, leaf.s.shape[-1])
-            block = g.T @ g + damping * np.eye(g.shape[1])
-            effects += other.s.reshape(len(effects), -1) @ np.linalg.solve(block, own.s[:, 0].T)
-            continue
-        for h in range(leaf.x.shape[2]):
-            flowing = np.einsum("ncto,nck->nkto", leaf.s[:, :, :, h], roots)
-            bases = tuple(np.linalg.eigh(second_moment(a))[1] for a in (leaf.x[:, :, h], flowing))
-            scales = squares(leaf.x[:, :, h] @ bases[0], flowing @ bases[1]) + damping
-            effects += scaled_gram(rotate(other, h, bases), rotate(own, h, bases), scales)
-    return effects
 
 
 def second_moment(a: np.ndarray) -> np.ndarray:

@@ -1,19 +1,25 @@
 """Products of J of all batches with many steps at once, as one program, where J is held formed (linear/jacobian.py)."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 
 from tangent_jax.core import Tree, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.linear.jacobian import Formed, Fresh, Steps, form
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.passes import Part, Summed, products_of, room
-from tangent_jax.solver.problem import Problem
+from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.solver.rows import rows_of
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.batches import Batches, Data
+from tangent_jax.train.evaluate import outputs as outputs_of
+from tangent_jax.train.objective import Objective, make_objective
 
 
 def form_all(problem: Problem) -> Part | None:
@@ -60,9 +66,33 @@ def add_products(
     return Summed(trees.plus(total.total, parts.jacobian.apart(sums, total.total)), norms)
 
 
+@public
+def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], np.ndarray]:
+    """The function of steps "k ..." to the changes J q of the outputs, "k n c"; where it can be, J is formed once.
+
+    Args:   data: whose inputs f is taken at; predict: affine in dw.
+    """
+    problem = make_problem(predict, data, make_objective(), None, predict.zeros())
+    parts, batches = form_all(problem), problem.batches
+    if parts is not None:
+        return lambda steps: np.asarray(changes_of(parts, steps))[: len(batches)].transpose(2, 0, 1)
+    return partial(changes_afresh, predict, batches.inputs[batches.rows])
+
+
 @jax.jit
 def changes_of(parts: Part, steps: Tree) -> Array:
     """J q of every step "k ...", for the examples of all batches, those of padding too: "n c k"."""
     beside = parts.jacobian.side_by_side(steps)
     changes = jax.lax.map(lambda jacobian: jacobian.times(beside), parts.jacobian)
     return changes.reshape(-1, *changes.shape[2:])
+
+
+def changes_afresh(predict: Predictor, inputs: Any, steps: Tree) -> np.ndarray:
+    """J q of every step "k ...", "k n c", by the outputs there less those at 0."""
+    f = outputs_of(predict, predict.zeros(), inputs)
+    return (outputs_of(Partial(_outputs, predict), steps, inputs) - f[:, None]).transpose(1, 0, 2)
+
+
+def _outputs(predict: Predictor, steps: Tree, x: Array) -> Array:
+    """The outputs at several steps, "b k c"."""
+    return jax.vmap(predict, (0, None), 1)(steps, x)

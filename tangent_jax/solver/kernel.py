@@ -22,7 +22,7 @@ import scipy.linalg
 
 from tangent_jax.core import Tree, expect, instance, progress_bar
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.linear.gram import Rows, gram
+from tangent_jax.linear.gram import Rows
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
 from tangent_jax.solver.problem import make_problem
@@ -126,6 +126,17 @@ class KernelSolution:
         """t_i - f^(-i)(x_i), "n c"."""
         return np.linalg.solve(self.own_inverse(), self.a[:, :, None])[:, :, 0]
 
+    def changes(self, cross: np.ndarray) -> np.ndarray:
+        """The changes of the outputs of other examples when each training example leaves, "m c n".
+
+            -B_i ([M^-1]_ii)^-1 a_i        B = k(x, X) M^-1
+
+        Args:   cross: the kernel of the others with the training examples, "mc nc".
+        """
+        n, c = self.a.shape
+        b = (cross @ self.inverse).reshape(-1, c, n, c)
+        return -np.einsum("mknc,nc->mkn", b, self.residuals(), optimize=True)
+
     def own_inverse(self) -> np.ndarray:
         """[M^-1]_ii of each example, "n c c"."""
         n, c = self.a.shape
@@ -194,4 +205,4 @@ def make_kernel(
         centers, precision = (np.asarray(part, np.float64) for part in stated)
     expect((precision > 0).all(), "a loss whose precision is above 0", precision.min(), "Use tj.solve")
     weighted = precision * problem.example_weights[:, None]
-    return Kernel(predict, rows, gram(rows), targets, centers, weighted, float(objective.penalty))
+    return Kernel(predict, rows, rows.gram(), targets, centers, weighted, float(objective.penalty))

@@ -22,7 +22,7 @@ from scipy.special import log_softmax, softmax
 from tangent_jax.core import expect, progress_bar, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.linear import cg
-from tangent_jax.linear.gram import gram, own_gram
+from tangent_jax.linear.gram import own_gram
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
 from tangent_jax.solver.kernel import KernelSolution
@@ -31,6 +31,7 @@ from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
+from tangent_jax.train.targets import check_indices
 
 
 @public_class
@@ -45,7 +46,7 @@ class KernelPosterior:
         """Outputs "m c" and their covariance "m c c" of inputs; f64."""
         solution, kernel = self.solution, self.solution.kernel
         rows = jacobian_rows(kernel.predict, inputs)
-        cross, (m, c) = gram(rows, kernel.rows), rows.shape
+        cross, (m, c) = rows.gram(kernel.rows), rows.shape
         explained = (cross @ solution.inverse).reshape(m, c, -1) @ cross.reshape(m, c, -1).swapaxes(1, 2)
         covariance = self.scale / solution.total_penalty * (own_gram(rows) - explained)
         return solution.predict(rows, cross), covariance
@@ -132,8 +133,12 @@ def probabilities(
     return softmax(beta * (outputs + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
 
 
+@public
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
     """The beta of the least mean -log p of the targets, class indices, between 1e-3 and 1e3, and that mean."""
+    check_indices(outputs, targets)
+    shape, given = (*np.shape(outputs), np.shape(outputs)[-1]), np.shape(covariance)
+    expect(covariance is None or given == shape, f"covariance of shape {shape}", given)
 
     def loss(log_beta: float) -> float:
         if covariance is None:

@@ -11,17 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, placement, progress_bar, require, trees
+from tangent_jax.core import Tree, expect, placement, progress_bar, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
+from tangent_jax.train.batches import as_inputs
 
 BATCH = 32  # examples whose signals are computed at once
 
 
+@public
 def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
     """The rows of J for every input and output, by one backward pass an output, in f64."""
+    inputs = as_inputs(inputs)
     n, parts = len(inputs), []
+    expect(n >= 1, "an input or more", n)
     check_room(predict, n)
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)

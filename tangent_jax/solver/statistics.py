@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, trees
+from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, one_of, progress_bar, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -259,9 +259,9 @@ def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.n
     grown = a / (1 - a * q)  # A'^-1 = A^-1 + grown A^-1 u u^T A^-1
     squares = np.square(means).sum(0) + grown[:, None] * t**2
     cross = p + grown[:, None] * t * r[:, None]
-    mine = t[rows, y] / (1 - a * q)
+    along = t[rows, y] / (1 - a * q)
     cross[rows, y] -= less * r / (1 - a * q)
-    squares[rows, y] += less**2 * q / (1 - a * q) - 2 * less * mine
+    squares[rows, y] += less**2 * q / (1 - a * q) - 2 * less * along
     return (n - 1) * (cross - 0.5 * squares)
 
 

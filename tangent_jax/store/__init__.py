@@ -1,30 +1,48 @@
 """Components, tangent weights that leave training: their sums, their provenance, their store, their removal."""
 
 from tangent_jax.store.apart import Shards, fill
-from tangent_jax.store.factors import read_factors, widen_factors, write_factors
+from tangent_jax.store.claims import Claims
+from tangent_jax.store.disk import is_store
+from tangent_jax.store.factors import body_factors, read_factors, widen_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
+from tangent_jax.store.kinds import kind_of
+from tangent_jax.store.merge import MERGES, Merger
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.receipts import Receipt
-from tangent_jax.store.removal import RemovalPlan, plan_removal, remove
-from tangent_jax.store.retraining import predictor_of
+from tangent_jax.store.receipts import Receipt, read_receipt
+from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
+from tangent_jax.store.removal import WAYS, RemovalPlan, plan_removal, preview_removal, rehearse, remove
+from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Factors
 from tangent_jax.store.sums import greedy_soup
 
 __all__ = [
+    "MERGES",
+    "OF_FEATURES",
+    "SOLVERS",
+    "WAYS",
+    "Claims",
     "Factors",
     "Joined",
+    "Merger",
     "Provenance",
     "Receipt",
     "RemovalPlan",
+    "Retrained",
     "Shards",
+    "body_factors",
     "fill",
     "greedy_soup",
+    "is_store",
+    "kind_of",
     "make_provenance",
     "plan_removal",
     "predictor_of",
+    "preview_removal",
     "read_component",
     "read_factors",
+    "read_receipt",
+    "rehearse",
     "remove",
     "union",
     "widen_factors",

@@ -19,7 +19,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.claims import Claims
-from tangent_jax.store.provenance import Provenance, make_provenance, same_training
+from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
@@ -189,7 +189,7 @@ class Filling:
         """True for a component that training would make again."""
         if name not in self.shards.rows or (self.factors and not self.store.has_factors(name)):
             return False
-        return same_training(self.store.provenance(name), self.origin(name))
+        return self.store.provenance(name).same_training(self.origin(name))
 
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""

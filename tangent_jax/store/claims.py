@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tangent_jax.core.boundary import public_class
 from tangent_jax.core.files import hold_lock, holder_of, inside, write_whole
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.store.disk import CLAIMS, Disk
-
-STATES = ("done", "running", "lost", "waiting")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +27,11 @@ class Groups:
     groups: tuple[tuple[str, ...], ...]
 
 
+@public_class
 class Claims:
     """The claims on the groups of a store's shards."""
+
+    STATES = ("done", "running", "lost", "waiting")
 
     def __init__(self, store: Disk) -> None:
         self.store, self.folder = store, inside(store.root, CLAIMS)
@@ -64,7 +66,7 @@ class Claims:
         """
         states = {name: {"state": "done"} for name in self.store.state.components}
         if self.path.exists():
-            table = typed(Groups, parse_json("Claims", self.path.read_bytes(), self.path), "Claims", self.path)
+            table = convert(Groups, parse_json("Claims", self.path.read_bytes(), self.path), "Claims", self.path)
             for group, names in enumerate(table.groups):
                 states |= self.of(group, names)
         return states

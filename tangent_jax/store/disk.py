@@ -31,10 +31,11 @@ import jax
 import numpy as np
 
 from tangent_jax.core import Tree, check_stop, expect, require, trees
+from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import parse_json, sealed, unsealed
+from tangent_jax.core.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, from_tree, of_subset
 from tangent_jax.store.files import encode_component, read_component, read_metadata
@@ -87,7 +88,7 @@ class Disk:
 
     def mark(self) -> None:
         """Writes store.json, with a new identity."""
-        write_whole(self.marker, sealed({"format": FORMAT, "store": uuid.uuid4().hex}))
+        write_whole(self.marker, seal_fields({"format": FORMAT, "store": uuid.uuid4().hex}))
 
     # Its files
 
@@ -229,7 +230,7 @@ class Disk:
             marker = parse_json("Store", self.marker.read_bytes(), self.marker)
             do = "Update tangent_jax; nothing was changed"
             require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
-            self.identity = unsealed(Marker, "Store", self.marker, "Restore it from a backup").store
+            self.identity = read_sealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
 
@@ -253,6 +254,7 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
+@public
 def is_store(path: Path) -> bool:
     """True for the folder of a store, whole or damaged."""
     return (path / "HEAD").exists() or (path / "store.json").exists()

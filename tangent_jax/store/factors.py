@@ -15,7 +15,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, refusal, require, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.linear.signals import Layout
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.files import read_component, write_component
@@ -47,7 +47,7 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
         kernels = {path: (flat[f"input/{path}"], flat[f"signal/{path}"]) for path in layouts}
         blocks = {path.removeprefix("block/"): leaf for path, leaf in flat.items() if path.startswith("block/")}
         count, anchor = flat["weight"].reshape(()), metadata["anchor"]
-        biases = tuple(sorted(typed(dict[str, str], json.loads(metadata["biases"]), "Store.factors", where).items()))
+        biases = tuple(sorted(convert(dict[str, str], json.loads(metadata["biases"]), "Store.factors", where).items()))
         sums = {path: flat[f"sum/{path}"] for path, _ in biases}
     except (KeyError, ValueError, TypeError) as error:
         raise refusal("Store.factors", "factors of a component", f"another file in {where}") from error
@@ -96,6 +96,7 @@ def isotropic(g: np.ndarray, count: int) -> np.ndarray:
     return np.mean(np.diagonal(g, axis1=1, axis2=2), -1)[:, None, None] * np.eye(count)
 
 
+@public
 def body_factors(factors: Curvature) -> Curvature:
     """The factors of the leaves below the head, at the anchor without its head."""
     kernels = {path: pair for path, pair in factors.kernels.items() if not path.startswith("head/")}

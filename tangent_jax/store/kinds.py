@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect
+from tangent_jax.core import Tree, expect, instance
+from tangent_jax.core.boundary import public
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import Statistics, check_leaves, from_tree
-from tangent_jax.store.provenance import Provenance, check_component, check_shapes
+from tangent_jax.store.provenance import Provenance, check_component, check_one_body, check_same, check_shapes
 from tangent_jax.store.sums import Mapped, compose
 
 Origins = Mapping[str, Provenance]
@@ -51,8 +52,8 @@ class SumsOfFeatures(TangentWeights):
     """Statistics, of which the sum composes."""
 
     def check(self, dw: Tree, origin: Provenance) -> None:
-        classes = check_classes("statistics", origin.classes)
-        settings_of(origin).sizes(check_leaves(dw, len(classes)))
+        k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
+        settings_of(origin).sizes(k)
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
         gram, shape = np.shape(other["gram"]), np.shape(dw["gram"])
@@ -65,8 +66,9 @@ class SumsOfFeatures(TangentWeights):
         classes = classes_of(origins)
 
         def wide(name: str, own: Tree) -> Tree:
-            self.check(own, origins[name])  # a file that another machine wrote need not be one that `add` takes
-            return widen(own, origins[name].classes, classes)
+            origin = origins[name]
+            self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
+            return widen(own, origin.classes, classes)
 
         return Mapped(components, wide)
 
@@ -74,9 +76,22 @@ class SumsOfFeatures(TangentWeights):
         return compose(summands, dict.fromkeys(summands, 1.0))
 
 
+@public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
-    """The kind of components that can be added."""
-    return SumsOfFeatures() if any(origin.features is not None for origin in origins) else TangentWeights()
+    """The kind of components of these provenances, all alike: what makes them fit, and how they are added."""
+    first = next(iter(origins), None)
+    first = None if first is None else instance("the Provenance of each component", first, Provenance)
+    return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
+
+
+def check_summable(origins: Origins, new: Provenance) -> None:
+    """Raises InputError for a component of another body, or of another head for classes that are here already."""
+    first = next(iter(origins.values()), new)
+    check_one_body("Store.add", first, new)
+    if new.classes and first.head != new.head:
+        for other in origins.values():
+            if other.classes == new.classes:
+                check_same("Store.add", other, new)
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
@@ -97,6 +112,7 @@ def statistics_of(total: Tree, origins: Origins) -> Statistics:
 
 def settings_of(origin: Provenance) -> FeatureSettings:
     """The settings of the features of a component of statistics."""
+    expect(origin.features is not None, "a component of statistics", "tangent weights")
     assert origin.features is not None
     return origin.features
 

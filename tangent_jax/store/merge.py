@@ -21,11 +21,12 @@ import jax
 import numpy as np
 
 from tangent_jax.core import Tree, finite_number, one_of, progress_bar, require, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.solver.curvature import Curvature, check_factors
 from tangent_jax.store import sums
 
 MERGES = ("mean", "inputs", "fisher", "curvature")
+"""How components weigh: see `merge`."""
 
 
 @public
@@ -43,6 +44,7 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
     return sums.compose(components) if how == "mean" else Merger(components, factors, how).at(penalty)
 
 
+@public_class
 class Merger:
     """The merge of components at any penalty: summed and decomposed once.
 

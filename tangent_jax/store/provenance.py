@@ -15,7 +15,7 @@ from tangent_jax.core import Tree, expect, machine, of_shape, require, trees
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
@@ -127,6 +127,11 @@ class Provenance:
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
 
+    def same_training(self, now: "Provenance") -> bool:
+        """True where training now would make the component that was made: the same settings, examples and targets."""
+        pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
+        return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
+
     @property
     def identifiers(self) -> set[str]:
         """The content identifiers of the examples it saw."""
@@ -177,7 +182,7 @@ class Provenance:
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # its seal says so, and never its text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
-        return typed(cls, fields, "Provenance", where)
+        return convert(cls, fields, "Provenance", where)
 
 
 @public
@@ -244,12 +249,6 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
             same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
         elif field not in SAID or (first and second):
             same(function, field, first, second)
-
-
-def same_training(was: Provenance, now: Provenance) -> bool:
-    """True where training now would make the component that was made: the same settings, examples and targets."""
-    pairs = {field: (getattr(was, field), getattr(now, field)) for field in TRAINED}
-    return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import InputError, require
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, open_plain
-from tangent_jax.core.records import parse_json, typed
+from tangent_jax.core.records import convert, parse_json
 
 STATEMENT = (
     "The components named, and every composition that held them, are deleted from this store, and what is composed now "
@@ -88,12 +88,13 @@ def receipt_text(receipt: Receipt) -> str:
     return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
 
 
+@public
 def read_receipt(path: Path) -> tuple[Receipt, str]:
     """(the receipt of a file, the fingerprint of its text)."""
     try:
         with open_plain(path, "rb") as file:
             content = file.read()
-        receipt = typed(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
+        receipt = convert(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error

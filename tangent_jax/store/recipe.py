@@ -31,6 +31,7 @@ from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
+"""How a component is found: see `Recipe`."""
 HEADS = ("drawn", "named")
 """The heads that are new; any other name is the file of a frozen one."""
 OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")
@@ -170,8 +171,8 @@ class Recipe:
     def map(self, pretrained: Pretrained, outputs: int) -> Any:
         """The feature map, which is called, evaluated and exported as a predictor is."""
         assert self.features is not None
-        made, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
-        return dataclasses.replace(made.in_dtype(dtype), outputs=outputs)
+        features, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        return dataclasses.replace(features.in_dtype(dtype), outputs=outputs)
 
     def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: its own order of examples."""

@@ -21,7 +21,7 @@ from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Cache
-from tangent_jax.store.erasure import erase_traces
+from tangent_jax.store.erasure import erase_traces, files_of, find_traces
 from tangent_jax.store.kinds import composition, kind_of
 from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
@@ -30,6 +30,7 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.sums import Mapped
 
 WAYS = ("drop", "retrain", "exact")
+"""What a removal does with a component: see `remove`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,13 +195,39 @@ def remove(
     expect(plan.components, "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
-    data, retrained = functools.cache(open_dataset), {}
-    for name, holding in plan.components.items():
-        if how != "drop" and holding.left:
-            retrained[name] = retrain(store, name, {*plan.identifiers}, data, how == "exact", cache, weights)
+    retrained = rehearse(store, plan, how, cache=cache, weights=weights)
     check_retrained(store, plan, retrained)
     traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else cache.folders)
     return commit(store, plan, retrained, traces)
+
+
+@public
+def rehearse(
+    store: Store, plan: RemovalPlan, how: str, *, cache: Cache | None = None, weights: str | None = None
+) -> dict[str, Retrained]:
+    """Trains what `remove` would put in the places of the components that go; the store stays as it is.
+
+    Args:    as `remove`.
+    Returns: by name, of each component of which examples are left; none for how="drop".
+    """
+    plan.check_possible(how)
+    data, held = functools.cache(open_dataset), {} if how == "drop" else plan.components
+    return {
+        name: retrain(store, name, {*plan.identifiers}, data, how == "exact", cache, weights)
+        for name, holding in held.items()
+        if holding.left
+    }
+
+
+@public
+def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> tuple[list[str], Traces]:
+    """(a line for each file of the store that `remove` would delete, its Traces outside the store); nothing changes.
+
+    Args:    cache: as `remove`.
+    """
+    names, caches = [*plan.components], () if cache is None else cache.folders
+    traces, left = find_traces(store, names, {*plan.identifiers}, caches)
+    return files_of(store, names), Traces([trace.line for trace in traces], left)
 
 
 def contents(store: Store) -> str:
@@ -262,6 +289,6 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
         line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.was_released(before)}
+        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.state.accounts_shown(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)

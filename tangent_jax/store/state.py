@@ -3,16 +3,17 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import is_name
 
 FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
@@ -56,8 +57,8 @@ class Exported(NamedTuple):
 
 def read_export(names: Any, *said: Any) -> Exported:
     """The export that a journal's line says; its path is text of characters that show."""
-    names = typed(Hashes, names, "Store", "names of an export in the journal")
-    path, result, seal = typed(tuple[str, str, str], said, "Store", "an export in the journal")
+    names = convert(Hashes, names, "Store", "names of an export in the journal")
+    path, result, seal = convert(tuple[str, str, str], said, "Store", "an export in the journal")
     return Exported(names, visible(path), result, seal)
 
 
@@ -141,10 +142,21 @@ class State:
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             hashes, public = (
-                typed(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
+                convert(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
             )
             self.released.append((account, frozenset(hashes)))
             self.public |= {*public}
+
+    def accounts_shown(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
+        """The accounts of components that go, where they were composed or exported: those stay spent."""
+        shown = [was for name, was in before.items() if self.components[name]["id"] in self.shown]
+        lines: list[dict[str, Any]] = []
+        for was in shown:
+            if was.privacy is not None:
+                account = dataclasses.asdict(was.privacy)
+                public = sorted(hidden(identifier for identifier, _ in was.public))
+                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
+        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
 
     def files(self) -> list[dict]:
         """The entries of all files: components, compositions, and the components' factors."""

@@ -10,7 +10,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tangent_jax.core import Tree, expect, machine, require, trees
 from tangent_jax.core.boundary import public, public_class
@@ -24,9 +23,9 @@ from tangent_jax.store import sums
 from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
-from tangent_jax.store.kinds import composition, kind_of, statistics_of
+from tangent_jax.store.kinds import check_summable, composition, kind_of, statistics_of
 from tangent_jax.store.merge import merge
-from tangent_jax.store.provenance import Provenance, check_one_body, check_same
+from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
 from tangent_jax.store.sums import Mapped
@@ -99,7 +98,7 @@ class Store(Disk, Mapping[str, Tree]):
         check_spelling(name)
         with self.using(change=True):
             expect(name not in self, "a new name", f"{name}, which {self.root} holds")
-            self.check_fits(provenance)
+            check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
             kind.check(dw, provenance)
@@ -178,26 +177,15 @@ class Store(Disk, Mapping[str, Tree]):
         check_public("Store.add", public, provenance.identifiers)
         check_public("Store.add", self.state.public, hidden(provenance.identifiers))
 
-    def check_fits(self, provenance: Provenance) -> None:
-        """Raises InputError for a component of another body, or of another head for classes that are here already."""
-        first = min(self, default=None)
-        if first is not None:
-            here = self.provenance(first)
-            check_one_body("Store.add", here, provenance)
-            if provenance.classes and here.head != provenance.head:
-                for other in (self.provenance(name) for name in self):
-                    if other.classes == provenance.classes:
-                        check_same("Store.add", other, provenance)
-
     @property
     def summands(self) -> Mapping[str, Tree]:
         """The components as they are summed: bodies alone of heads of their own, statistics over all classes."""
         return kind_of(self.origins.values()).summands(self, self.origins)
 
     @property
-    def origins(self) -> dict[str, Provenance]:
-        """The provenance of each component, by name."""
-        return {name: self.provenance(name) for name in self}
+    def origins(self) -> Mapping[str, Provenance]:
+        """The provenance of each component, by name; read as they are asked for."""
+        return Mapped(dict.fromkeys(self), lambda name, _: self.provenance(name))
 
     @property
     def has_own_heads(self) -> bool:
@@ -271,18 +259,7 @@ class Store(Disk, Mapping[str, Tree]):
         """Takes components out because others will take their place: their examples may come back, no receipt."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            self.commit({"op": "discard", "removed": sorted(names), "released": self.was_released(removed)})
-
-    def was_released(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-        """The accounts of components that go, where they were composed or exported: those stay spent."""
-        shown = [was for name, was in before.items() if self.state.components[name]["id"] in self.state.shown]
-        lines: list[dict[str, Any]] = []
-        for was in shown:
-            if was.privacy is not None:
-                account = dataclasses.asdict(was.privacy)
-                public = sorted(hidden(identifier for identifier, _ in was.public))
-                lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
-        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
+            self.commit({"op": "discard", "removed": sorted(names), "released": self.state.accounts_shown(removed)})
 
     # How it proves itself
 

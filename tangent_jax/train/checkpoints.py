@@ -31,7 +31,7 @@ from tangent_jax.core.files import (
     write_whole,
     write_whole_folder,
 )
-from tangent_jax.core.records import sealed, unsealed
+from tangent_jax.core.records import read_sealed, seal_fields
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.batches import Batches
 
@@ -143,7 +143,7 @@ class Saver:
         """The content of checkpoint.json, None before the first save."""
         if not self.path.exists():
             return None
-        checkpoint = unsealed(Checkpoint, "checkpoints", self.path, self.advice())
+        checkpoint = read_sealed(Checkpoint, "checkpoints", self.path, self.advice())
         expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
         require(checkpoint.run == self.run, "checkpoints", expected, got, self.advice())
         return checkpoint
@@ -210,7 +210,7 @@ class Saver:
         measured = tuple(history.measured if history.measure else [{} for _ in history.rows])
         rows = tuple(history.rows)
         self.checkpoint = Checkpoint(self.run, folder.name, state_fingerprint, rows, measured, history.measure, ledger)
-        write_whole(self.path, sealed(dataclasses.asdict(self.checkpoint)))
+        write_whole(self.path, seal_fields(dataclasses.asdict(self.checkpoint)))
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
@@ -233,7 +233,7 @@ def saved_run(folder: Path) -> str | None:
     """The identity of the run whose checkpoints a folder holds; None where it holds none, or one that was edited."""
     path = inside(folder, "checkpoint.json")
     with contextlib.suppress(InputError):
-        return unsealed(Checkpoint, "checkpoints", path, "").run if path.is_file() else None
+        return read_sealed(Checkpoint, "checkpoints", path, "").run if path.is_file() else None
     return None
 
 

@@ -175,6 +175,7 @@ def as_loss(loss: Loss | Callable) -> Loss:
 
 
 LOSSES: dict[str, type[Loss]] = {"rsl": RescaledSquare, "ce": CrossEntropy, "mse": MeanSquared}
+"""The losses that `make_objective` takes by name."""
 
 
 def hyper_parameters(name: str) -> list[str]:

@@ -4,6 +4,7 @@ The probabilities are of examples that did not train the model. All is computed 
 """
 
 import numpy as np
+from scipy.special import entr
 from scipy.stats import rankdata
 
 from tangent_jax.core import expect, whole_number
@@ -58,8 +59,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
     >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.693, 0.0]
     """
-    p = as_probabilities(p)
-    return np.sum(p * -np.log(np.where(p > 0, p, 1.0)), 1)
+    return entr(as_probabilities(p)).sum(1)
 
 
 @public

@@ -47,6 +47,15 @@ def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
     return array.astype(np.int32, copy=False)
 
 
+def check_indices(outputs: Any, targets: Any) -> None:
+    """Raises InputError for outputs that are no numbers "n c", or targets that are no class indices "n" of them."""
+    array = as_array("outputs", outputs)
+    good = array.ndim == 2 and array.dtype.kind in "fiu"
+    expect(good, 'outputs as numbers "n c"', f"{array.dtype} of {array.shape}")
+    labels = as_labels(targets, array.shape[1])
+    expect(len(labels) == len(array), f"{len(array)} targets, one for each example", len(labels))
+
+
 @jax.jit
 def call(predict: Predict, dw: Tree, x: Any) -> Any:
     """predict(dw, x), "b ...", as one program that all callers share."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
-from helpers import private_task
+from helpers import in_long, private_task
 from recovered import recovered_noise
 from scipy import stats
 
@@ -81,7 +81,7 @@ def test_the_audit_of_the_trainer_comes_near_the_claim_and_stays_under_it():
     assert not is_caught(absent, present)
 
 
-@pytest.mark.parametrize("broken", BREAKS[1:])
+@pytest.mark.parametrize("broken", ["half_noise", *in_long(*(name for name in BREAKS[1:] if name != "half_noise"))])
 def test_the_audit_catches_a_broken_mechanism(broken):
     assert is_caught(*audit(broken)[0])
 

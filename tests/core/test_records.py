@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from tangent_jax.core import InputError
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,12 @@ BAD = [
 
 
 def test_a_record_has_the_types_of_its_fields():
-    assert typed(Outer, GOOD, "f", "F") == Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), [None])
-    assert type(typed(float, 3, "f", "F")) is float
+    assert convert(Outer, GOOD, "f", "F") == Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), [None])
+    assert type(convert(float, 3, "f", "F")) is float
 
 
 @pytest.mark.parametrize(("value", "match"), BAD)
 def test_a_field_of_another_type_is_named_in_one_line(value, match):
     with pytest.raises(InputError, match=match) as error:
-        typed(Outer, value, "f", "F")
+        convert(Outer, value, "f", "F")
     assert "\n" not in str(error.value)

@@ -58,7 +58,7 @@ def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
         ((4, 16), "exact", (16, 4)),
     ]:
         preprocessing = Preprocessing(crop=1.0, resize=resize)
-        assert preprocessing.resized((40, 20), size) == want
+        assert preprocessing.resized_shape((40, 20), size) == want
         got = decode(picture, "", size, preprocessing)
         height, width = sides(size)
         assert got.shape == (height, width, 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import in_long
 from PIL import Image
 
 from tangent_jax.core import InputError
@@ -78,7 +79,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *in_long(signal.SIGINT)])
 def test_no_process_outlives_its_parent(tmp_path, number):
     """Interrupted at the terminal, which tells all of them, or killed."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -15,8 +15,8 @@ def places(folder):
     return [f"--{name}={folder / name}" for name in ("out", "store", "cache_dir")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["uniform", "class"])
+@pytest.mark.long  # of the same sums as the store's below; solver/test_statistics.py adds them up in any order
+@pytest.mark.parametrize("sharding", ["class", "uniform"])
 def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
     flags = [f"--method={','.join(METHODS)}", "--shards=1,5", f"--sharding={sharding}", "--width=64", "--held_out"]
     result = json.loads(run("compose", *flags, *places(tmp_path))[0])

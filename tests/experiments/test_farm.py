@@ -18,6 +18,7 @@ from run_binary import ROOT, output, run, start, wait_until
 
 from tangent_jax.commands.shared.farm import failure
 from tangent_jax.commands.shared.worker import Worker
+from tangent_jax.core import hold_lock
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.store import Store
 
@@ -70,6 +71,7 @@ def test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits
     assert content(tmp_path / "stores") == content(stores)
 
 
+@pytest.mark.long
 def test_a_farm_on_this_machine_gives_the_result_of_one_process(alone, tmp_path):
     flags, line, stores = alone
     flags = [*flags, "--epochs=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
@@ -84,16 +86,11 @@ def test_a_farm_on_this_machine_gives_the_result_of_one_process(alone, tmp_path)
 def test_of_two_launchers_at_once_the_second_is_refused(alone, tmp_path):
     flags, _, _ = alone
     claims = Claims(Store(tmp_path / "stores" / STORE))
-    with held(claims.lock("launcher")):
+    with hold_lock(claims.lock("launcher")):
         flags = [*flags, "--farm=local", "--workers=1", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
         _, err = run("compose", *flags, code=1)
     assert f"hold_lock: expected no other process in {claims.folder}; got process {os.getpid()} on" in err
     assert not [*Store(tmp_path / "stores" / STORE)]
-
-
-def held(path):
-
-    return locked(path)
 
 
 def test_a_search_is_not_left_to_workers(alone, tmp_path):

@@ -1,15 +1,13 @@
 """The ground of every reported figure: the paper's settings, fresh draws, and data that a choice has not seen."""
 
 import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from photos import photographs
-from run_binary import ROOT, module_of, run
+from run_binary import module_of, output_of, run
 
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
@@ -125,8 +123,7 @@ module.Cell.train = train
 def spied(binary, body, *flags):
     """The list of all that a binary asks to be trained, on test or on held-out images."""
     code = SPY.format(module=module_of(binary), body=body)
-    command = [sys.executable, "-W", "ignore", "-c", code, *flags]
-    return json.loads(subprocess.check_output(command, cwd=ROOT, text=True).strip().splitlines()[-1])
+    return json.loads(output_of(code, *flags)[0].strip().splitlines()[-1])
 
 
 @pytest.mark.slow

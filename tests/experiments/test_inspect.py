@@ -19,8 +19,9 @@ from PIL import Image
 from run_binary import run
 
 from tangent_jax.commands.report import inspector
-from tangent_jax.commands.report.rendering import raster, thumbnail, write_page
+from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
+from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import in_long
 from photos import photographs
 from run_binary import run
 
@@ -185,11 +186,10 @@ def test_every_scheme_trains_from_the_command_line(tmp_path, scheme):
     assert json.loads(line)["scheme"] == scheme
 
 
-LONG = {"marks": pytest.mark.long}
-TRAINED = [("mae", "vit"), ("contrastive", "vit"), pytest.param("classes", "vit", **LONG)]
+TRAINED = [("contrastive", "vit"), *in_long(("mae", "vit"), ("classes", "vit"), ("classes", "resnet"))]
 
 
-@pytest.mark.parametrize(("scheme", "kind"), [*TRAINED, pytest.param("classes", "resnet", **LONG)])
+@pytest.mark.parametrize(("scheme", "kind"), TRAINED)
 def test_each_scheme_s_loss_falls_along_its_gradient_and_gives_a_model_that_loads(tmp_path, scheme, kind):
     images = np.random.default_rng(0).integers(0, 256, (128, 16, 16, 3)).astype(np.uint8)
     made = schemes.make_scheme(scheme, kind, jax.random.key(0), images)

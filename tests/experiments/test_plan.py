@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 from absl import flags
+from helpers import in_long
 from jax.sharding import PartitionSpec
 from run_binary import run
 
 import tangent_jax as tj
+from tangent_jax import programs
 from tangent_jax.commands.shared import plan
 from tangent_jax.models import protocol
 from tangent_jax.train.batches import Chunk
@@ -47,9 +49,9 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
 @pytest.mark.parametrize(
     ("binary", "options", "kind"),
     [
-        ("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit"),
-        ("finetune", ["--solver=optimum"], "optimum"),
         ("private", ["--subset=head"], "private"),
+        *in_long(("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit")),
+        *in_long(("finetune", ["--solver=optimum"], "optimum")),
     ],
 )
 def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
@@ -68,8 +70,8 @@ def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
 
 def test_a_batch_divides_over_the_devices_where_it_can(asked):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
-    x, steps = plan.Divided((3, 8), np.int32), plan.DividedSteps((3, 8), np.int32)
-    placed = plan.placed({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)
+    x, steps = programs.divide((3, 8), np.int32, mesh), programs.divide((3, 8), np.int32, mesh, 1)
+    placed = programs.place({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)
     assert placed["x"].sharding.spec == PartitionSpec("examples")
     assert placed["steps"].sharding.spec == PartitionSpec(None, "examples")
     assert placed["w"].sharding.spec == PartitionSpec()

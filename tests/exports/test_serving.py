@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, predictor, tree_normal
+from helpers import assert_rel_close, in_long, predictor, tree_normal
 from jax.export import deserialize
 from PIL import Image
 
@@ -93,7 +93,10 @@ def outputs_of(predict, dw, x):
     return np.asarray(jax.jit(predict)(dw, x))
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("one block", "non-linear", "ResNet", "half")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *in_long(*(name for name in CASES if name not in QUICK))])
 def test_a_program_gives_the_predictors_outputs_for_any_batch_size(tmp_path, name):
     predict, dw = CASES[name]()
     export(tmp_path / "out", predict, dw, {}, "stablehlo")
@@ -103,6 +106,16 @@ def test_a_program_gives_the_predictors_outputs_for_any_batch_size(tmp_path, nam
         assert_rel_close(program(inputs_of(count)), want, 2e-2 if name == "half" else None)
 
 
+@pytest.fixture
+def traced_locations():
+    """Programs name the files that they were traced from, as they do outside of tests."""
+    limit = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 10)
+    yield
+    jax.config.update("jax_traceback_in_locations_limit", limit)
+
+
+@pytest.mark.usefixtures("traced_locations")
 def test_one_program_is_for_three_platforms_and_names_neither_kernels_nor_files_of_this_machine(tmp_path):
     predict, dw = half()
     for name in "ab":

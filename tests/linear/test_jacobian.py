@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, private_case
-from helpers import assert_rel_close
+from helpers import assert_rel_close, in_long
 
 from tangent_jax.core import trees
 from tangent_jax.linear.jacobian import Fresh, form, keep
@@ -23,43 +23,56 @@ def of_steps(tree):
     return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)], 1)
 
 
+@jax.jit
+def products(jacobian, dw, u, steps):
+    """At dw: the outputs, the product with dw, the transposed of u, the outputs at 0; all steps' product and back."""
+    at, q = jacobian.at(dw), jacobian.side_by_side(steps)
+    times = jacobian.times_all(q)
+    changes = times(q)
+    back = jacobian.apart(jax.linear_transpose(times, q)(changes)[0], steps)
+    at_zero = jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs
+    return at.outputs, at.times(dw), at.transposed_product(u), at_zero, changes, back
+
+
 @pytest.mark.parametrize("held", HELD)
 def test_each_way_of_holding_it_gives_the_same_outputs_products_and_transposes(held):
     predict, dw, x, _, j, f = private_case("blocks", 1, classes=3)
     rows = np.array([4, 0, 2])
     jacobian = HELD[held](Fresh(predict, x, rows), jax.tree.map(jnp.zeros_like, dw))
     j, f, u = j[rows], f[rows], np.random.default_rng(0).standard_normal((3, 3))
-    at = jacobian.at(dw)
-    assert_rel_close(at.outputs, f + j @ flat(dw))
-    assert_rel_close(at.times(dw), j @ flat(dw))
-    assert_rel_close(flat(at.transposed_product(jnp.asarray(u))), np.einsum("bcp,bc->p", j, u))
-    assert_rel_close(jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs, f)
-    steps = jax.tree.map(lambda leaf: jnp.stack([leaf, -2 * leaf**2, leaf**3]), dw)
-    q = jacobian.side_by_side(steps)
-    times = jacobian.times_all(q)
-    changes = times(q)
+    steps = jax.tree.map(lambda leaf: np.stack([leaf, -2 * leaf**2, leaf**3]), jax.tree.map(np.asarray, dw))
+    outputs, along, transposed, at_zero, changes, back = products(jacobian, dw, jnp.asarray(u), steps)
+    assert_rel_close(outputs, f + j @ flat(dw))
+    assert_rel_close(along, j @ flat(dw))
+    assert_rel_close(flat(transposed), np.einsum("bcp,bc->p", j, u))
+    assert_rel_close(at_zero, f)
     assert_rel_close(changes, np.einsum("bcp,kp->bck", j, of_steps(steps)))
-    back = jacobian.apart(jax.linear_transpose(times, q)(changes)[0], steps)
     assert_rel_close(of_steps(back), np.einsum("bcp,bck->kp", j, changes))
 
 
-@pytest.mark.parametrize(("kind", "blocks", "k"), [("blocks", 1, 1), ("blocks", 2, 2), ("everything", 0, 2)])
-def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
-    predict, dw, x, _, j, _ = private_case(kind, blocks)
-    u = np.random.default_rng(1).standard_normal((k, *j.shape[:2]))
-    probed = predict.probe(dw, x, at_zero=True)
-    rows, got = probed.rows(jnp.asarray(u)), []
+@jax.jit
+def multiplied_out(predict, dw, x, u):
+    """Each leaf's rows of the cotangents u "k b c", "b k p"."""
+    k, got = len(u), []
+    rows = predict.probe(dw, x, at_zero=True).rows(u)
     for path, like in trees.leaves(dw).items():
         leaf = rows.get(path)
         if leaf is None:
-            value = np.zeros((len(x), k, like.size))
+            value = jnp.zeros((len(x), k, like.size))
         elif leaf.layout is None:
             value = leaf.s
         else:
             blocks_of = jnp.einsum("bthi,bktho->bkhio", leaf.x, leaf.s)
             value = jax.vmap(jax.vmap(lambda a, leaf=leaf, like=like: leaf.layout.kernel(a, like.shape)))(blocks_of)
-        got.append(np.reshape(value, (len(x), k, -1)))
-    assert_rel_close(np.concatenate(got, 2), np.einsum("bcp,kbc->bkp", j, u))
+        got.append(jnp.reshape(value, (len(x), k, -1)))
+    return jnp.concatenate(got, 2)
+
+
+@pytest.mark.parametrize(("kind", "blocks", "k"), [("blocks", 2, 2), *in_long(("blocks", 1, 1), ("everything", 0, 2))])
+def test_rows_of_any_cotangents_are_inputs_times_signals(kind, blocks, k):
+    predict, dw, x, _, j, _ = private_case(kind, blocks)
+    u = np.random.default_rng(1).standard_normal((k, *j.shape[:2]))
+    assert_rel_close(multiplied_out(predict, dw, x, jnp.asarray(u)), np.einsum("bcp,kbc->bkp", j, u))
 
 
 def test_signals_of_a_step_are_those_of_the_gradient_there_and_of_its_outputs():

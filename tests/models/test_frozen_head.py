@@ -12,7 +12,6 @@ from safetensors.numpy import save_file
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.linear.gram import gram
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Cache, trunk_key
@@ -102,7 +101,7 @@ def test_the_kernel_is_that_of_the_jacobian(x64):
     x = predict.model.apply(predict.w, images(3), 0, predict.subset.stage)
     leaves = jax.tree.leaves(jax.jit(jax.jacrev(predict))(predict.zeros(), x))
     j = np.concatenate([np.asarray(leaf).reshape(9, -1) for leaf in leaves], 1)
-    got = gram(jacobian_rows(predict, x))
+    got = jacobian_rows(predict, x).gram()
     assert np.linalg.norm(got - j @ j.T) < 1e-12 * np.linalg.norm(got)
 
 

@@ -126,6 +126,7 @@ def test_an_example_that_is_not_finite_counts_as_zero(x64, index):
         found = clip(index, predict, dw, x.at[2, 1, 3].set(bad), y)
         assert_rel_close(found.value, want.value)
         assert int(found.non_finite) == 1
+        assert int((found + found).non_finite) == 2
         assert float(found.norms[2]) == 0
     assert int(want.non_finite) == 0
 

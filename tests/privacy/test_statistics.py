@@ -51,7 +51,7 @@ def case():
 def summed(rows, targets, mechanism=LITTLE):
     """The clipped sum of contributions, flat."""
     step, data = Contribution(len(CLASSES), K, FULL), Batches(rows, targets, batch_size=16)
-    chunks = data.chunks(*data.padded(data.rows))
+    chunks = data.chunks(*data.pad(data.rows))
     total = add_up(step, step.zeros(), chunks, OBJECTIVE, mechanism)
     return {name: np.asarray(leaf, np.float64) for name, leaf in total.value.items()}
 
@@ -127,8 +127,8 @@ def test_an_owner_with_all_images_moves_the_sum_by_the_clip_norm(case):
     mechanism = Mechanism(2.0, 1e-6, 1, 1e-5, unit="owner")
 
     def total(rows):
-        step, own = contributions(map_, data.take(rows), CLASSES, mechanism, FULL)
-        fitted = fit_private(step, own, OBJECTIVE, mechanism=mechanism, optimizer=ADDED, seed=0)
+        step, own, settings = contributions(map_, data.take(rows), CLASSES, mechanism, FULL)
+        fitted = fit_private(step, own, mechanism=mechanism, seed=0, **settings)
         return flat(fitted.dw) * 2.0 * len({*own.owners})
 
     everyone, without = total(np.arange(N)), total(np.arange(5, N))

@@ -27,6 +27,16 @@ def case(x64):
     return problem, steps
 
 
+@jax.jit
+def products(fresh, jacobian, steps, u):
+    """The product of all steps, that of u back, and the steps apart again: of J formed, and of the network."""
+    q, zero = jacobian.side_by_side(steps), jax.tree.map(lambda leaf: leaf[0] * 0, steps)
+    forward = fresh.at(zero)[1]
+    own = jacobian.times(q), jacobian.apart(jax.linear_transpose(jacobian.times, q)(u)[0], steps)
+    network = jax.vmap(forward, out_axes=2)(steps), jax.vmap(jax.linear_transpose(forward, zero), 2)(u)[0]
+    return own, network, jacobian.apart(q, steps)
+
+
 def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were(case):
     problem, steps = case
     parts = form_all(problem)
@@ -35,14 +45,11 @@ def test_its_products_are_those_of_the_network_and_steps_come_apart_as_they_were
         part = jax.tree.map(lambda leaf, i=i: leaf[i], parts)
         jacobian = part.jacobian
         np.testing.assert_array_equal(part.targets, fresh.targets)
-        q = jacobian.side_by_side(steps)
-        forward = fresh.jacobian.at(problem.zero)[1]
-        expected = jax.vmap(forward, out_axes=2)(steps)
-        assert_rel_close(jacobian.times(q), expected)
-        u = jax.random.normal(jax.random.key(1), expected.shape)
-        back = jacobian.apart(jax.linear_transpose(jacobian.times, q)(u)[0], steps)
-        assert_rel_close(back, jax.vmap(jax.linear_transpose(forward, problem.zero), 2)(u)[0])
-        for path, leaf in trees.leaves(jacobian.apart(q, steps)).items():
+        u = jax.random.normal(jax.random.key(1), (*fresh.targets.shape[:1], 3, 3))
+        own, network, apart = products(fresh.jacobian, jacobian, steps, u)
+        for got, expected in zip(own, network, strict=True):
+            assert_rel_close(got, expected)
+        for path, leaf in trees.leaves(apart).items():
             reached = path in {*jacobian.kernels, *jacobian.paths}
             np.testing.assert_array_equal(leaf, trees.leaves(steps)[path] if reached else 0 * leaf)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, least_squares, private_case, ridge
-from helpers import assert_rel_close, private_task
+from helpers import assert_rel_close, in_long, private_task
 
 from tangent_jax.core import InputError, request_stop, trees
 from tangent_jax.linearization import linearize
@@ -37,10 +37,9 @@ def linear(dw, x):
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12)
 START = np.zeros((4, 3), np.float32)
-LONG = [pytest.param(*case, marks=pytest.mark.long) for case in (("blocks", 2), ("everything", 0))]
 
 
-@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), *LONG])
+@pytest.mark.parametrize(("kind", "blocks"), [("blocks", 1), *in_long(("blocks", 2), ("everything", 0))])
 def test_a_square_loss_is_solved_to_the_normal_equations(x64, kind, blocks):
     predict, _, x, y, j, f = private_case(kind, blocks)
     data = Batches(x, y, batch_size=4)
@@ -118,9 +117,9 @@ def doubled(outputs, targets):
     return CrossEntropy()(2 * outputs, targets)
 
 
-@pytest.mark.parametrize("loss", ["ce", pytest.param(doubled, marks=pytest.mark.long)])
-def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, loss):
-    predict, dw, _, _, data = task("blocks", 1)
+@pytest.mark.parametrize(("blocks", "loss"), [(0, "ce"), *in_long((1, "ce"), (1, doubled))])
+def test_newton_finds_one_optimum_from_two_starts_with_and_without_factors(x64, blocks, loss):
+    predict, dw, _, _, data = task("blocks", blocks)
     objective, options = make_objective(loss, 0.02), {"certificate": 1e-8, "passes": 2000}
     cold = solve(predict, data, objective, **options)
     far = solve(predict, data, objective, start=jax.tree.map(lambda leaf: 30 * leaf, dw), **options)
@@ -318,9 +317,10 @@ def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
     assert np.linalg.norm(flat(solved.dw) - expected) <= 2 * solved.certificate + 1e-13
 
 
-def test_a_float32_model_is_solved_in_a_process_of_64_bits():
+@pytest.mark.parametrize("rsl_blocks", [0, *in_long(1)])
+def test_a_float32_model_is_solved_in_a_process_of_64_bits(rsl_blocks):
     """Some scalar of the recurrence was a float64 (FOUND, 49)."""
-    for blocks, objective in ((1, RSL), (0, make_objective("ce", 0.05))):
+    for blocks, objective in ((rsl_blocks, RSL), (0, make_objective("ce", 0.05))):
         predict, _, _, _, data = task("blocks", blocks)
         narrow = solve(predict, data, objective, certificate=1e-2)
         with jax.enable_x64(True):
@@ -363,7 +363,7 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 predict, _, x, y = private_task("blocks", 0)
 solved = solve(predict, Batches(x, y, batch_size=4), make_objective("rsl", 0.5), passes=12, folder=sys.argv[1])
-held = {len(shard.data) for shard in placement.divided(np.zeros(4), 0).addressable_shards}
+held = {len(shard.data) for shard in placement.divide(np.zeros(4), 0).addressable_shards}
 print(len(jax.devices()), held, *np.asarray(solved.dw["head"]["bias"]).tolist())
 """
 

@@ -15,7 +15,7 @@ from threading import Timer
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part, pictures
+from helpers import in_long, origin, part, pictures
 from photos import write
 
 from tangent_jax.commands.report.inspector import Inspection
@@ -24,7 +24,7 @@ from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.core.journal import START
-from tangent_jax.core.records import sealed
+from tangent_jax.core.records import seal_fields
 from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
@@ -81,7 +81,7 @@ def trained_in(folder, s=0, run=RUN, **changes):
     """A component with its run's folder, as finetune leaves them; returns its provenance."""
     (folder / "checkpoints" / run / "state").mkdir(parents=True)
     saved = Checkpoint(run, "state", "", ())
-    write_whole(folder / "checkpoints" / run / "checkpoint.json", sealed(dataclasses.asdict(saved)))
+    write_whole(folder / "checkpoints" / run / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
     made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
     write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json(trees.fingerprint(part(s)))})
     return made
@@ -367,8 +367,17 @@ def mutations(value):
 LINKS = [*KINDS, "claims", "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
 
 
-@pytest.mark.parametrize("link", LINKS)
-@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        *(("soft", link) for link in [*KINDS, "claims", "lock", *MARKS]),
+        *(("hard", link) for link in ("components", "lock", MARKS[0], f"{MARKS[0]}.partial")),
+        *in_long(*(("soft", f"{mark}.partial") for mark in MARKS)),
+        *in_long(
+            *(("hard", link) for link in LINKS if link not in ("components", "lock", MARKS[0], f"{MARKS[0]}.partial"))
+        ),
+    ],
+)
 def test_no_link_in_a_store_is_followed_or_written_through(tmp_path, link, kind):
     canary, root = tmp_path / "canary", tmp_path / "store"
     for each in (canary, root):
@@ -432,7 +441,7 @@ def test_no_field_of_a_journal_or_mark_reaches_outside_the_store(tmp_path):
             if place < len(lines):
                 chained(at, [*lines[:place], mutant, *lines[place + 1 :]])
             else:
-                (at / "store.json").write_text(sealed(mutant))
+                (at / "store.json").write_text(seal_fields(mutant))
             messages = use(at)
             refused += bool(messages)
             assert all("\n" not in text and text.isprintable() for text in messages), messages
@@ -469,7 +478,7 @@ def private(owners, **changes):
     return origin(0, examples=examples, privacy=account, owners=said, recipe=None, **changes)
 
 
-@pytest.mark.parametrize("spelling", ["Alice", " alice ", "ALICE", "\uff41lice", "ali\u200bce", "a\u006cice"])
+@pytest.mark.parametrize("spelling", ["Alice", "ali\u200bce", *in_long(" alice ", "ALICE", "\uff41lice", "a\u006cice")])
 def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
     """To what was spent, to a removal, and to the groups of a private run (FOUND, 72)."""
     store = Store(tmp_path / "store")

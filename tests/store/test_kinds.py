@@ -197,7 +197,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
 def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, digits):
     _, data, built, train, _ = digits
     total = make_statistics(built, train, data.classes)
-    made = make_provenance(dataclasses.replace(built, outputs=0), classes=total.classes).trained(train, 1.0)
+    made = make_provenance(dataclasses.replace(built, outputs=0), classes=total.classes).trained_on(train, 1.0)
     store = Store(tmp_path)
     store.add("mine", total.tree, made)
     assert store.provenance("mine").is_own

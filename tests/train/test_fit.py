@@ -1,19 +1,15 @@
 """Training: convex, deterministic, the same streamed or resident, and the same after a kill."""
 
 import dataclasses
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import run_binary
 from helpers import TOLERANCE, assert_rel_close, normal, predictor, products, programs_of
 
 from tangent_jax.core import InputError, trees
@@ -328,35 +324,24 @@ def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
         assert len(programs) == 2
 
 
-HERE = Path(__file__).parent
-SCRIPT = """
-import json, sys
-import test_fit
-from tangent_jax.core import trees
-from tangent_jax.train import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0
-fitted = test_fit.train(*test_fit.task(), epochs=40, folder=sys.argv[1])
-print(json.dumps([trees.fingerprint(fitted.dw), len(fitted.history)]))
-"""
-
-
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
-    def start(folder):
-        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"}
-        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / folder)], stdout=subprocess.PIPE,
-                                stderr=subprocess.DEVNULL, text=True, env=environment)  # fmt: skip
+    def start(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return run_binary.start("job", tmp_path / name, "--saved")
 
-    whole = json.loads(start("whole").communicate()[0])
-    rng = np.random.default_rng(0)
+    whole, rng = start("whole"), np.random.default_rng(0)
+    whole.join()
     for _ in range(min(4, int(os.environ.get("TANGENT_JAX_KILLS", "1")))):
         process = start("killed")
-        deadline = time.monotonic() + 60
-        while not any((tmp_path / "killed").glob("*/*")) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 1.5))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert json.loads(start("killed").communicate()[0]) == whole
+        run_binary.wait_until(process, lambda: any((tmp_path / "killed/saved").glob("*/*")))
+        time.sleep(rng.uniform(0, 1.0))
+        process.kill()
+        process.join()
+    start("killed").join()
+    expected, given = (np.load(tmp_path / f"{name}/results.npz") for name in ("whole", "killed"))
+    for name in ("saved", "saved losses"):
+        np.testing.assert_array_equal(given[name], expected[name])
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, Tree, progress_bar, show_progress, trees
-from tangent_jax.core.checks import speaking
-from tangent_jax.store.kinds import kind_of
-from tangent_jax.store.receipts import Receipt, read_receipt
+from tangent_jax.core import InputError, Tree, progress_bar, show_progress, speaking, trees
 
 MOST_BYTES = 1 << 28
 """Of tangent weights that are held at once to compare components."""
@@ -58,7 +55,7 @@ class Removal:
     """A removal: its line of the journal; its receipt, None where it cannot be read; `wrong`: what does not verify."""
 
     line: dict[str, Any]
-    receipt: Receipt | None
+    receipt: tj.store.Receipt | None
     wrong: list[str]
 
     @property
@@ -108,7 +105,7 @@ class Inspection:
         self.whole = [component.name for component in self.components if not component.damage]
         self.numbers = [component.number for component in self.components if not component.damage]
         self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
-        kind = kind_of(self.origins.values())
+        kind = tj.store.kind_of(self.origins.values())
         self.has_own_heads = kind.have_own_heads(self.origins.values())
         self.tasks = groups(self.origins)
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
@@ -145,7 +142,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     for line in store.journal.entries:
         if line["op"] not in ("compose", "export", "merge"):
             added |= {name: line["time"] for name in names_in(line)}
-    first: tuple[Tree, tj.store.Provenance] | None = None
+    first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
@@ -154,7 +151,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             if not damage:  # a component that another machine made need not be one that `add` takes
                 dw = store[name]
                 with speaking("Store.add"):
-                    kind = kind_of([origin])
+                    kind = tj.store.kind_of([origin])
                     kind.check(dw, origin)
                     first = first or (dw, origin)
                     kind.check_beside(dw, origin, *first)
@@ -179,7 +176,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             path = store.root / "receipts" / f"{line['receipt']}.json"
             receipt, wrong = None, []
             try:
-                receipt = read_receipt(path)[0]
+                receipt = tj.store.read_receipt(path)[0]
                 wrong = store.verify_receipt(path)
             except InputError as error:
                 wrong.append(str(error))

@@ -13,13 +13,9 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import write_whole
-from tangent_jax.data.decode import decode
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.core import visible, write_whole
 
 TEMPLATES = Path(__file__).with_name("templates")
-SIDE = 96  # pixels of a thumbnail
 
 
 def count(number: int, noun: str = "") -> str:
@@ -94,14 +90,6 @@ def raster(cosines: np.ndarray) -> str:
     content = io.BytesIO()
     Image.fromarray(pixels.round().astype(np.uint8)).save(content, "PNG")
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-
-
-def thumbnail(image: bytes | np.ndarray, name: str) -> str:
-    """The image, encoded or a uint8 array, as a small data URL."""
-    pixels = decode(image, name, SIDE, Preprocessing())
-    content = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(content, "JPEG", quality=82)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def environment() -> Environment:

@@ -9,17 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
-from tangent_jax.commands.report.rendering import thumbnail
-from tangent_jax.core import InputError, require
-from tangent_jax.core.records import read_lines
-from tangent_jax.data.identifiers import content_identifier, hidden
-from tangent_jax.data.sources import SUFFIXES, Dataset
-from tangent_jax.store.erasure import others
-from tangent_jax.store.removal import WAYS
-from tangent_jax.store.retraining import Retrained, retrain
+from tangent_jax.commands.shared.thumbnails import thumbnail
+from tangent_jax.core import InputError, read_lines, require
+from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
 
 SHOWN = 60
 """Thumbnails on a page."""
@@ -181,24 +177,23 @@ class Pictures:
 
 def ways_of(
     plan: tj.store.RemovalPlan, commands: Mapping[str, Sequence[str]],
-    measure: Callable[..., Sequence[float | None]] | None, rehearsal: Callable[..., Retrained] | None,
+    measure: Callable[..., Sequence[float | None]] | None, rehearse: Callable[[str], Mapping[str, Any]] | None,
 ) -> list[Way]:  # fmt: skip
     """The ways of a removal, those that are not possible too.
 
     Args: commands: of each way; measure: the accuracies without some components and with others in their places, None
-          where no test data is given; rehearsal: trains what takes a component's place, None to train nothing.
+          where no test data is given; rehearse: trains what takes the components' places, None to train nothing.
     """
     ways = []
-    for how in WAYS:
+    for how in tj.store.WAYS:
         held = plan.components
         impossible = {name: h.impossible[how] for name, h in held.items() if how in h.impossible}
         lost = sum(h.left for h in held.values()) if how == "drop" else 0
         way = Way(how, commands[how], impossible, lost, sum(h.seconds.get(how, 0.0) for h in held.values()))
         began, new = time.perf_counter(), {}
-        if how != "drop" and not impossible and rehearsal is not None:
-            for name in (name for name, h in held.items() if h.left):
-                print(f"{name}: rehearsing {how}; the store stays as it is", file=sys.stderr)
-                new[name] = rehearsal(name, how == "exact")
+        if how != "drop" and not impossible and rehearse is not None:
+            print(f"rehearsing {how}; the store stays as it is", file=sys.stderr)
+            new = rehearse(how)
             bounds = {name: own.distance_bound for name, own in new.items() if own.distance_bound is not None}
             seconds = time.perf_counter() - began
             way = dataclasses.replace(way, seconds=seconds, rehearsed=True, bounds=bounds)
@@ -208,26 +203,16 @@ def ways_of(
     return ways
 
 
-def rehearsal_of(
-    store: tj.Store, plan: tj.store.RemovalPlan, cache: tj.Cache, file: str | None
-) -> Callable[..., Retrained]:
-    """The function (name, warm) that trains a component without what must go, and changes nothing."""
-    data = functools.cache(tj.open_dataset)
-    return lambda name, warm: retrain(store, name, {*plan.identifiers}, data, warm, cache, file)
-
-
-def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan) -> list[str]:
+def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) -> list[str]:
     """A line for each place that a removal leaves alone: earlier exports, the data sets, other stores beside it."""
     left = [export.path for export in seen.store.state.exports if {*export.names} & {*plan.components}]
     lines = [f"{path}: an export of a component that goes" for path in left]
-    data = {origin.recipe.dataset for n in plan.components if (origin := seen.origins[n]).recipe is not None}
-    lines += [f"{spec}: the data set itself, if the images are still there" for spec in sorted(data - {"digits"})]
-    return lines + others(seen.store, {*plan.identifiers})
+    return lines + tj.store.preview_removal(seen.store, plan, cache)[1].not_reached
 
 
 def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
     """The words of each way's command; `file`: of the request; `given`: other flags, None to leave one out."""
     what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    ends = {how: [] if how == "drop" else [f"--{how}"] for how in WAYS}
+    ends = {how: [] if how == "drop" else [f"--{how}"] for how in tj.store.WAYS}
     return {how: ["tangent-jax", "store", "remove", *flags, what, *end] for how, end in ends.items()}

@@ -16,8 +16,10 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.core import Tree, require
-from tangent_jax.data.sources import Dataset
-from tangent_jax.store.retraining import Retrained
+from tangent_jax.data import Dataset
+
+New = Mapping[str, tj.store.Retrained]
+"""What takes the places of components, by name."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class Accuracies:
         self.bodies = reduce(plus, (tj.models.body(store[name]) for name in store))
         self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
 
-    def __call__(self, gone: Collection[str] = (), new: Mapping[str, Retrained] | None = None) -> list[float | None]:
+    def __call__(self, gone: Collection[str] = (), new: New | None = None) -> list[float | None]:
         """The accuracy of each task without the components `gone`, with others in the places of some of them.
 
         None where no component of a task is left, or one has lost classes.
@@ -56,7 +58,7 @@ class Accuracies:
         """The accuracy of each task with all components."""
         return self()
 
-    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: Mapping[str, Retrained]) -> float | None:
+    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: New) -> float | None:
         """The accuracy of a task with this body."""
         task = self.tasks[i]
         own_old, own_new = [n for n in old if n in task.members], [n for n in new if n in task.members]

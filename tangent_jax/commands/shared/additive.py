@@ -10,8 +10,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.models.ntk import FeatureSettings, rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, choose_settings
+from tangent_jax.models import FeatureSettings, rows_of
+from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
 BLOCKS = 4  # of exact, where --blocks does not say it: the best on held-out images (docs/results.md)
@@ -41,7 +41,8 @@ class Additive(Method):
     def __init__(self, title: str, known: dict[tuple, np.ndarray]) -> None:
         features, self.how = features_of(title)
         super().__init__("taft", "-".join(features.parts), setup.recipe_of(features))
-        self.title, self.known, self.map = title, known, self.recipe.map(setup.pretrained(F.weights), 0)
+        self.title, self.known = title, known
+        self.map: Any = self.predict
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""

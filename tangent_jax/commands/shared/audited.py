@@ -5,10 +5,9 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import plots, titles
-from tangent_jax.train.run import Audit
 
 
-def summary(audit: Audit, claimed: tj.privacy.Mechanism, confidence: float) -> dict[str, Any]:
+def summary(audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, confidence: float) -> dict[str, Any]:
     """The bounds as JSON has them; `kept`: True where neither exceeds the claimed epsilon."""
     bound, count = tj.audit.one_run_bound(audit.scores, audit.coins, claimed, confidence), len(audit.coins)
     proved = max(bound.epsilon, bound.gaussian_epsilon or 0.0)
@@ -24,7 +23,7 @@ def summary(audit: Audit, claimed: tj.privacy.Mechanism, confidence: float) -> d
     }
 
 
-def draw(path: Path, audit: Audit, claimed: tj.privacy.Mechanism, bounds: dict[str, Any]) -> None:
+def draw(path: Path, audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, bounds: dict[str, Any]) -> None:
     """Plots mean and standard deviation of the scores of canaries in and out, beside those of the claimed mechanism."""
     mu, groups = claimed.steps**0.5 / float(claimed.noise_multiplier), {}
     for side, scores, at in (

@@ -23,10 +23,17 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
-from tangent_jax.core import check_stop, job, placement, refusal, request_stop, require
-from tangent_jax.core.checks import speaking
-from tangent_jax.core.files import expand_path, write_whole
-from tangent_jax.store.disk import is_store
+from tangent_jax.core import (
+    check_stop,
+    expand_path,
+    job,
+    placement,
+    refusal,
+    request_stop,
+    require,
+    speaking,
+    write_whole,
+)
 
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 
@@ -43,7 +50,7 @@ def check_out(path: Path) -> None:
     nearest = next(place for place in (path, *path.parents) if place.exists())
     good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     require(good, "flags", "--out in a folder that can be written to", path)
-    store = next((place for place in (path, *path.parents) if is_store(place)), None)
+    store = next((place for place in (path, *path.parents) if tj.store.is_store(place)), None)
     require(store is None, "flags", "--out in a folder of no store, which would not verify", store, "Choose another")
 
 
@@ -102,10 +109,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             print(f"{name}: {error}", file=sys.stderr)
             leave(1)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
-            expected = "enough memory" if is_memory else "a computation without error"
-            print(f"{name}: expected {expected}; got {first}.", file=sys.stderr)
+            print(f"{name}: {of_device(error)}", file=sys.stderr)
             leave(1)
         except Exception as error:
             if not jax.distributed.is_initialized():
@@ -118,6 +122,13 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
+
+
+def of_device(error: Exception) -> str:
+    """An error of memory or of a device, in one line."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
+    return f"expected {'enough memory' if is_memory else 'a computation without error'}; got {first}."
 
 
 def parsed(argv: list[str]) -> list[str]:

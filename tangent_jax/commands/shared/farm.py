@@ -26,9 +26,7 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.commands.shared.worker import Worker
-from tangent_jax.core import check_stop, progress_bar, refusal, require
-from tangent_jax.core.files import hold_lock
-from tangent_jax.store.claims import Claims
+from tangent_jax.core import check_stop, hold_lock, progress_bar, refusal, require
 
 LOCAL = {"timeout_min": 60 * 24 * 365}
 SLURM = {"time": 60}
@@ -107,7 +105,7 @@ def launch(binary: str, work: Sequence[Work]) -> None:
     with ExitStack() as held:
         # of two launchers the second is refused: their workers would only wait for each other
         for path in sorted({part.method.path(part.title) for part in work}):
-            held.enter_context(hold_lock(Claims(tj.Store(path)).lock("launcher"), wait=False))
+            held.enter_context(hold_lock(tj.store.Claims(tj.Store(path)).lock("launcher"), wait=False))
         base = [sys.executable, "-m", "tangent_jax", binary, *sys.argv[1:]]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         workers = [Worker([*base, f"--worker={i}/{F.workers}"], visible) for i in range(F.workers)]

@@ -15,7 +15,6 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core import refusal, require
-from tangent_jax.models.subsets import MADE
 
 F: Any = flags.FLAGS
 PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
@@ -48,7 +47,7 @@ PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 EFFECTS: dict[str, dict[str, Sequence[Any]]] = {
     "certificate": {"solver": ["optimum"]},
     "passes": {"solver": ["optimum"]},
-    "rank": {"subset": [*MADE]},
+    "rank": {"subset": ["adapter", "lora", "lora_b"]},
     "concentration": {"sharding": ["dirichlet"]},
     "shards": {"sharding": ["uniform", "hash", "class", "dirichlet"]},
     "topology": {"plan": [True]},

@@ -8,8 +8,7 @@ import jax
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import require
-from tangent_jax.core.files import expand_path
+from tangent_jax.core import expand_path, require
 
 
 @contextmanager

@@ -15,9 +15,7 @@ import numpy as np
 from jax import Array
 
 import tangent_jax as tj
-from tangent_jax.core import Tree
-from tangent_jax.core.rows import Parts
-from tangent_jax.train.losses import SquareLoss, as_loss
+from tangent_jax.core import Parts, Tree
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])
@@ -31,7 +29,7 @@ class OfOwnTask(tj.losses.Loss):
         label, first, count = targets.T
         column = jnp.arange(outputs.shape[-1])
         own = (column >= first[:, None]) & (column < (first + count)[:, None])
-        if not isinstance(self.loss, SquareLoss):
+        if not isinstance(self.loss, tj.losses.SquareLoss):
             return self.loss(jnp.where(own, outputs, -jnp.inf), first + label)
         t, p = self.loss.of(outputs, first + label)
         return jnp.sum(0.5 * p * own * jnp.square(outputs - t), -1) * outputs.shape[-1] / count
@@ -52,7 +50,7 @@ def fit_jointly(
     ]
     inputs = Parts([own.inputs for own in features.values()])
     batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=recipe.batch_size)
-    objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(as_loss(recipe.objective().loss)))
+    objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(recipe.objective().loss))
     dw = tj.fit(whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs).dw
 
     def of(start: int, end: int) -> Tree:

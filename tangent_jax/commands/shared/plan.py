@@ -17,41 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Tree, placement, refusal
-from tangent_jax.data.sources import Dataset
-from tangent_jax.linear.jacobian import Fresh, keep
-from tangent_jax.models.filling import run_size, run_trunk
-from tangent_jax.privacy.train import _clip_all, _private_step
-from tangent_jax.solver import passes
-from tangent_jax.solver.problem import SIGNALS
-from tangent_jax.train.batches import Batches, Chunk
-from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.optimizers import as_data
-
-
-class Divided(jax.ShapeDtypeStruct):
-    """The shape of a batch, whose `axis` is that of its examples."""
-
-    axis = 0
-
-
-class DividedSteps(Divided):
-    """The shape of several steps' batches."""
-
-    axis = 1
+from tangent_jax.data import Dataset
+from tangent_jax.programs import Program, private_steps, size_of, solver_pass, train_steps, trunk
 
 
 class Phase(NamedTuple):
-    """Programs with their arguments and options, the first of them that of a step; and the memory beside them.
+    """Programs, the first of them that of a step; and the memory beside them.
 
     `often`: runs of the first program's body in a step, or in a pass; `held`: bytes that stay besides `stays`.
     """
 
-    programs: dict[str, tuple[Any, tuple, dict]]
+    programs: dict[str, Program]
     stays: Tree
     often: int = 1
     held: int = 0
@@ -68,18 +49,19 @@ def plan_of(
     """The plan of a run on so many examples: FLOPs and bytes of a step or pass, and peaks, of one device."""
     mesh = mesh_of(F.topology)
     predict: Any = jax.eval_shape(lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture)))
-    batches = batches_of(recipe, predict, examples)
+    features = features_of(recipe, predict, examples)
+    batches = features.batches(recipe.key, batch_size=recipe.batch_size)
     if mechanism is not None:
-        kind, phase = "private", private_phase(recipe, predict, batches, mechanism)
+        kind, phase = "private", private_phase(recipe, predict, batches, mechanism, mesh)
     elif recipe.solver == "optimum":
-        kind, phase = "optimum", optimum_phase(recipe, predict, batches)
+        kind, phase = "optimum", optimum_phase(recipe, predict, features, mesh)
     else:
-        kind, phase = "fit", fit_phase(recipe, predict, batches)
-    trunk = figures_of(features_phase(predict), mesh)["training_peak_bytes"] if predict.subset.stage else 0
-    training, room = figures_of(phase, mesh), room_of(mesh)
+        kind, phase = "fit", fit_phase(recipe, predict, batches, mesh)
+    lower = figures_of(features_phase(predict, mesh))["training_peak_bytes"] if predict.subset.stage else 0
+    training, room = figures_of(phase), room_of(mesh)
     if mesh.devices.flat[0].platform == "cpu":
         training["training_peak_bytes"] += batches.inputs.nbytes
-    peak = max(trunk, training["training_peak_bytes"])
+    peak = max(lower, training["training_peak_bytes"])
     return {
         "plan": kind,
         "device": mesh.devices.flat[0].device_kind,
@@ -89,7 +71,7 @@ def plan_of(
         **training,
         "weights_bytes": size_of(predict.w),
         "inputs_bytes": batches.inputs.nbytes,
-        "features_peak_bytes": trunk,
+        "features_peak_bytes": lower,
         "peak_bytes": peak,
         "memory_bytes": room,
         "fits": None if room is None else peak <= room,
@@ -121,119 +103,55 @@ def room_of(mesh: Mesh) -> int | None:
     return None if F.topology else (device.memory_stats() or {}).get("bytes_limit")
 
 
-def size_of(tree: Tree) -> int:
-    """The bytes of all leaves."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
-
-
-def placed(tree: Tree, mesh: Mesh) -> Tree:
-    """The shapes on a mesh: rows of a batch divided over it where they divide, all else whole on every device."""
-
-    def place(leaf: Any) -> Any:
-        if not hasattr(leaf, "dtype"):
-            return leaf
-        divides = isinstance(leaf, Divided) and leaf.shape[leaf.axis] % mesh.size == 0
-        spec = PartitionSpec(*[None] * leaf.axis, "examples") if divides else PartitionSpec()
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
-
-    return jax.tree.map(place, tree)
-
-
-def batches_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> Batches:
-    """Batches of as many examples as the data set has, zeros that take no memory."""
+def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Features:
+    """Features of as many examples as the data set has, zeros that take no memory."""
     stage = predict.subset.stage
     kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.dtype)) if stage else np.dtype(np.uint8)
-    shape = predict.model.input_shape(stage)
-    inputs = np.broadcast_to(np.zeros((), kind), (count, *shape))
-    return Batches(inputs, np.zeros(count, np.int32), recipe.key, batch_size=recipe.batch_size)
+    inputs = np.broadcast_to(np.zeros((), kind), (count, *predict.model.input_shape(stage)))
+    return tj.Features(inputs, np.zeros(count, np.int32), ())
 
 
-def chunk_of(batches: Batches) -> Chunk:
-    """The chunk that is on the devices at once: of all inputs, or of those that are streamed."""
-    shape, kind = batches.inputs.shape[1:], batches.inputs.dtype
-    if not batches.is_resident:
-        of_batches = batches.chunk_steps, batches.width
-        inputs, targets = (DividedSteps((*of_batches, *s), k) for s, k in ((shape, kind), ((), jnp.int32)))
-        return Chunk(inputs, targets, None, DividedSteps(of_batches, jnp.float32))
-    of_batches = min(batches.chunk_steps, batches.steps), batches.width
-    order, present = (DividedSteps(of_batches, k) for k in (jnp.int32, jnp.float32))
-    inputs = jax.ShapeDtypeStruct((len(batches), *shape), kind)
-    return Chunk(inputs, jax.ShapeDtypeStruct((len(batches),), jnp.int32), order, present)
-
-
-def features_phase(predict: tj.Predictor) -> Phase:
+def features_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     """The trunk on as many images as it runs at once."""
-    model, w = predict.model, predict.w
-    images = Divided((run_size(), *model.input_shape(0)), jnp.uint8)
-    options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
-    return Phase({"trunk": (run_trunk, (w, images), options)}, (w, images))
+    program = trunk(predict, mesh=mesh)
+    return Phase({"trunk": program}, program.arguments)
 
 
-def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) -> Phase:
+def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
     """The steps of a chunk."""
-    optimizer = as_data(recipe.optimizer())
-    training = Training(predict, recipe.objective(), optimizer, (tj.metrics.accuracy,))
-    state = jax.eval_shape(lambda: training.start(zeros_of(predict)))
-    chunk = chunk_of(batches)
-    return Phase({"step": (train_epoch, (training, state, chunk, None, 0.0), {})}, (predict.w, state, chunk))
+    settings: Any = {"metrics": (tj.metrics.accuracy,), "mesh": mesh}
+    program = train_steps(predict, batches, recipe.objective(), recipe.optimizer(), **settings)
+    return Phase({"step": program}, program.arguments)
 
 
-def zeros_of(predict: tj.Predictor) -> Tree:
-    """dw = 0 of weights that are only shapes."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), predict.subset.part(predict.w))
-
-
-def private_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches, mechanism: tj.privacy.Mechanism) -> Phase:
+def private_phase(
+    recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism, mesh: Mesh
+) -> Phase:
     """The clipped sum of a chunk, and the step on the noisy mean."""
-    objective, optimizer = recipe.objective(), as_data(tj.privacy.momentum(recipe.learning_rate))
-    dw = jax.eval_shape(lambda: zeros_of(predict))
-    state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
-    chunk = chunk_of(batches)
-    clip = predict, dw, chunk, chunk.present.shape[0], objective, mechanism
-    total = jax.eval_shape(_clip_all, *clip)
-    step = state, total, 1.0, jax.eval_shape(lambda: jax.random.key(0)), objective, mechanism, optimizer
-    programs = {"clipped sum": (_clip_all, clip, {}), "private step": (_private_step, step, {})}
+    optimizer = tj.privacy.momentum(recipe.learning_rate)
+    clipped, step = private_steps(predict, batches, mechanism, recipe.objective(), optimizer, mesh=mesh)
+    chunk, (state, total) = clipped.arguments[2], step.arguments[:2]
+    programs = {"clipped sum": clipped, "private step": step}
     return Phase(programs, (predict.w, state, chunk, total.value), batches.steps)
 
 
-def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: Batches) -> Phase:
+def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
     """The gradient, the product and the factors of a batch of a pass, and what is held from pass to pass."""
-    dw, objective = jax.eval_shape(lambda: zeros_of(predict)), recipe.objective()
-    count = min(passes.pass_batch(predict, dw, batches.inputs), len(batches))
-    chunk = chunk_of(batches)
-    inputs, targets = chunk.inputs, chunk.targets
-    often = -(-len(batches) // count)
-    rows = Divided((count,), jnp.int32)
-    if chunk.order is None:  # streamed, batch by batch
-        fresh = Fresh(predict, Divided((count, *inputs.shape[2:]), inputs.dtype), None)
-    else:
-        fresh = Fresh(predict, inputs, rows)
-    part = passes.Part(fresh, Divided((count,), jnp.int32), Divided((count,), jnp.float32))
-    held_part: Any = jax.eval_shape(keep, fresh, dw)
-    held = size_of(held_part) * often
-    outputs = jax.ShapeDtypeStruct(held_part.outputs.shape, held_part.outputs.dtype)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    curvature = passes.part_curvature, (part, dw, outputs, objective, key, 0), {"signals": -(-SIGNALS // len(batches))}
-    matrices = jax.eval_shape(lambda *a: passes.part_curvature(*a, **curvature[2]), *curvature[1])
-    keeps = held <= passes.room()
-    part = part._replace(jacobian=held_part) if keeps else part
-    none: Any = jax.eval_shape(lambda: jnp.zeros(()))
-    programs = {
-        "product": (passes.add_product, (dw, part, dw, outputs, objective), {}),
-        "gradient": (passes.add_gradient, (passes.Summed(dw, none), part, dw, objective), {}),
-        "factors": curvature,
-    }
+    own = solver_pass(predict, features, recipe.objective(), mesh=mesh)
+    part, dw = own.curvature.arguments[:2]
+    matrices = jax.eval_shape(own.curvature.run, *own.curvature.arguments)
     # the state's four trees, the product and its sum; the factors and their inverses
-    stays = predict.w, (inputs, targets), (dw,) * 6, (matrices,) * 2
-    return Phase(programs, stays, often, held * keeps)
+    stays = predict.w, part.jacobian.inputs, (dw,) * 6, (matrices,) * 2
+    programs = {"product": own.product, "gradient": own.gradient, "factors": own.curvature}
+    return Phase(programs, stays, own.batches, own.held)
 
 
-def figures_of(phase: Phase, mesh: Mesh) -> dict[str, Any]:
+def figures_of(phase: Phase) -> dict[str, Any]:
     """Compiles the programs of a phase; the FLOPs and bytes of its first, and the peak, on one device."""
     costs, besides, began = [], [], time.perf_counter()
-    for title, (program, arguments, options) in phase.programs.items():
+    for title, program in phase.programs.items():
         print(f"compiling the {title}", file=sys.stderr)
-        compiled = program.lower(*placed(arguments, mesh), **options).compile()
+        compiled = program.lower().compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         besides.append(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
         costs.append([phase.often * cost.get(name, 0.0) for name in ("flops", "bytes accessed")])

@@ -22,8 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from scipy.optimize import isotonic_regression
 
-from tangent_jax.train.checkpoints import position
-
 STYLE: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
@@ -194,7 +192,8 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: 
 
     count: of the test images, which says what a step of the curve weighs.
     """
-    shared = {"x": [position(row) for row in rows], "xlabel": "pass over the data" if "passes" in rows[0] else "epoch"}
+    unit, label = ("passes", "pass over the data") if "passes" in rows[0] else ("epoch", "epoch")
+    shared = {"x": [row[unit] for row in rows], "xlabel": label}
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
     # a run resumed with other test images has no accuracy of its earlier epochs
     accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}

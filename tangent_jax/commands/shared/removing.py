@@ -6,10 +6,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import require
-from tangent_jax.core.files import expand_path
-from tangent_jax.core.records import read_lines
-from tangent_jax.store.receipts import read_receipt
+from tangent_jax.core import expand_path, read_lines, require
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
@@ -64,7 +61,7 @@ def alike(store: tj.Store, example: str) -> str:
 
 def check_removed(store: tj.Store, plan: tj.store.RemovalPlan) -> None:
     """Raises InputError where no component saw any of what was asked for, and no removal took it out before."""
-    receipts = [read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
+    receipts = [tj.store.read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
     before = {word for receipt in receipts for word in (*receipt.asked, receipt.owner)}
     new = [word for word in plan.unknown if word not in before and not store.state.has_forgotten(word)]
     do = "Name images as the components do, or by identifiers"

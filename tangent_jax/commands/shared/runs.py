@@ -3,10 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.core import placement
-from tangent_jax.core.files import hold_lock
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import typed
+from tangent_jax.core import Journal, convert, hold_lock, placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Runs:
         """The runs of the file; InputError where it was altered."""
         with hold_lock(self.lock):
             self.journal.load()
-        return [typed(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
+        return [convert(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
 
     def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
         """Adds a run, on disk when this returns, to those of the file, of which another process may have added some."""

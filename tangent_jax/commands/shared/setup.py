@@ -9,9 +9,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import identity, require
-from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.privacy.public import check_public
-from tangent_jax.store.recipe import OF_FEATURES
+from tangent_jax.data import Dataset, Examples
 
 
 def recipe(**changes: Any) -> tj.Recipe:
@@ -26,7 +24,8 @@ def recipe(**changes: Any) -> tj.Recipe:
 def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
     """The recipe of statistics of these features, on the model and data that the flags name."""
     own = recipe()
-    return tj.Recipe(**{name: getattr(own, name) for name in OF_FEATURES if name != "features"}, features=features)
+    fields = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
+    return tj.Recipe(**fields | {"features": features})
 
 
 @functools.cache
@@ -96,7 +95,7 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
 def public_images(private: Examples) -> Examples:
     """The images of --public, of which none may be private."""
     public = open_dataset(F.public).train
-    check_public("flags", public.identifiers(), private.identifiers())
+    tj.privacy.check_public("flags", public.identifiers(), private.identifiers())
     return public
 
 

@@ -11,9 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import Tree, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.models.heads import classes_in, widen
+from tangent_jax.core import Tree, expand_path, require
 
 
 class Method:
@@ -112,8 +110,10 @@ class Method:
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
-        own = {name: classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
+        own = {
+            name: tj.models.classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"
+        }
+        wide = {name: tj.models.widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:

@@ -6,16 +6,13 @@ from typing import Any
 
 from absl import flags
 
-from tangent_jax.audit.canaries import FEWEST
-from tangent_jax.data.archives import ARCHIVES
-from tangent_jax.data.preprocessing import ImageSize, check_image_size
-from tangent_jax.exports.folder import FORMATS
-from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
-from tangent_jax.models.subsets import KINDS
-from tangent_jax.privacy.mechanism import NEIGHBOURING
-from tangent_jax.store.merge import MERGES
-from tangent_jax.store.recipe import SOLVERS
-from tangent_jax.train.losses import LOSSES
+from tangent_jax.audit import FEWEST
+from tangent_jax.data import ARCHIVES, ImageSize, check_image_size
+from tangent_jax.exports import FORMATS
+from tangent_jax.losses import LOSSES
+from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
+from tangent_jax.privacy import NEIGHBOURING
+from tangent_jax.store import MERGES, SOLVERS
 
 
 def flag(

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangent_jax.commands.shared.plots import short
-from tangent_jax.train.checkpoints import position
 
 
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:
@@ -13,7 +12,7 @@ def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs"
     known = [
         f"{images} accuracy {last[key]:.3f} " for images in ("test", "train") if (key := f"{images}_accuracy") in last
     ]
-    count, unit = position(last), "passes" if "passes" in last else unit
+    count, unit = last.get("epoch", last.get("step", last.get("passes"))), "passes" if "passes" in last else unit
     return f"{name}: {''.join(known[:1])}after {count} {unit}"
 
 

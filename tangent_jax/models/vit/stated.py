@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tangent_jax.core import expect
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.models.architectures import (
     CFG,
     COMMON,
@@ -43,14 +43,14 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     where = f"config.json beside {file.path}"
     config = file.beside.get("config", {})
     check_understood(config, (*WHOLE, *LABELS), where)
-    said: str | None = typed(str | None, config.get("architecture"), "load", f"architecture of {where}")
+    said: str | None = convert(str | None, config.get("architecture"), "load", f"architecture of {where}")
     name = said if is_ours else file.architecture or said
     expect(name == said or said is None, f"architecture {said}, as config.json says", name)
     args: dict[str, Any] = (
-        typed(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
+        convert(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
     )
     cfg: dict[str, Any] = (
-        typed(dict[str, Any] | None, config.get("pretrained_cfg"), "load", f"pretrained_cfg of {where}") or {}
+        convert(dict[str, Any] | None, config.get("pretrained_cfg"), "load", f"pretrained_cfg of {where}") or {}
     )
     check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
@@ -154,7 +154,7 @@ def tower_of(file: Tensors) -> Tensors:
     where, outer = f"config.json beside {file.path}", file.beside.get("config", {})
     if "vision_config" not in outer:
         return file
-    inner = typed(dict[str, Any], outer["vision_config"], "load", f"vision_config of {where}")
+    inner = convert(dict[str, Any], outer["vision_config"], "load", f"vision_config of {where}")
     kind = outer.get("model_type")
     expect(kind is None or kind in WHOLES, f"a model_type of {', '.join(WHOLES)} in {where}", kind)
     check_understood(outer, [*COMMON, "vision_config", "text_config"], where)

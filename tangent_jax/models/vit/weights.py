@@ -12,7 +12,7 @@ import numpy as np
 
 from tangent_jax.core import expect
 from tangent_jax.core.progress import tell
-from tangent_jax.core.records import typed
+from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
@@ -74,7 +74,7 @@ def from_timm(file: Tensors) -> Pretrained:
     facts["pool"] = pool_of(file, facts["pool"])
     if images is None and file.preprocessing() is None:
         tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
-    return build(flat, file, facts, typed(Preprocessing, images or {}, "load", f"the images of {file.path}"))
+    return build(flat, file, facts, convert(Preprocessing, images or {}, "load", f"the images of {file.path}"))
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:

@@ -1,11 +1,4 @@
-"""The influence of each training example on predictions, exactly, and the score of what predicts it.
-
-With M^-1 of kernel.py, B = k(x, X) M^-1 and a_i the example's coefficients, an example's leaving changes f(x) by
-
-    -B_i ([M^-1]_ii)^-1 a_i
-
-and a set's by KernelSolution.without. The estimates that the field uses are in expansion.py.
-"""
+"""The score of what predicts the influence of training examples (Park et al. 2023), and the outputs that it is of."""
 
 from typing import Any
 
@@ -13,17 +6,6 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tangent_jax.core import require
-from tangent_jax.solver.kernel import KernelSolution
-
-
-def changes(solution: KernelSolution, cross: np.ndarray) -> np.ndarray:
-    """The changes of the outputs of other examples when each training example leaves, "m c n".
-
-    Args:   cross: the kernel of the others with the training examples, "mc nc".
-    """
-    n, c = solution.a.shape
-    b = (cross @ solution.inverse).reshape(-1, c, n, c)
-    return -np.einsum("mknc,nc->mkn", b, solution.residuals(), optimize=True)
 
 
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:

@@ -1,0 +1,58 @@
+"""The library's computations on a device, for `bench accelerator` to compare with a CPU's."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.core import Tree
+from tangent_jax.programs import Program, solver_pass, trunk
+
+
+def values(
+    predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array], device: Any = None
+) -> dict[str, Any]:
+    """Each of the library's computations once, on the same inputs: the values that are compared."""
+    objective = tj.make_objective("ce", penalty=1e-2)
+    x, y = data
+    own = solver_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)
+    part = own.curvature.arguments[0]
+
+    def at(f: Callable[..., Any], predict: tj.Predictor = predict) -> Program:
+        return Program(f, (predict, dw, x, y))
+
+    def clipped(f: Callable[..., tj.privacy.ClippedSum]) -> Program:
+        present, options = jnp.ones(len(y)), {"loss": objective.loss, "clip_norm": 0.1}
+        return at(lambda predict, dw, x, y: f(predict, dw, x, y, present, **options).value)
+
+    def times(predict: tj.Predictor, dw: Tree, part: Any) -> Tree:
+        zero = jax.tree.map(jnp.zeros_like, dw)
+        return own.product.run(zero, part, dw, predict(dw, x), objective)
+
+    def of_curvature(*arguments: Any) -> tuple[Any, Any]:
+        curvature = own.curvature.run(*arguments)
+        return curvature.kernels, curvature.blocks
+
+    programs = {
+        "trunk": trunk(predict, images),
+        "outputs": at(lambda predict, dw, x, y: predict(dw, x)),
+        "outputs by jax.jvp": at(lambda p, dw, x, y: p(dw, x), dataclasses.replace(predict, linearization="autodiff")),
+        "gradient": at(lambda predict, dw, x, y: jax.grad(lambda dw: objective(predict, dw, x, y))(dw)),
+        "clipped sum": clipped(tj.privacy.clipped_sum_closed_form),
+        "clipped sum by vmap": clipped(tj.privacy.clipped_sum),
+        "Hessian's product": Program(times, (predict, dw, part)),
+        "factors": Program(of_curvature, (part, dw, predict(dw, x), *own.curvature.arguments[3:])),
+    }
+    calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments, _) in programs.items()}
+    return jax.device_get({name: run(*arguments) for name, (run, arguments) in calls.items()})
+
+
+def relative(got: Tree, want: Tree) -> float:
+    """|got - want| / |want|, in L2 over all leaves."""
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    squares = [(np.sum((np.float64(g) - w) ** 2), np.sum(np.float64(w) ** 2)) for g, w in pairs]
+    return float(np.sqrt(np.divide(*np.sum(squares, 0))))

@@ -1,0 +1,59 @@
+"""COMMAND --flags: lists the commands of a program, or runs one; only the one that runs is imported."""
+
+import ast
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+COMMANDS = ("finetune", "compose", "tasks", "private", "store", "inspect")
+"""Those of `tangent-jax`."""
+
+
+def dispatch(program: str, package: str, names: Sequence[str]) -> None:
+    """Runs the module of a package that the first argument names, as `python -m` would; --help lists them.
+
+    Args:   program: as it is called; names: of the modules.
+    Raises: SystemExit with one line for another name, and for a package that is not installed.
+    """
+    given = sys.argv[1] if len(sys.argv) > 1 else "none"
+    if given in ("--help", "-h"):
+        return print(listing(program, package, names))
+    if given not in names:
+        sys.exit(f"{program}: expected a command of {', '.join(names)}; got {given}. Try {program} --help.")
+    end_at_a_signal()
+    del sys.argv[1]
+    try:
+        runpy.run_module(f"{package}.{given}", run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        if (error.name or "tangent_jax").startswith("tangent_jax"):
+            raise
+        sys.exit(f"{given}: expected the package {error.name}; got none. Install tangent-jax[data].")
+
+
+def listing(program: str, package: str, names: Sequence[str]) -> str:
+    """The text of --help: each command with the first line of its module."""
+    lines = [f"{program} COMMAND --flags; {program} COMMAND --help explains every flag of one.\n"]
+    for name in names:
+        spec = find_spec(f"{package}.{name}")
+        assert spec is not None
+        assert spec.origin is not None
+        about = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+        lines.append(f"{name:<{max(map(len, names))}}  {about.splitlines()[0]}")
+    return "\n".join(lines)
+
+
+def end_at_a_signal() -> None:
+    """Ends the process at once at a signal, until `command.run` takes over: while libraries are imported nothing has
+    begun, and they might swallow an exception.
+    """
+
+    def end(number: int, _: object) -> None:
+        os.write(2, b"\ninterrupted before anything began\n")
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

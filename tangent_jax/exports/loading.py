@@ -1,0 +1,53 @@
+"""The lines of Python that load an export, for its card."""
+
+from dataclasses import asdict
+
+from tangent_jax.models.features import input_dtype
+from tangent_jax.models.load import family_of
+from tangent_jax.models.predict import Predictor
+
+LOADING = {
+    "safetensors": """import numpy as np
+import tangent_jax as tj
+
+pretrained, dw = tj.exports.load_export(".")
+predict = tj.{make}(pretrained, kind="everything"{options})
+outputs = predict(dw, np.zeros({shape}, np.{dtype}))""",
+    "features": """import numpy as np
+import tangent_jax as tj
+
+pretrained, head = tj.exports.load_export(".")
+predict = tj.models.FeatureSettings({settings}).of(pretrained)
+images = tj.examples(np.zeros({shape}, np.{dtype}), np.zeros(1, int))
+outputs = tj.outputs(predict, head, predict.features(images))""",
+    "program": """import runpy
+
+import numpy as np
+
+serve = runpy.run_path("run.py")["load"](".")
+outputs = serve(np.zeros({shape}, np.{dtype}))""",
+    "torch": """import torch
+from tangent_torch import TangentViT
+
+model = TangentViT(".")
+outputs = model(torch.zeros({turned}))  # normalised as model.preprocessing says""",
+    "peft": """import tangent_jax as tj
+
+pretrained, dw = tj.exports.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
+predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
+}
+LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
+
+
+def loading(predict: Predictor, format: str) -> list[str]:
+    """The lines of Python that load it, to be run in its folder."""
+    shape = (1, *predict.model.input_shape(0))
+    if format == "safetensors" and family_of(predict.model) is None:
+        return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]
+    options = ', output="tangent"' if predict.output == "tangent" else ""
+    fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
+    fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
+    own = getattr(predict, "settings", None)
+    fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
+    lines = LOADING["features" if own and format == "safetensors" else format]
+    return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]
