@@ -22,7 +22,7 @@ from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
 from tangent_jax.core import check_stop
 from tangent_jax.data import Dataset
 from tangent_jax.models import feature_map, rows_of
-from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.solver import fitted_beta
 from tangent_jax.solver.statistics import BALANCES, SHRINKAGES
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], parts=["h+ntk"], out="out/bench_features")
