@@ -121,6 +121,17 @@ class Mutation(NamedTuple):
 
 M = Mutation
 MUTATIONS = [
+    # Private statistics
+    M("tangent_jax/privacy/statistics.py", "triangle", "2**0.5", "1.0",
+      "tests/privacy/test_statistics.py::test_one_image_moves_the_sum_by_its_stated_sensitivity_whatever_it_is"),
+    M("tangent_jax/privacy/statistics.py", "Contribution.scales", "/ np.linalg.norm(self.shares)", "",
+      "tests/privacy/test_statistics.py::test_one_image_moves_the_sum_by_its_stated_sensitivity_whatever_it_is"),
+    M("tangent_jax/privacy/statistics.py", "Contribution.statistics", 'leaves["sums"] / b', 'leaves["sums"]',
+      "tests/privacy/test_statistics.py::test_what_is_released_are_the_statistics_of_the_rows_and_their_noise"),
+    M("tangent_jax/privacy/statistics.py", "denoised", "np.maximum(values, 0)", "values",
+      "tests/privacy/test_statistics.py::test_a_head_is_solved_for_whatever_the_noise"),
+    M("tangent_jax/privacy/statistics.py", "denoised", "deviation**2", "deviation",
+      "tests/privacy/test_statistics.py::test_class_means_shrink_as_james_and_stein_say"),
     # The private trainer
     M(TRAIN, "private_step", "noise_multiplier", "noise_multiplier / 2",
       f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),

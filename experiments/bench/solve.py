@@ -2,7 +2,8 @@
 
 Both are run once for their compilation first. The last line of stdout: {"adam": {"accuracy", "seconds": without what
 was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
-"certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch"}.
+"certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch",
+"statistics": {"exact", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over them}}}.
 The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 
@@ -14,13 +15,16 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import Tree
+from tangent_jax.models import feature_map
+from tangent_jax.solver import Settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
 define("blocks", passes=12, out="out/bench_solve")
-define("images")
+define("images", "width", "directions")
 
 
 def main() -> None:
@@ -53,7 +57,27 @@ def main() -> None:
     optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
+    result["statistics"] = {
+        name: of_statistics(name, predict, dataset.classes, train, test, steady(fitted)) for name in ("exact", "lda")
+    }
     command.finish({**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
+
+
+def of_statistics(
+    name: str, predict: tj.Predictor, classes: tuple[str, ...], train: tj.Features, test: tj.Features, adam: float
+) -> dict[str, float]:
+    """The accuracy of a head of statistics at its default settings, and the median seconds of three, after one."""
+    parts, how = ADDITIVE[name]
+    options = {"blocks": F.blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
+    map_, seconds, head = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options), [], None
+    with tj.show_progress(f"{name}, four times"):
+        for _ in range(4):
+            began = time.perf_counter()
+            head = make_statistics(map_, train, classes).of_classes(classes).solve(Settings(how))
+            jax.block_until_ready(head)
+            seconds.append(time.perf_counter() - began)
+    median = float(np.median(seconds[1:]))
+    return {"accuracy": tj.evaluate(map_, head, test), "seconds": median, "faster": adam / median}
 
 
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:

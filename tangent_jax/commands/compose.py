@@ -52,6 +52,7 @@ define(
     "head",
     "left",
     "width",
+    "directions",
     "settings_by",
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",

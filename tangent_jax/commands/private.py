@@ -8,6 +8,9 @@ of this one run proves about epsilon is the result's "audit". The last line of s
 "unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": by guesses,
 "gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
 "guesses", "right", "kept": both within the claim}}.
+
+--method=exact trains nothing: it releases noised statistics of the features before the head once, as one step, and
+solves for the head (privacy/statistics.py); --public whitens the features.
 """
 
 import dataclasses
@@ -19,15 +22,17 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import command, plan, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
 from tangent_jax.core import Tree, identity, require, trees
 from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
-define("batch_size", "head", "owners", method=("taft", "nlft"), blocks=1, epochs=50, lr=0.03, out="out/private")
+define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
+define(method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
+only_with("epochs", "lr", "subset", "sampling", "plan", method=["taft", "nlft"])
 
 CONFIDENCE = 0.95  # of the bounds of --canaries
 
@@ -36,7 +41,7 @@ def mechanism_of(units: int) -> tj.privacy.Mechanism:
     """The mechanism that the flags name, for so many images or owners, a number that is public."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        steps = max(1, round(F.epochs / rate))
+        steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
         return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
@@ -155,6 +160,20 @@ def train_weights(
     return fitted, dw, audit
 
 
+def release(
+    predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
+) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
+    """Releases noised statistics of the features before the head; returns (the run, their map, the head, its audit)."""
+    known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
+    built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
+    map_ = tj.privacy.on_sphere(built, known, train)
+    step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism)
+    with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
+        more: Any = {**settings, "folder": command.out_folder()}
+        fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
+    return fitted, map_, step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism), audit
+
+
 def check_flags() -> None:
     """Raises InputError for flags that do not go together."""
     do = "The noise of a seed is not what is claimed"
@@ -171,7 +190,7 @@ def main() -> None:
     owners = checked_owners(dataset)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
-    recipe = setup.recipe()
+    recipe = setup.recipe(**{"method": "taft"} if F.method == "exact" else {})
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
@@ -182,25 +201,30 @@ def main() -> None:
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
-    fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public)
+    own: Any = predict
+    if F.method == "exact":
+        fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
+    else:
+        fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public)
     spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
     epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
-    draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
+    if measured:
+        draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(train, spent)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(predict, dw, test),
+        "accuracy": tj.evaluate(own, dw, test),
         "epsilon": epsilon,
         "neighbouring": spent.mechanism.neighbouring,
         **dataclasses.asdict(spent.mechanism),
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
-        "learning_rate": F.lr,
+        "learning_rate": None if F.method == "exact" else F.lr,
         **counts_of(train),
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
-        "trainable_parameters": subset.size,
+        "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),
         "audit": audit,
     }

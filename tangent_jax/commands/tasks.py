@@ -4,11 +4,14 @@ Every task is trained apart. One merged body then serves all of them: the mean o
 coefficient, or weighted by the second moments of each body's inputs or by its curvature. Beside it the soup of
 non-linear models, and one joint model that saw all images at once. Coefficients and ridges are chosen on held-out
 images: each task's validation split, or components trained on four fifths of its images and measured on the rest.
+--method adds heads on features that nothing trains (exact, ridge, ranpac, lda, as in `compose`): a task then is a sum
+of its own, and no other task changes it.
 
 The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
-"soup_scaled", "joint"}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over tasks of the
-accuracy over that of the single model (of soups: of the single non-linear one). With --negate=NAME also "negation":
-{"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of the others.
+"soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over
+tasks of the accuracy over that of the single model (of soups: of the single non-linear one; of taft for all others).
+With --negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of
+the others.
 """
 
 import dataclasses
@@ -22,13 +25,16 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.additive import ADDITIVE, features_of
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.models import rows_of
+from tangent_jax.solver import choose_settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
-define(merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"])
+define("width", "directions", merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], method=["taft", "soup"])
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Coefficients of the sum of bodies; held-out images choose one."""
 KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
@@ -191,6 +197,28 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
 
 
+# Heads on features that nothing trains
+
+
+def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """(test accuracies of the methods of statistics by task, the settings that held-out images chose)."""
+    ways: dict[str, dict[str, float]] = {}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in (name for name in F.method if name in ADDITIVE):
+        features, how = features_of(name)
+        map_ = features.of(setup.pretrained(F.weights))
+        for dataset in setup.open_datasets().values():
+            train, held = setup.train_and_measured(map_.predict, dataset, on_test=False)
+            with tj.show_progress(f"{dataset.name}: {name}"):
+                statistics = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes)
+                settings, _ = choose_settings(statistics, rows_of(map_, held), held.targets, (how,))
+                train, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
+                head = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes).solve(settings)
+                ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
+            chosen.setdefault(name, {})[dataset.name] = settings._asdict()
+    return ways, chosen
+
+
 def draw(ratios: Mapping[str, list[float]]) -> None:
     """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
     groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
@@ -204,24 +232,35 @@ def main() -> None:
     names = [dataset.name for dataset in setup.open_datasets().values()]
     require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
     positive("merge_penalty")
-    tangents, ways, chosen = measured("taft")
-    soups, of_soups, chosen_soups = measured("nlft")
-    table = {"single": tangents.single, **ways, "soup_single": soups.single, **of_soups, "joint": joint(tangents)}
-    normalised = {way: tangents.normalised(table[way]) for way in [*ways, "joint"]}
-    normalised |= {way: soups.normalised(table[way]) for way in of_soups}
-    rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in tangents.tasks]
+    methods = listed("method", ["taft", "soup", *ADDITIVE])
+    require(F.negate is None or "taft" in methods, "tasks", "taft in --method beside --negate", ",".join(methods))
+    groups: dict[str, Tasks] = {}
+    table, chosen = frozen()
+    if "soup" in methods:
+        soups, ways, settings = measured("nlft")
+        table, chosen = {"soup_single": soups.single, **ways, **table}, chosen | settings
+        groups |= dict.fromkeys(ways, soups)
+    tangents = None
+    if "taft" in methods:
+        tangents, ways, settings = measured("taft")
+        table = {"single": tangents.single, **ways, **table, "joint": joint(tangents)}
+        chosen |= settings
+        groups |= dict.fromkeys([way for way in table if way not in groups and "single" not in way], tangents)
+    normalised = {way: group.normalised(table[way]) for way, group in groups.items()}
+    rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in names]
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
     text = command.markdown(["task", *table], rows)
     (command.out_folder() / "tasks.md").write_text(text)
-    draw({way: (soups if way in of_soups else tangents).ratios(table[way]) for way in normalised})
+    if groups:
+        draw({way: group.ratios(table[way]) for way, group in groups.items()})
     print(text)
     result: dict[str, Any] = {
-        "tasks": {name: {way: table[way][name] for way in table} for name in tangents.tasks},
+        "tasks": {name: {way: table[way][name] for way in table} for name in names},
         "normalised": normalised,
     }
-    if F.negate:
+    if F.negate and tangents:
         result["negation"] = negated(Tasks("taft", on_test=False), tangents, chosen["scaled"])
-    command.finish(result, chosen={**chosen, **chosen_soups}, datasets=F.dataset)
+    command.finish(result, chosen=chosen, datasets=F.dataset)
 
 
 if __name__ == "__main__":

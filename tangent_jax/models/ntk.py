@@ -67,7 +67,7 @@ class FeatureSettings:
 @public_class
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["predict", "projection"],
+    data_fields=["predict", "projection", "center", "root"],
     meta_fields=["parts", "directions", "width", "seed", "outputs"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +78,7 @@ class FeatureMap:
     `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v.
     Called as a predictor is: map(head, x) = rows(x) kernel + bias, so that `evaluate`, `outputs` and `export` take it,
     and made by a recipe, in a store, as one: its components are statistics. `outputs`: of how many heads, where known.
+    `center`, `root`: where they are given, rows z become (z - center) root at length 1 (privacy/statistics.py).
     """
 
     predict: Predictor
@@ -87,10 +88,14 @@ class FeatureMap:
     width: int
     seed: int
     outputs: int = 0
+    center: Array | None = None
+    root: Array | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of each part."""
+        """The numbers of each part; whitened rows are one part."""
+        if self.root is not None:
+            return self.root.shape[1:]
         return tuple(len(self.projection) if part == "h" else self.width for part in self.parts)
 
     @property
@@ -102,7 +107,8 @@ class FeatureMap:
     @property
     def identity(self) -> str:
         """Of all that decides the rows."""
-        return self.settings.identity(fingerprints(self.predict.w)[0])
+        own = self.settings.identity(fingerprints(self.predict.w)[0])
+        return own if self.root is None else identity(own, self.center, self.root)
 
     @property
     def w(self) -> Tree:
@@ -160,7 +166,11 @@ class FeatureMap:
             psi = outputs[:, :0]
         h = outputs[:, : len(self.projection)]
         parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: those of no use are dropped
-        return jnp.concatenate([parts[part] for part in self.parts], 1)
+        z = jnp.concatenate([parts[part] for part in self.parts], 1)
+        if self.root is None:
+            return z
+        z = (z - self.center) @ self.root
+        return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
     def sketch(self, probed: Probed) -> Array:
         """psi, "b m", of a forward pass over probes."""

@@ -6,20 +6,26 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import check_public, unwhiten, whiten
+from tangent_jax.privacy.statistics import Contribution, contributions, denoised, on_sphere, release_statistics
 from tangent_jax.train.optimizers import momentum
 
 __all__ = [
     "NEIGHBOURING",
     "ClippedSum",
+    "Contribution",
     "Mechanism",
     "PrivacyCost",
     "Spent",
     "check_public",
     "clipped_sum",
     "clipped_sum_closed_form",
+    "contributions",
+    "denoised",
     "epsilon_of",
     "fit_private_many",
     "momentum",
+    "on_sphere",
+    "release_statistics",
     "spent_together",
     "unwhiten",
     "whiten",

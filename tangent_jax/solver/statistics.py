@@ -28,7 +28,7 @@ from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
 from tangent_jax.solver.posterior import fitted_beta
 
 WAYS = ("lda", "ridge")
-SHRINKAGES = (1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
+SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 BALANCES = (0.5, 1.0, 2.0)
 NEVER = -1e9  # the score of a class without examples
 BLOCK = 1024  # rows that are left out at once

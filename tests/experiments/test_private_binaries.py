@@ -40,6 +40,34 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
     assert Image.open(tmp_path / "curves.png").size[0] > 500
 
 
+@pytest.mark.slow
+def test_private_statistics_are_released_once(cache, tmp_path):
+    flags = [cache, f"--out={tmp_path}", "--method=exact", "--epsilon=8"]
+    result = json.loads(run("private", *flags)[0])
+    assert KEYS | {"private"} <= result.keys()
+    assert result["accuracy"] > 0.7
+    assert (result["private"], result["steps"], result["steps_paid"]) == (True, 1, 1)
+    assert abs(result["epsilon"] - 8) < 1e-9
+    assert result["learning_rate"] is None
+    ledger = (tmp_path / "ledger.json").read_text()
+    assert json.loads(run("private", *flags)[0]) == result  # read, not released again
+    assert (tmp_path / "ledger.json").read_text() == ledger
+    _, err = run("private", *flags, "--lr=0.1", code=1)
+    assert "--method of taft, nlft beside --lr" in err
+
+
+@pytest.mark.slow
+def test_the_table_of_private_statistics(cache, tmp_path):
+    flags = [cache, f"--out={tmp_path}", "--epsilon=1,8", "--seed=0,1"]
+    result = json.loads(run("privacy statistics", *flags)[0])["digits"]["plain"]
+    assert 0.7 < result["8"]["mean"] < 1
+    assert result["1"]["mean"] < result["8"]["mean"]
+    assert len({*result["1"]["accuracies"]}) == 2  # noise is each seed's own
+    held = json.loads(run("privacy statistics", *flags, "--held_out")[0])["digits"]["plain"]
+    assert abs(held["8"]["mean"] - result["8"]["mean"]) < 0.1
+    assert (tmp_path / "statistics.png").exists()
+
+
 @pytest.mark.long
 def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
     small = ["--subset=head", "--epochs=2", "--sampling=poisson", "--batch_size=100", "--epsilon=8", "--noise_seed=1"]

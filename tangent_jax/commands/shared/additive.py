@@ -14,7 +14,7 @@ from tangent_jax.models import FeatureSettings, rows_of
 from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
-DIRECTIONS = 4  # random directions of h whose gradients are sketched
+BLOCKS = 4  # of exact, where --blocks does not say it: the best on held-out images (docs/results.md)
 ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "exact": (("h", "ntk"), "lda"),
     "ridge": (("h",), "ridge"),
@@ -24,6 +24,14 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 """The features of each method, and how their statistics are solved."""
 
 
+def features_of(name: str) -> tuple[FeatureSettings, str]:
+    """(the features of a method of ADDITIVE, how their statistics are solved)."""
+    parts, how = ADDITIVE[name]
+    width = RANPAC if parts == ("relu",) else F.width
+    deep = "ntk" in parts and not F["blocks"].present
+    return FeatureSettings(parts, BLOCKS if deep else F.blocks, F.directions, width, F.seed), how
+
+
 class Additive(Method):
     """One of ADDITIVE on the data set of the flags; its stores are named by its features, and keep their statistics.
 
@@ -31,10 +39,8 @@ class Additive(Method):
     """
 
     def __init__(self, title: str, known: dict[tuple, np.ndarray]) -> None:
-        parts, self.how = ADDITIVE[title]
-        width = RANPAC if parts == ("relu",) else F.width
-        features = FeatureSettings(parts, F.blocks, DIRECTIONS, width, F.seed)
-        super().__init__("taft", "-".join(parts), setup.recipe_of(features))
+        features, self.how = features_of(title)
+        super().__init__("taft", "-".join(features.parts), setup.recipe_of(features))
         self.title, self.known = title, known
         self.map: Any = self.predict
 

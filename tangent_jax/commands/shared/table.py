@@ -220,6 +220,10 @@ TABLE: dict[str, partial] = {
     "width": flag(
         "integer", "Numbers of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096
     ),
+    "directions": flag(
+        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=2
+    ),
+    "parts": flag("list", "Features, parts joined by +: of h, relu, ntk.", default=["h+ntk"]),
     "left": flag(
         "float", "Fraction of the components that are composed, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
     ),

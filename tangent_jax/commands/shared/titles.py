@@ -153,3 +153,16 @@ def predicted(dataset: str, scores: Mapping[str, Mapping[str, float]]) -> str:
 def taken_out(dataset: str, added: float, left: float) -> str:
     """The accuracy of models added, and of those that are left as one is taken out."""
     return f"{dataset}: models trained apart, added, have {added:.3f}; with one of them taken out, {left:.3f}"
+
+
+def featured(mean: Mapping[str, float]) -> str:
+    """The features with the highest mean accuracy, and those with the least."""
+    best, worst = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
+    return f"Exact composition, {best} is best with {mean[best]:.3f}, {worst} has {mean[worst]:.3f}"
+
+
+def released_once(cells: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The accuracy of one private release at the least and the largest epsilon, over {data set: {epsilon: cell}}."""
+    least, most = (pick(next(iter(cells.values())), key=float) for pick in (min, max))
+    means = [sum(row[e]["mean"] for row in cells.values()) / len(cells) for e in (least, most)]
+    return f"One private release has {means[0]:.2f} at epsilon {least}, {means[1]:.2f} at {most}, on average"

@@ -1,0 +1,135 @@
+"""Exact composition by the parts, width, blocks and directions of its features: accuracy on training images held out.
+
+Five folds of the training images, every fifth of each class; no test image is read. Shrinkage and the parts' balance of
+each setting are those of the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual
+form, by the Gram matrices of the parts, so that a setting of many numbers costs no more than the images are.
+
+The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "balance"}}}, "mean":
+{SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many}; a setting is named "h+ntk 1x4 4096": parts,
+blocks x directions, width.
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
+from tangent_jax.core import check_stop
+from tangent_jax.data import Dataset
+from tangent_jax.models import feature_map, rows_of
+from tangent_jax.solver import fitted_beta
+from tangent_jax.solver.statistics import BALANCES, SHRINKAGES
+
+define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], parts=["h+ntk"], out="out/bench_features")
+define(blocks=["1"], directions=["2"], width=["512", "1024", "2048", "4096", "8192"])
+
+FOLDS = 5
+Setting = tuple[str, int, int, int]  # parts, blocks, directions, width
+
+
+def main() -> None:
+    grid = [*itertools.product(F.parts, *(numbers(name, int) for name in ("blocks", "directions", "width")))]
+    sets = [*setup.open_datasets().values()]
+    tried = {dataset.name: {name(setting): measured(dataset, setting) for setting in grid} for dataset in sets}
+    mean = {name(s): float(np.mean([tried[d][name(s)]["accuracy"] for d in tried])) for s in grid}
+    best = max(mean, key=mean.__getitem__)
+    rows = [[key, *(f"{tried[d][key]['accuracy']:.3f}" for d in tried), f"{mean[key]:.4f}"] for key in mean]
+    text = command.markdown(["features", *tried, "mean"], rows)
+    (command.out_folder() / "features.md").write_text(text)
+    draw({d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
+    print(text)
+    command.finish({"settings": tried, "mean": mean, "best": best, "tried": len(grid)})
+
+
+def name(setting: Setting) -> str:
+    """The name of a setting in the table."""
+    parts, blocks, directions, width = setting
+    return f"{parts} {blocks}x{directions} {width}"
+
+
+def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
+    """The accuracy of a setting on held-out training images, and what of its shrinkages and balances is likeliest."""
+    parts, blocks, directions, width = setting
+    options: Any = {"blocks": blocks, "directions": directions, "width": width, "seed": F.seed}
+    map_ = feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
+    train = setup.features(map_.predict, dataset.train, f"{dataset.name}: train inputs")
+    if F.images:
+        train = train.take(np.sort(np.random.default_rng(F.seed).permutation(len(train))[: F.images]))
+    with tj.show_progress(f"{dataset.name}: {name(setting)}"):
+        rows = np.split(rows_of(map_, train).astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
+    labels, folds = train.targets, folds_of(train.targets)
+    balances, held = BALANCES if len(rows) > 1 else (1.0,), {}
+    for fold in range(FOLDS):
+        grams = [part @ part.T for part in rows]
+        for balance in balances:
+            scores = dual_lda(grams, sum(map_.sizes), labels, folds == fold, balance, SHRINKAGES)
+            for shrinkage, own in zip(SHRINKAGES, scores, strict=True):
+                held.setdefault((shrinkage, balance), []).append(own)
+            check_stop()
+    targets = np.concatenate([labels[folds == fold] for fold in range(FOLDS)])
+    likelihood = {key: fitted_beta(np.concatenate(own), None, targets)[1] for key, own in held.items()}
+    best = min(likelihood, key=likelihood.__getitem__)
+    accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
+    print(f"{dataset.name}, {name(setting)}: {accuracy:.4f}", file=sys.stderr)
+    return {"accuracy": accuracy, "nll": likelihood[best], "shrinkage": best[0], "balance": best[1]}
+
+
+def folds_of(labels: np.ndarray) -> np.ndarray:
+    """The fold of each example, "n": every fifth of each class."""
+    folds = np.zeros(len(labels), int)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        folds[rows] = np.arange(len(rows)) % FOLDS
+    return folds
+
+
+def dual_lda(
+    grams: Sequence[np.ndarray], size: int, labels: np.ndarray, held: np.ndarray, balance: float, shrinkages: Sequence
+) -> list[np.ndarray]:
+    """The scores "m c" of held-out examples by LDA of the others, for each shrinkage, as `Statistics.solve` gives them.
+
+        S = Z^T Z + lambda I,  Z "n k" around class means:   z S^-1 m = (z m - z Z^T (Z Z^T + lambda I)^-1 Z m) / lambda
+
+    Args:       grams: of each part of all examples, "n n"; size: k; held: a mask, "n".
+    Edge cases: a class without examples has the mean 0; scores are n times too small, which no comparison sees.
+    """
+    hot = np.eye(labels.max() + 1)[labels[~held]]
+    of_mean = hot / np.maximum(hot.sum(0), 1)  # class means are of_mean^T z
+    around = np.eye(len(hot)) - hot @ of_mean.T
+    within = [around @ gram[np.ix_(~held, ~held)] @ around for gram in grams]
+    scales = [1.0, *(balance**2 * np.trace(within[0]) / np.trace(part) for part in within[1:])]
+    known, asked = (
+        sum(s * gram[np.ix_(rows, ~held)] for s, gram in zip(scales, grams, strict=True)) for rows in (~held, held)
+    )
+    values, vectors = np.linalg.eigh(sum(s * part for s, part in zip(scales, within, strict=True)))
+    values = np.maximum(values, 0)
+    at_mean, at_rows = asked @ of_mean, asked @ around @ vectors
+    mean_rows = vectors.T @ around @ known @ of_mean
+    means = np.einsum("nc,nm,mc->c", of_mean, known, of_mean, optimize=True)
+    scores = []
+    for shrinkage in shrinkages:
+        penalty = shrinkage * values.sum() / size
+        inverse = 1 / (values + penalty)
+        bias = means - np.einsum("nc,n,nc->c", mean_rows, inverse, mean_rows)
+        scores.append((at_mean - (at_rows * inverse) @ mean_rows - bias / 2) / penalty)
+    return scores
+
+
+def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
+    """Draws the accuracy of every setting: the mean over data sets, and on the one where settings differ most."""
+    widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
+    groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
+    dotted = {
+        f"held-out accuracy, {title}; blocks x directions, width": {key: (value, 0.0) for key, value in row.items()}
+        for title, row in groups.items()
+    }
+    plots.dots(command.out_folder() / "features.png", dotted, titles.featured(mean))
+
+
+if __name__ == "__main__":
+    command.run(main)

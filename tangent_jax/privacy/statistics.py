@@ -1,0 +1,219 @@
+"""Private statistics: one release of noised class sums, and of G and counts if wanted, as one private step.
+
+    u = (z - mean) R / |(z - mean) R|          an image's features at length 1, in coordinates whitened by public images
+    g = (a tri(u u^T), b e_y u^T, c e_y)       shares a^2 + b^2 + c^2 = 1, so that |g| = 1
+    S = sum_i g_i + sigma N(0, I),    G = tri^-1(S_1) / a,   B = S_2 / b,   counts = S_3 / c
+
+tri(A) holds the diagonal of A, and sqrt 2 times what is above it: |tri(u u^T)| = |u|^2. So 1 is the joint sensitivity,
+in L2, of the triangle of G, B and the counts, for one image more or less; of an owner the sum over all images is
+clipped. One Gaussian mechanism releases them all, and its epsilon is exact. As g is the gradient of the loss <g, dw>,
+whatever dw is, the release is one step of `fit_private`: with its ledger, units, discrete noise and audits.
+
+What has no share is not released. Noise on G has a spectral norm of sigma sqrt(2 k) / a, which a few thousand images do
+not exceed; public images say what G is: in their coordinates it is n / k I.
+
+Source: sufficient statistics perturbation, as AdaSSP (Wang 2018, "Revisiting differentially private linear
+regression"), which divides epsilon among three releases, and has no public images. Class means shrink as James and
+Stein's (1961).
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from tangent_jax.core import Tree, require
+from tangent_jax.core.boundary import public, public_class
+from tangent_jax.models.anchor import check_classes
+from tangent_jax.models.features import Features
+from tangent_jax.models.ntk import FeatureMap, rows_of
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.public import check_public, inverse_root
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.statistics import Settings, Statistics
+from tangent_jax.train.losses import Loss
+from tangent_jax.train.objective import Objective
+from tangent_jax.train.run import Fitted
+from tangent_jax.train.targets import as_labels
+
+SHARES = (0.2, 0.98, 0.0)  # of G, B and the counts; chosen on held-out images of other data (docs/privacy.md)
+SETTINGS = Settings("lda", 10.0, 1.0)
+LEAST = 0.02  # of the class means, that shrinking leaves
+ADDED = optax.identity()  # the step is the noised mean itself
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Picked(Loss):
+    """The output of an example's class: a loss that is linear in the outputs."""
+
+    def __call__(self, outputs: Array, targets: Array) -> Array:
+        return jnp.take_along_axis(outputs, targets[:, None], 1)[:, 0]
+
+    def check(self, function: str, targets: Any, classes: int | None) -> None:
+        as_labels(function, targets, classes)
+
+
+OBJECTIVE = Objective(Picked())
+
+
+@public_class
+@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size", "shares"])
+@dataclasses.dataclass(frozen=True)
+class Contribution:
+    """(dw, u "b k") -> <g_c, dw> for each class c, "b c": a predictor whose gradients are contributions.
+
+    `classes`: how many; `size`: k; `shares`: of G, B and the counts, 0 for what is not released.
+    """
+
+    classes: int
+    size: int
+    shares: tuple[float, float, float] = SHARES
+
+    def __post_init__(self) -> None:
+        good = len(self.shares) == 3 and min(self.shares) >= 0 and self.shares[1] > 0
+        require(good, "Contribution", "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
+
+    @property
+    def scales(self) -> np.ndarray:
+        """a, b and c."""
+        return np.array(self.shares) / np.linalg.norm(self.shares)
+
+    def zeros(self) -> Tree:
+        """The tree of S: {"gram": "k(k+1)/2", "sums": "c k", "counts": "c"}, f32, without what has no share."""
+        c, k = self.classes, self.size
+        shapes = {"gram": (k * (k + 1) // 2,), "sums": (c, k), "counts": (c,)}
+        return {name: jnp.zeros(shape) for (name, shape), a in zip(shapes.items(), self.shares, strict=True) if a}
+
+    def __call__(self, dw: Tree, u: Array) -> Array:
+        a, b, c = self.scales
+        outputs = b * u @ dw["sums"].T
+        if a:
+            i, j, scale = triangle(self.size)
+            outputs += a * ((u[:, i] * u[:, j] * scale) @ dw["gram"])[:, None]
+        return outputs + c * dw["counts"] if c else outputs
+
+    def statistics(self, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]) -> Statistics:
+        """The statistics of the step that was taken: its dw is the noised sum S over C n, both public.
+
+        Of what is not released: the counts are equal, and G is that of class means around which images lie as public
+        ones do.
+        """
+        assert fitted.spent is not None
+        mechanism = fitted.spent.mechanism
+        owners = mechanism.unit == "owner" and rows.owners is not None
+        units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
+        names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
+        scale = float(mechanism.clip_norm) * units
+        leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}
+        sums = leaves["sums"] / b
+        counts = leaves["counts"] / c if c else np.full(len(names), units / len(names))
+        if a:
+            i, j, root = triangle(k)
+            gram = np.zeros((k, k))
+            gram[i, j] = leaves["gram"] / root / a
+            gram[j, i] = gram[i, j]
+        else:
+            gram = units / k * np.eye(k) + units * np.outer(*[sums.sum(0) / units] * 2)
+        whole = Statistics(gram, sums, counts, names, map_.sizes, map_.identity)
+        return whole.of_classes(sorted(names))
+
+    def head(self, noised: Statistics, classes: Sequence[str], mechanism: Mechanism) -> Tree:
+        """The head {"kernel": "k c", "bias": "c"} of noised statistics, in the order of `classes`."""
+        deviation = float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(self.scales[1])
+        return denoised(noised, deviation).of_classes(classes).solve(SETTINGS)
+
+
+def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows, columns, scale) of the numbers of a symmetric matrix "k k" on and above its diagonal."""
+    i, j = np.triu_indices(k)
+    return i, j, np.where(i == j, 1, 2**0.5).astype(np.float32)
+
+
+@public
+def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> FeatureMap:
+    """The map whose rows have length 1, in coordinates whitened by public images; with none of them, as they point.
+
+    Args:       map_: of `feature_map`; public: its features of images whose inputs may be known to all, or None;
+                private: those whose statistics will be released, to see that none of them is public.
+    Guarantees: reads nothing of the private images but their content identifiers; labels of no image.
+    Raises:     InputError for no public image, or one that is private too, by its content.
+    """
+    require(map_.root is None, "on_sphere", "a map whose rows are not whitened", "one whose rows are")
+    k = sum(map_.sizes)
+    if public is None:
+        return dataclasses.replace(map_, center=jnp.zeros(k), root=jnp.eye(k))
+    require(len(public), "on_sphere", "a public image at least", "none")
+    check_public("on_sphere", *([identifier for identifier, _ in part.examples] for part in (public, private)))
+    rows = rows_of(map_, public).astype(np.float64)
+    center = rows.mean(0)
+    root = inverse_root(np.cov(rows.T, bias=True).astype(np.float32)[None])[0]
+    return dataclasses.replace(map_, center=jnp.asarray(center, jnp.float32), root=root)
+
+
+@public
+def release_statistics(
+    map_: FeatureMap,
+    data: Features,
+    classes: Sequence[str],
+    *,
+    mechanism: Mechanism,
+    shares: tuple[float, float, float] = SHARES,
+    seed: int | None = None,
+    folder: str | os.PathLike | None = None,
+) -> tuple[Statistics, Fitted]:
+    """Noised statistics of examples, released once; `Contribution.head` solves them.
+
+    Args:       map_: of `on_sphere`; data: its features, with `owners` where these are the mechanism's unit; classes:
+                the names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
+                seed, folder: as `fit_private`.
+    Returns:    (Statistics, Fitted): the account is `spent`.
+    Guarantees: (epsilon, delta)-differentially private, for adding or removing one unit, as the mechanism says; the
+                ledger pays before noise is drawn. Statistics of several owners add; each has spent its own.
+    Raises:     InputError for a mechanism of more steps, a map whose rows are not of length 1, and as `fit_private`.
+    """
+    step, rows, settings = contributions(map_, data, classes, mechanism, shares)
+    fitted = fit_private(step, rows, mechanism=mechanism, seed=seed, folder=folder, **settings)
+    return step.statistics(fitted, map_, rows, classes), fitted
+
+
+@public
+def contributions(
+    map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
+) -> tuple[Contribution, Features, dict[str, Any]]:
+    """(predictor, features u, {"objective", "optimizer"}) of which `fit_private` or `fit_audited` make the release."""
+    require(map_.root is not None, "release_statistics", "a map of on_sphere", "one whose rows have any length")
+    require(mechanism.steps == 1, "release_statistics", "a mechanism of one step", mechanism.steps)
+    as_labels("release_statistics", data.targets, len(classes))
+    step = Contribution(len(classes), sum(map_.sizes), shares)
+    settings = {"objective": OBJECTIVE, "optimizer": ADDED}
+    return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
+
+
+@public
+def denoised(noised: Statistics, deviation: float) -> Statistics:
+    """The statistics to solve for a head: class means that shrink to their mean, and no negative variance.
+
+        m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)
+
+    Args:       deviation: of the noise of B, sigma C / b. What is computed of released values is as
+                private as they are.
+    Edge cases: no noise leaves all as it is, but for counts below 1.
+    """
+    counts = np.maximum(noised.counts, 1.0)
+    n, mean = counts.sum(), noised.sums.sum(0) / counts.sum()
+    apart = noised.sums / counts[:, None] - mean
+    noise = len(mean) * deviation**2 * np.mean(1 / counts**2) * (1 - 1 / len(counts))
+    rest = max(LEAST, 1 - noise / max(np.square(apart).sum(1).mean(), np.finfo(np.float64).tiny))
+    means = mean + rest * apart
+    values, vectors = np.linalg.eigh(noised.gram - n * np.outer(mean, mean))
+    spread = (vectors * np.maximum(values, 0)) @ vectors.T
+    sums = counts[:, None] * means
+    return dataclasses.replace(noised, gram=spread + sums.T @ means, sums=sums, counts=counts)
