@@ -128,9 +128,9 @@ MUTATIONS = [
       "tests/privacy/test_statistics.py::test_one_image_moves_the_sum_by_its_stated_sensitivity_whatever_it_is"),
     M("tangent_jax/privacy/statistics.py", "Contribution.statistics", 'leaves["sums"] / b', 'leaves["sums"]',
       "tests/privacy/test_statistics.py::test_what_is_released_are_the_statistics_of_the_rows_and_their_noise"),
-    M("tangent_jax/privacy/statistics.py", "denoised", "np.maximum(values, 0)", "values",
+    M("tangent_jax/privacy/statistics.py", "denoise", "np.maximum(values, 0)", "values",
       "tests/privacy/test_statistics.py::test_a_head_is_solved_for_whatever_the_noise"),
-    M("tangent_jax/privacy/statistics.py", "denoised", "deviation**2", "deviation",
+    M("tangent_jax/privacy/statistics.py", "denoise", "deviation**2", "deviation",
       "tests/privacy/test_statistics.py::test_class_means_shrink_as_james_and_stein_say"),
     # The private trainer
     M(TRAIN, "private_step", "noise_multiplier", "noise_multiplier / 2",

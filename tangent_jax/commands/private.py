@@ -76,7 +76,7 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
 
 
 def train_audited(
-    predict: tj.Predictor, train: tj.Features, classes: int, **settings: Any
+    predict: tj.Predictor | tj.privacy.Contribution, train: tj.Features, classes: int, **settings: Any
 ) -> tuple[tj.Fitted, dict | None]:
     """Returns the privately trained step, and where --canaries are asked for, the bounds on epsilon that they prove."""
     objective = settings.pop("objective")

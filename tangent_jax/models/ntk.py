@@ -167,7 +167,7 @@ class FeatureMap:
         h = outputs[:, : len(self.projection)]
         parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: those of no use are dropped
         z = jnp.concatenate([parts[part] for part in self.parts], 1)
-        if self.root is None:
+        if self.root is None or self.center is None:
             return z
         z = (z - self.center) @ self.root
         return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)

@@ -6,7 +6,7 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import check_public, unwhiten, whiten
-from tangent_jax.privacy.statistics import Contribution, contributions, denoised, on_sphere, release_statistics
+from tangent_jax.privacy.statistics import Contribution, contributions, denoise, on_sphere, release_statistics
 from tangent_jax.train.optimizers import momentum
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "clipped_sum",
     "clipped_sum_closed_form",
     "contributions",
-    "denoised",
+    "denoise",
     "epsilon_of",
     "fit_private_many",
     "momentum",

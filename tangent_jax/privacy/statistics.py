@@ -29,7 +29,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, require
+from tangent_jax.core import Tree, expect, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -57,8 +57,8 @@ class Picked(Loss):
     def __call__(self, outputs: Array, targets: Array) -> Array:
         return jnp.take_along_axis(outputs, targets[:, None], 1)[:, 0]
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
-        as_labels(function, targets, classes)
+    def check(self, targets: Any, classes: int | None) -> None:
+        as_labels(targets, classes)
 
 
 OBJECTIVE = Objective(Picked())
@@ -108,8 +108,8 @@ class Contribution:
         """
         assert fitted.spent is not None
         mechanism = fitted.spent.mechanism
-        owners = mechanism.unit == "owner" and rows.owners is not None
-        units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
+        of_owners = mechanism.unit == "owner" and rows.owners is not None
+        units = mechanism.expected_size(len({*(rows.owners or ())}) if of_owners else len(rows))
         names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
         scale = float(mechanism.clip_norm) * units
         leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}
@@ -128,7 +128,7 @@ class Contribution:
     def head(self, noised: Statistics, classes: Sequence[str], mechanism: Mechanism) -> Tree:
         """The head {"kernel": "k c", "bias": "c"} of noised statistics, in the order of `classes`."""
         deviation = float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(self.scales[1])
-        return denoised(noised, deviation).of_classes(classes).solve(SETTINGS)
+        return denoise(noised, deviation).of_classes(classes).solve(SETTINGS)
 
 
 def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -146,11 +146,11 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
     Guarantees: reads nothing of the private images but their content identifiers; labels of no image.
     Raises:     InputError for no public image, or one that is private too, by its content.
     """
-    require(map_.root is None, "on_sphere", "a map whose rows are not whitened", "one whose rows are")
+    expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")
     k = sum(map_.sizes)
     if public is None:
         return dataclasses.replace(map_, center=jnp.zeros(k), root=jnp.eye(k))
-    require(len(public), "on_sphere", "a public image at least", "none")
+    expect(len(public), "a public image at least", "none")
     check_public("on_sphere", *([identifier for identifier, _ in part.examples] for part in (public, private)))
     rows = rows_of(map_, public).astype(np.float64)
     center = rows.mean(0)
@@ -189,16 +189,16 @@ def contributions(
     map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
 ) -> tuple[Contribution, Features, dict[str, Any]]:
     """(predictor, features u, {"objective", "optimizer"}) of which `fit_private` or `fit_audited` make the release."""
-    require(map_.root is not None, "release_statistics", "a map of on_sphere", "one whose rows have any length")
-    require(mechanism.steps == 1, "release_statistics", "a mechanism of one step", mechanism.steps)
-    as_labels("release_statistics", data.targets, len(classes))
+    expect(map_.root is not None, "a map of on_sphere", "one whose rows have any length")
+    expect(mechanism.steps == 1, "a mechanism of one step", mechanism.steps)
+    as_labels(data.targets, len(classes))
     step = Contribution(len(classes), sum(map_.sizes), shares)
     settings = {"objective": OBJECTIVE, "optimizer": ADDED}
     return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
 
 
 @public
-def denoised(noised: Statistics, deviation: float) -> Statistics:
+def denoise(noised: Statistics, deviation: float) -> Statistics:
     """The statistics to solve for a head: class means that shrink to their mean, and no negative variance.
 
         m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)

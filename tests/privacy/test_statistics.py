@@ -21,7 +21,7 @@ from tangent_jax.privacy.statistics import (
     OBJECTIVE,
     Contribution,
     contributions,
-    denoised,
+    denoise,
     on_sphere,
     release_statistics,
     triangle,
@@ -154,7 +154,7 @@ def test_a_head_is_solved_for_whatever_the_noise(case):
     map_, data = case
     rows = rows_of(map_, data)
     exact = of_rows(map_, rows, data.targets, CLASSES).of_classes(CLASSES)
-    same, settings = denoised(exact, 0.0), Settings("lda", 0.3)
+    same, settings = denoise(exact, 0.0), Settings("lda", 0.3)
     np.testing.assert_allclose(same.sums, exact.sums, atol=1e-9)
     np.testing.assert_array_equal(same.counts, exact.counts)
     means, mean = exact.sums / exact.counts[:, None], exact.sums.sum(0) / N
@@ -165,7 +165,7 @@ def test_a_head_is_solved_for_whatever_the_noise(case):
             map_, data, CLASSES, mechanism=make_mechanism(0.1, 1e-5, 1), shares=FULL, seed=seed
         )
         assert np.linalg.eigvalsh(noised.gram).min() < 0
-        assert np.isfinite(np.asarray(denoised(noised, 1.0).solve(settings)["kernel"])).all()
+        assert np.isfinite(np.asarray(denoise(noised, 1.0).solve(settings)["kernel"])).all()
 
 
 def test_class_means_shrink_as_james_and_stein_say():
@@ -177,7 +177,7 @@ def test_class_means_shrink_as_james_and_stein_say():
     for _ in range(50):
         sums = counts[:, None] * truth + deviation * rng.standard_normal((8, k))
         noised = Statistics(np.eye(k), sums, counts, classes, (k,), "")
-        for errors, own in ((plain, noised), (shrunk, denoised(noised, deviation))):
+        for errors, own in ((plain, noised), (shrunk, denoise(noised, deviation))):
             apart = own.sums / counts[:, None] - own.sums.sum(0) / counts.sum()
             errors.append(np.square(apart - truth).sum(1).mean())
     signal, noise = np.square(truth).sum(1).mean(), k * (deviation / 20) ** 2 * 7 / 8
