@@ -57,8 +57,8 @@ class Picked(Loss):
     def __call__(self, outputs: Array, targets: Array) -> Array:
         return jnp.take_along_axis(outputs, targets[:, None], 1)[:, 0]
 
-    def check(self, function: str, targets: Any, classes: int | None) -> None:
-        as_labels(function, targets, classes)
+    def check(self, targets: Any, classes: int | None) -> None:
+        as_labels(targets, classes)
 
 
 OBJECTIVE = Objective(Picked())
@@ -191,7 +191,7 @@ def contributions(
     """(predictor, features u, {"objective", "optimizer"}) of which `fit_private` or `fit_audited` make the release."""
     require(map_.root is not None, "release_statistics", "a map of on_sphere", "one whose rows have any length")
     require(mechanism.steps == 1, "release_statistics", "a mechanism of one step", mechanism.steps)
-    as_labels("release_statistics", data.targets, len(classes))
+    as_labels(data.targets, len(classes))
     step = Contribution(len(classes), sum(map_.sizes), shares)
     settings = {"objective": OBJECTIVE, "optimizer": ADDED}
     return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
