@@ -109,7 +109,7 @@ class Contribution:
         assert fitted.spent is not None
         mechanism = fitted.spent.mechanism
         owners = mechanism.unit == "owner" and rows.owners is not None
-        units = mechanism.expected(len({*rows.owners}) if owners else len(rows))
+        units = mechanism.expected_size(len({*rows.owners}) if owners else len(rows))
         names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
         scale = float(mechanism.clip_norm) * units
         leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}
