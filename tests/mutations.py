@@ -926,6 +926,19 @@ MUTATIONS = [
       f"{KERNEL}::test_the_probit_is_near_the_mean_of_the_sigmoid"),
     M(POSTERIOR, "SolverPosterior.__call__", "objective, v, dw", "objective, None, dw",
       f"{KERNEL}::test_regression_has_a_kernel_and_a_posterior"),
+    *(
+        M("tangent_jax/store/ties.py", where, old, new,
+          f"{MERGE}::test_ties_is_the_mean_of_the_large_entries_that_agree_on_the_elected_sign")
+        for where, old, new in (
+            ("trim", ">= np.partition", "> np.partition"),
+            ("trim", "math.ceil(SHARE * v.size)", "v.size"),
+            ("ties", "np.sign(sums[0] + sums[1])", "np.sign(counts[0] - counts[1])"),
+            ("ties", "names, like = sorted(components)", "names, like = list(components)"),
+            ("ties", "sums[0] / np.maximum(counts[0], 1)", "sums[0] / len(names)"),
+        )
+    ),
+    M("tangent_jax/store/store.py", "Store.sum", "type(own) is TangentWeights", "True",
+      f"{OF_KINDS}::test_two_kinds_never_add"),
     M(MERGING, "Merger.__init__", "path, own.count * v", "path, v",
       f"{MERGE}::test_a_merge_is_the_weighted_mean_that_its_page_states"),
     M(MERGING, "Merger.__init__", "names = sorted", "names = list",

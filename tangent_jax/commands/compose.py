@@ -136,13 +136,14 @@ def composed(
     name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
 ) -> dict[str, float]:
     """The accuracies of a method's components composed, by each merge and alone; `penalties` gains chosen ridges."""
-    merges = merges_of(name)
-    store = method.store(divided, title_of(count, name), bool(merges))
+    store = method.store(divided, title_of(count, name), with_factors(name))
     components, factors = method.components(store)
     row = {name: method.accuracy(tj.compose(left(components)))}
-    for how in merges:
-        penalty = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, penalty))
+    for how in merges_of(name):
+        chosen = {}
+        if how in tj.store.WEIGHTED:
+            chosen["penalty"] = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, **chosen))
     row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
     return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
 
@@ -150,9 +151,11 @@ def composed(
 def check_flags() -> None:
     """Raises InputError for flags that no composition can have: before any long work."""
     methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
-    is_mean = listed("merge", tj.store.MERGES) == ["mean"]
+    merges = {*listed("merge", tj.store.MERGES)}
+    is_mean, weighs = merges == {"mean"}, merges & {*tj.store.WEIGHTED}
     require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
-    require(not (is_mean and F["merge_penalty"].present), "flags", "--merge beside --merge_penalty", "mean")
+    expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
+    require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
     if F.rounds > 1:
         rounds.check_flags({*ADDITIVE})
@@ -181,9 +184,9 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
     stores = []
     for count, divided in shards.items():
         for name, method in methods.items():
-            merges = merges_of(name)
-            stores.append(farm.Work(method, divided, title_of(count, name), bool(merges)))
-            if merges and len(F.merge_penalty) > 1 and validation(method) is None:
+            weighs = with_factors(name)
+            stores.append(farm.Work(method, divided, title_of(count, name), weighs))
+            if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
     return stores + [farm.Work(method, method.whole(), "full") for method in methods.values()]
@@ -194,9 +197,14 @@ def merges_of(name: str) -> list[str]:
     return [how for how in F.merge if how != "mean"] if name == "taft" else []
 
 
+def with_factors(name: str) -> bool:
+    """True where a merge of a method's components needs their factors."""
+    return bool({*merges_of(name)} & {*tj.store.WEIGHTED})
+
+
 def title_of(count: int, name: str) -> str:
     """The title of the store of a method's components."""
-    return f"{count}" + "-factors" * bool(merges_of(name))
+    return f"{count}" + "-factors" * with_factors(name)
 
 
 def make(name: str, **changes: Any) -> Method:

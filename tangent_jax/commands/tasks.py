@@ -67,7 +67,7 @@ class Tasks:
         require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
         self.store = tj.Store(expand_path("flags, --store", F.store) / title)
-        with_factors = method == "taft" and {*F.merge} != {"mean"}
+        with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
         self.single = {name: task.accuracy(self.store[name]) for name, task in self.tasks.items()}
@@ -140,6 +140,9 @@ def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
         return {"soup": {share: partial(tj.compose, tasks.bodies)}, "soup_scaled": sums}
     ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
     for how in (how for how in F.merge if how != "mean"):
+        if how not in tj.store.WEIGHTED:
+            ways[how] = {share: partial(tj.merge, tasks.bodies, {}, how)}
+            continue
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
             merger = tj.store.Merger(tasks.bodies, tasks.factors, how)
         ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}

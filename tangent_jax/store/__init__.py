@@ -7,7 +7,7 @@ from tangent_jax.store.factors import body_factors, read_factors, widen_factors,
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
 from tangent_jax.store.kinds import kind_of
-from tangent_jax.store.merge import MERGES, Merger
+from tangent_jax.store.merge import MERGES, WEIGHTED, Merger
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
@@ -22,6 +22,7 @@ __all__ = [
     "OF_FEATURES",
     "SOLVERS",
     "WAYS",
+    "WEIGHTED",
     "Claims",
     "Factors",
     "Joined",

@@ -7,15 +7,16 @@
     inputs      the same with G = its mean eigenvalue times I, and n_s instead of B_s: only inputs are needed
     fisher      the diagonal of H_s, with each component's own G_s
     mean        H_s = I: the paper's
+    ties        no such sum: store/ties.py
 
 A kernel and its bias are one kernel of the inputs (x, 1), by `curvature` and `inputs`. Exact joint training where the
-objectives are quadratic with these H_s. Every term is a sum over components, taken in
+objectives are quadratic with these H_s. But of `ties`, every term is a sum over components, taken in
 the order of their names: so removal re-sums the others. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
 Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,35 +25,33 @@ from tangent_jax.core import Tree, finite_number, one_of, progress_bar, require,
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.solver.curvature import Curvature, check_factors
 from tangent_jax.store import sums
-
-MERGES = ("mean", "inputs", "fisher", "curvature")
-"""How components weigh: see `merge`."""
+from tangent_jax.store.ties import ties
 
 
 @public
 def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str, penalty: float = 1e-3) -> Tree:
-    """The components as one, each weighted by its factors.
+    """The components as one: their mean, by TIES, or each weighted by its factors.
 
     Args:       factors: of every component, by name (`tj.solver.make_curvature`); how: one of MERGES; penalty: above
-                0, the ridge of H_s for one example; not used by the mean. Both mappings are read one at a time, and
-                twice.
+                0, the ridge of H_s for one example. `mean` and `ties` use neither factors nor penalty. Both mappings
+                are read one at a time, where factors are used twice.
     Returns:    a tree on the host, in the dtype of the components.
-    Guarantees: bitwise the same whatever the order of insertion; one component gives itself, up to rounding.
+    Guarantees: bitwise the same whatever the order of insertion;
+                one component gives itself, up to rounding, but by `ties`.
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.
     """
-    one_of("how", how, MERGES)
-    return sums.compose(components) if how == "mean" else Merger(components, factors, how).at(penalty)
+    return MERGES[one_of("how", how, MERGES)].function(components, factors, penalty)
 
 
 @public_class
 class Merger:
     """The merge of components at any penalty: summed and decomposed once.
 
-    The arguments are those of `merge`, `how` any but mean.
+    The arguments are those of `merge`, `how` one of WEIGHTED.
     """
 
     def __init__(self, components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str) -> None:
-        one_of("how", how, MERGES[1:], by="merge")
+        one_of("how", how, WEIGHTED, by="merge")
         names = sorted(components)
         missing = [name for name in names if name not in factors]
         do = "Keep them when components are made, or merge by mean"
@@ -174,3 +173,27 @@ def solver_of(how: str, path: str, total: Curvature, diagonal: Term) -> Callable
         block, unit = total.blocks[path], np.eye(total.blocks[path].shape[-1])
         return lambda right, ridge: np.linalg.solve(block + ridge * unit, right[:, :, None])[:, :, 0]
     return lambda right, ridge: right / ridge
+
+
+class Merge(NamedTuple):
+    """A way of merging: (components, factors, penalty) -> one tree; whether it needs the last two; a word of help."""
+
+    function: Callable[[Mapping[str, Tree], Mapping[str, Curvature], float], Tree]
+    needs_factors: bool
+    help: str
+
+
+def weigh(how: str, help: str) -> Merge:
+    """Returns the merge that weighs each component by its factors."""
+    return Merge(lambda components, factors, penalty: Merger(components, factors, how).at(penalty), True, help)
+
+
+MERGES = {
+    "mean": Merge(lambda components, *_: sums.compose(components), False, "mean"),
+    "ties": Merge(lambda components, *_: ties(components), False, "ties (TIES-Merging)"),
+    "inputs": weigh("inputs", "inputs (RegMean)"),
+    "fisher": weigh("fisher", "fisher (diagonal)"),
+    "curvature": weigh("curvature", "curvature"),
+}
+"""Every merge by its name; commands, stores and their help read this table."""
+WEIGHTED = tuple(name for name, own in MERGES.items() if own.needs_factors)

@@ -25,6 +25,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.rounds import Round, fit_rounds
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.disk import is_store
+from tangent_jax.store.merge import WEIGHTED
 from tangent_jax.store.moves import Move, total_of
 from tangent_jax.store.provenance import anchor_of
 from tangent_jax.store.receipts import Receipt
@@ -58,7 +59,9 @@ def fill_rounds(
     require(not recipe.is_by_class, "fill_rounds", "one head for all shards", "a named head, or statistics", do)
     require(jax.process_count() == 1, "fill_rounds", "one process", f"a job of {jax.process_count()}")
     root, merge = expand_path("fill_rounds", folder).absolute(), "mean" if len(shards.rows) == 1 else merge
-    penalty = 0.0 if merge == "mean" else recipe.penalty if penalty is None else penalty
+    if merge not in WEIGHTED:
+        penalty = 0.0
+    penalty = recipe.penalty if penalty is None else penalty
     done: list[tuple[Store, dict[str, Any], Tree]] = []
 
     def fit(here: Predictor, before: list[Round]) -> Tree:
@@ -67,7 +70,7 @@ def fill_rounds(
             moves.append(move_of(store, entry, past.size, merge, penalty, moves))
         store = Store(root / f"round {len(before) + 1:02}")
         own = dataclasses.replace(shards, predict=here, recipe=dataclasses.replace(recipe, moves=tuple(moves)))
-        fill(store, own, merge != "mean", owners)
+        fill(store, own, merge in WEIGHTED, owners)
         done.append((store, *composition_of(store, merge, penalty)))
         return done[-1][-1]
 
@@ -77,7 +80,7 @@ def fill_rounds(
 
 def composition_of(store: Store, how: str, penalty: float) -> tuple[dict[str, Any], Tree]:
     """(entry, dw) of the composition of all components: the one that is there, or made now."""
-    settings = {"merge": how, "penalty": penalty} if how != "mean" else {"merge": None, "penalty": None}
+    settings = {"merge": None if how == "mean" else how, "penalty": penalty if how in WEIGHTED else None}
     for attempt in range(2):
         for line in store.journal.entries[::-1]:
             same = line["op"] == "compose" and line["names"] == [*store] and line["weighted"] is None

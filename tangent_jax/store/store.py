@@ -23,8 +23,8 @@ from tangent_jax.store import sums
 from tangent_jax.store.disk import Disk, Factors
 from tangent_jax.store.factors import body_factors
 from tangent_jax.store.files import read_component, read_metadata
-from tangent_jax.store.kinds import check_summable, composition, kind_of, statistics_of
-from tangent_jax.store.merge import merge
+from tangent_jax.store.kinds import TangentWeights, check_summable, composition, kind_of, statistics_of
+from tangent_jax.store.merge import WEIGHTED, merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
@@ -205,7 +205,7 @@ class Store(Disk, Mapping[str, Tree]):
         """The mean of all components (of statistics the sum), or a weighted sum, in the order of names; journaled.
 
         Of components with heads of their own the bodies are composed, without heads (`join` has those).
-        Args:       how, penalty: as `merge`; every component must have its factors then.
+        Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
         Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
         """
         with self.using(change=True):
@@ -222,7 +222,8 @@ class Store(Disk, Mapping[str, Tree]):
         cost = self.spent(names)
         line = {"op": "compose", "names": names, "weighted": coefficients}
         line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
-        line |= {} if how == "mean" else {"merge": how, "penalty": penalty}
+        line |= {} if how == "mean" else {"merge": how}
+        line |= {"penalty": penalty} if how in WEIGHTED else {}
         self.commit({**line, **self.write("composed", dw)})
         return dw
 
@@ -230,6 +231,8 @@ class Store(Disk, Mapping[str, Tree]):
         """The sum that `compose` gives, neither written nor journaled."""
         if how == "mean":
             return composition(self, self.origins)
+        own, do = kind_of(self.origins.values()), "Compose them by mean: their sum"
+        require(type(own) is TangentWeights, "Store.sum", "components of tangent weights", "statistics", do)
         summands, factors = self.summands, Factors(self)
         if summands is not self:
             factors = Mapped(factors, lambda _, own: body_factors(own))

@@ -172,10 +172,10 @@ def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
 
 @pytest.mark.long
 def test_merges_stand_beside_the_mean(places, tmp_path):
-    settings = ("--shards=3", "--method=taft", "--merge=mean,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
+    settings = ("--shards=3", "--method=taft", "--merge=mean,ties,inputs,fisher,curvature", "--blocks=0", "--epochs=1")
     folders = (f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}", "--merge_penalty=1e-3,0.1")
     row = result_of("compose", *places, *settings, *folders)["shards"]["3"]
-    assert {"taft", "taft_inputs", "taft_fisher", "taft_curvature", "taft_single"} == {*row}
+    assert {"taft", "taft_ties", "taft_inputs", "taft_fisher", "taft_curvature", "taft_single"} == {*row}
     half = result_of("compose", *places, *settings, *folders, "--left=0.4")["shards"]["3"]
     assert half["taft"] == pytest.approx(half["taft_curvature"], abs=0.05)  # of one component
 
@@ -206,7 +206,7 @@ def test_the_table_splits_the_gap(places, tmp_path):
 
 WRONG = [
     (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
-    (("compose", "--method=taft", "--merge=sum"), "--merge of mean, inputs, fisher, curvature"),
+    (("compose", "--method=taft", "--merge=sum"), "--merge of mean, ties, inputs, fisher, curvature"),
     (("influence effects", "--by=kernel", "--penalty=x"), "--penalty as numbers"),
     (
         ("influence effects", "--by=kernel", "--by=solver", "--loss=ce"),

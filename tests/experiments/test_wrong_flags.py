@@ -120,7 +120,12 @@ EARLY = [
     ("compose", ["--concentration=0.1"], "flags: expected --sharding of dirichlet beside --concentration; got uniform"),
     ("compose", ["--sharding=owner", "--shards=5"], "beside --shards; got owner"),
     ("compose", ["--rank=4"], "flags: expected --method of lora, adapter, tangent_lora, tangent_adapter beside --rank"),
-    ("compose", ["--merge_penalty=1"], "flags: expected --merge beside --merge_penalty; got mean"),
+    (
+        "compose",
+        ["--merge_penalty=1"],
+        "flags: expected --merge of inputs, fisher, curvature beside --merge_penalty; got mean",
+    ),
+    ("compose", ["--merge=ties", "--merge_penalty=1"], "curvature beside --merge_penalty; got ties"),
     ("compose", ["--merge=inputs", "--method=fc"], "expected --merge=mean without taft in --method; got inputs"),
     ("influence effects", ["--flip=0.1"], "flags: expected --by of kernel beside --flip; got component"),
     ("influence effects", ["--by=kernel", "--images=9"], "flags: expected --by of solver beside --images; got kernel"),

@@ -16,6 +16,7 @@ from tangent_jax.solver.statistics import Settings, Statistics, make_statistics
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.kinds import SumsOfFeatures
+from tangent_jax.store.merge import MERGES
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
@@ -72,8 +73,9 @@ def test_two_kinds_never_add(tmp_path):
         Store(tmp_path / "empty").statistics()
     with pytest.raises(InputError, match=r"join: expected components of tangent weights; got statistics in shard 0"):
         join(store)
-    with pytest.raises(InputError, match=r"expected factors of"):
-        store.compose(how="inputs")
+    for how in [*MERGES][1:]:
+        with pytest.raises(InputError, match=r"Store.sum: expected components of tangent weights; got statistics"):
+            store.compose(how=how)
     assert [*store] == ["shard 0"]
 
 

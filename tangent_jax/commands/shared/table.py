@@ -204,11 +204,14 @@ TABLE: dict[str, partial] = {
         "string", "export of statistics: how the head is solved, HOW,SHRINKAGE,BALANCE.", default="lda,0.3,1"
     ),
     "merge": flag(
-        "enum", "How components weigh: mean, inputs (RegMean), fisher (diagonal), curvature.", MERGES, default="mean"
+        "enum",
+        f"How components become one: {', '.join(own.help for own in MERGES.values())}.",
+        MERGES,
+        default="mean",
     ),
     "merge_penalty": flag(
         "float",
-        "Ridge of each example in --merge; held-out images choose one of several.",
+        "Ridge of each example in --merge by factors; held-out images choose one of several.",
         low=1e-12,
         default=1e-3,
     ),

@@ -1,0 +1,59 @@
+"""TIES: of each component its largest numbers; of each entry the sign that they elect; the mean of those that agree.
+
+    top_s  = the SHARE of dw_s that is largest by magnitude, over all its leaves; 0 elsewhere
+    sign   = sign(sum_s top_s)                          each entry by itself
+    dw     = the mean of the top_s of that sign         0 where none has any, or where they cancel exactly
+
+This is no weighted sum. Entries as large as the smallest of the share stay with it, so that no order of leaves
+decides. Source: Yadav et al. 2023 (TIES-Merging), with their lambda = 1. On the host, in f64.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.store.sums import read_ahead, shapes_of
+
+SHARE = 0.2
+"""Of a component's numbers, how many stay: the paper's."""
+
+
+def ties(components: Mapping[str, Tree]) -> Tree:
+    """The TIES merge of named components, in the order of their names: one is read at a time.
+
+    Guarantees: bitwise the same whatever the order of insertion, so also after one has gone.
+    Raises:     InputError for no component, or components of several subsets or dtypes.
+    """
+    names, like = sorted(components), None
+    require(names, "merge", "at least one component", "none")
+    sums, counts = np.zeros((2, 0)), np.zeros((2, 0), np.int32)  # of positive entries, and of negative ones
+    with progress_bar(len(names), "step") as bar:
+        for name, component in zip(names, read_ahead(components, names), strict=True):
+            v = trim(component)
+            if like is None:
+                like, sums, counts = component, np.zeros((2, v.size)), np.zeros((2, v.size), np.int32)
+            alike = shapes_of(component) == shapes_of(like)
+            require(alike, "merge", "components of one subset", f"{name} with other leaves, shapes or dtypes")
+            for side, agrees in enumerate((v > 0, v < 0)):
+                sums[side] += np.where(agrees, v, 0)
+                counts[side] += agrees
+            bar.update()
+    elected = np.sign(sums[0] + sums[1])
+    merged = np.where(elected > 0, sums[0] / np.maximum(counts[0], 1), 0)
+    merged = np.where(elected < 0, sums[1] / np.maximum(counts[1], 1), merged)
+    leaves, tree = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = zip(np.split(merged, ends), leaves, strict=True)
+    return jax.tree.unflatten(tree, [part.reshape(leaf.shape).astype(leaf.dtype) for part, leaf in parts])
+
+
+def trim(component: Tree) -> np.ndarray:
+    """The numbers of a component in one row, 0 where they are not among its largest."""
+    leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(component)]
+    require(leaves, "merge", "components with leaves", "an empty one", "Add their bodies, or join them")
+    v = np.concatenate(leaves)
+    first = v.size - math.ceil(SHARE * v.size)
+    return np.where(np.abs(v) >= np.partition(np.abs(v), first)[first], v, 0)
