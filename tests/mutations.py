@@ -1141,7 +1141,7 @@ MUTATIONS = [
     # PyTorch
     M("tangent_jax/exports/torch_model.py", "write_torch", 'predict.method == "taft"', "True",
       "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
-    M("tangent_jax/exports/torch_model.py", "write_torch", '"patch_size" in base.settings', "True",
+    M("tangent_jax/exports/torch_model.py", "write_torch", "family.is_in_torch", "True",
       "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),
     M("tangent_jax/exports/torch_model.py", "write_torch", "name in known and", "name not in known or",
       "tests/exports/test_torch.py::test_what_the_module_does_not_know_is_one_line"),

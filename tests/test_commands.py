@@ -56,7 +56,8 @@ def test_a_package_that_is_not_installed_is_one_line():
 
 
 def test_a_signal_while_a_command_is_imported_is_one_line():
-    done = call("store", code=f"module.runpy.run_module = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})")
+    sent = f"lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})"
+    done = call("store", code=f"import runpy; runpy.run_module = {sent}")
     assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
 
 

@@ -34,7 +34,7 @@ def docstring(name: str, value: Any) -> str:
     if callable(value) or inspect.ismodule(value):
         return inspect.getdoc(value) or ""
     for module in [*sys.modules]:
-        if module.startswith("tangent_jax."):
+        if module.startswith("tangent_jax.") and getattr(sys.modules[module], "__file__", None):
             lines = ModuleAnalyzer.for_module(module).find_attr_docs().get(("", name.rpartition(".")[2]))
             if lines:
                 return "\n".join(lines).strip()

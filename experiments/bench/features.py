@@ -11,29 +11,27 @@ blocks x directions, width.
 
 import itertools
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.folds import FOLDS, dual_lda, folds_of
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
 from tangent_jax.core import check_stop
 from tangent_jax.data import Dataset
 from tangent_jax.models import feature_map, rows_of
-from tangent_jax.solver import fitted_beta
-from tangent_jax.solver.statistics import BALANCES, SHRINKAGES
+from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta
 
-define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], parts=["h+ntk"], out="out/bench_features")
-define(blocks=["1"], directions=["2"], width=["512", "1024", "2048", "4096", "8192"])
+define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
+define(blocks=["1"], directions=["4"], width=["512", "1024", "2048", "4096", "8192"])
 
-FOLDS = 5
 Setting = tuple[str, int, int, int]  # parts, blocks, directions, width
 
 
 def main() -> None:
-    grid = [*itertools.product(F.parts, *(numbers(name, int) for name in ("blocks", "directions", "width")))]
+    grid = [*itertools.product(F.only, *(numbers(name, int) for name in ("blocks", "directions", "width")))]
     sets = [*setup.open_datasets().values()]
     tried = {dataset.name: {name(setting): measured(dataset, setting) for setting in grid} for dataset in sets}
     mean = {name(s): float(np.mean([tried[d][name(s)]["accuracy"] for d in tried])) for s in grid}
@@ -77,47 +75,6 @@ def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
     accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
     print(f"{dataset.name}, {name(setting)}: {accuracy:.4f}", file=sys.stderr)
     return {"accuracy": accuracy, "nll": likelihood[best], "shrinkage": best[0], "balance": best[1]}
-
-
-def folds_of(labels: np.ndarray) -> np.ndarray:
-    """The fold of each example, "n": every fifth of each class."""
-    folds = np.zeros(len(labels), int)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        folds[rows] = np.arange(len(rows)) % FOLDS
-    return folds
-
-
-def dual_lda(
-    grams: Sequence[np.ndarray], size: int, labels: np.ndarray, held: np.ndarray, balance: float, shrinkages: Sequence
-) -> list[np.ndarray]:
-    """The scores "m c" of held-out examples by LDA of the others, for each shrinkage, as `Statistics.solve` gives them.
-
-        S = Z^T Z + lambda I,  Z "n k" around class means:   z S^-1 m = (z m - z Z^T (Z Z^T + lambda I)^-1 Z m) / lambda
-
-    Args:       grams: of each part of all examples, "n n"; size: k; held: a mask, "n".
-    Edge cases: a class without examples has the mean 0; scores are n times too small, which no comparison sees.
-    """
-    hot = np.eye(labels.max() + 1)[labels[~held]]
-    of_mean = hot / np.maximum(hot.sum(0), 1)  # class means are of_mean^T z
-    around = np.eye(len(hot)) - hot @ of_mean.T
-    within = [around @ gram[np.ix_(~held, ~held)] @ around for gram in grams]
-    scales = [1.0, *(balance**2 * np.trace(within[0]) / np.trace(part) for part in within[1:])]
-    known, asked = (
-        sum(s * gram[np.ix_(rows, ~held)] for s, gram in zip(scales, grams, strict=True)) for rows in (~held, held)
-    )
-    values, vectors = np.linalg.eigh(sum(s * part for s, part in zip(scales, within, strict=True)))
-    values = np.maximum(values, 0)
-    at_mean, at_rows = asked @ of_mean, asked @ around @ vectors
-    mean_rows = vectors.T @ around @ known @ of_mean
-    means = np.einsum("nc,nm,mc->c", of_mean, known, of_mean, optimize=True)
-    scores = []
-    for shrinkage in shrinkages:
-        penalty = shrinkage * values.sum() / size
-        inverse = 1 / (values + penalty)
-        bias = means - np.einsum("nc,n,nc->c", mean_rows, inverse, mean_rows)
-        scores.append((at_mean - (at_rows * inverse) @ mean_rows - bias / 2) / penalty)
-    return scores
 
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:

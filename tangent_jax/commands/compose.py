@@ -2,7 +2,7 @@
 
 Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
 (ridge, ranpac, lda). A store keeps the statistics of each shard; their settings are chosen on held-out images, or with
---settings_by=leave_one_out on the training images themselves.
+--settings=leave_one_out on the training images themselves.
 
 --method names what is compared: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora,
 tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
@@ -53,11 +53,10 @@ define(
     "left",
     "width",
     "directions",
-    "settings_by",
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("head_scale", "rounds", "anchor_images")
+define("head_scale", "rounds", "anchor_images", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 

@@ -216,19 +216,26 @@ def main() -> None:
         "dataset": dataset.name,
         "accuracy": tj.evaluate(own, dw, test),
         "epsilon": epsilon,
+        **facts_of(fitted, spent),
+        **counts_of(train),
+        "public": {"dataset": F.public, "examples": len(public)} if public else None,
+        "audit": audit,
+    }
+    command.finish(result, history=measured)
+
+
+def facts_of(fitted: tj.Fitted, spent: tj.privacy.Spent) -> dict[str, Any]:
+    """The mechanism, steps and cost of a private run, for the result."""
+    return {
         "neighbouring": spent.mechanism.neighbouring,
         **dataclasses.asdict(spent.mechanism),
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
         "learning_rate": None if F.method == "exact" else F.lr,
-        **counts_of(train),
-        "public": {"dataset": F.public, "examples": len(public)} if public else None,
         "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),
-        "audit": audit,
     }
-    command.finish(result, history=measured)
 
 
 if __name__ == "__main__":

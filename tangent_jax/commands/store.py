@@ -14,7 +14,7 @@ remove   components by --name, or all that saw the --examples of a file or an im
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
-         statistics, the head that --solve says leaves with its features (safetensors, stablehlo, onnx). Of
+         statistics, the head that --settings says leaves with its features (safetensors, stablehlo, onnx). Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
 
@@ -33,11 +33,12 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.core import Tree, expand_path, refusal, require, trees, visible
+from tangent_jax.commands.shared.setup import settings_of
+from tangent_jax.core import Tree, expand_path, require, trees, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "solve", "same_classes", "dry_run", "receipt", "to", "format", "json")
-define(weights=None, dataset=None, head=None)
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json")
+define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
 def main(command: str) -> None:
@@ -246,19 +247,11 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     origin = store.provenance(name)
     if origin.features is not None:
         total = store.statistics()
-        return tj.store.predictor_of(origin, name, F.weights), total.classes, total.solve(settings_of(F.solve))
+        head = total.solve(settings_of("store export", F.settings))
+        return tj.store.predictor_of(origin, name, F.weights), total.classes, head
     own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
-
-
-def settings_of(text: str) -> tj.solver.Settings:
-    """The settings that --solve says."""
-    how, *numbers = text.split(",")
-    try:
-        return tj.solver.Settings(how, *map(float, numbers))
-    except (ValueError, TypeError) as error:
-        raise refusal("store export", "--solve=HOW,SHRINKAGE,BALANCE", text) from error
 
 
 READ = {
@@ -273,7 +266,7 @@ READ = {
     "verify": {"receipt"},
     "export": {
         *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"],
-        "solve",
+        "settings",
     },
 }
 """The flags that a command reads besides --store and --json."""

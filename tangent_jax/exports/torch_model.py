@@ -8,7 +8,7 @@ from typing import Any
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import write_whole
-from tangent_jax.models.load import encode_model
+from tangent_jax.models.load import encode_model, family_of
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 
@@ -22,7 +22,8 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     """
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
     (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
-    is_known = "patch_size" in base.settings
+    family = family_of(base)
+    is_known = family is not None and family.is_in_torch
     require(is_known, "write_torch", "a Vision Transformer", type(base).__name__, do)
     for name, value in base.settings.items():
         good = name in known and (known[name] is None or value in known[name])

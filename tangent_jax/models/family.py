@@ -19,11 +19,13 @@ class Naming(NamedTuple):
     title           in messages
     recognises      true of tensors, by name, that are named so
     read            the model and its weights, the architecture inferred from the tensors
+    of_timm         `load(path, NAME)` may name one of timm's architectures
     """
 
     title: str
     recognises: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Tensors], Pretrained]
+    of_timm: bool = False
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -35,14 +37,15 @@ def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
 class Family:
     """One kind of models.
 
-    name            in the metadata of our files
+    name            in the metadata of our files; its own files are tangent_jax/models/NAME.py or NAME/
     title           in messages, such as "a Vision Transformer"
     model           the class of its models: model(config, preprocessing), whose `settings` are the config as JSON
     config          the class of their configurations, a dataclass
     namings         in the order in which they are tried
-    architectures   configurations, by the names that users know
+    architectures   configurations, by the names that users know; may be empty, as `embedded`
     sizes           the fields of a configuration that an architecture decides
     embedded        weights in the package: the file in assets, by name
+    is_in_torch     assets/tangent_torch.py computes it, so that it leaves for PyTorch
     """
 
     name: str
@@ -53,3 +56,4 @@ class Family:
     architectures: Mapping[str, Any]
     sizes: tuple[str, ...]
     embedded: Mapping[str, str]
+    is_in_torch: bool = False

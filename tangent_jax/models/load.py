@@ -106,8 +106,8 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
         return read_ours(file)
     for naming in (naming for family in FAMILIES for naming in family.namings):
         if naming.recognises(file.tensors):
-            of_timm, got = naming.title.startswith("timm"), f"names of {naming.title} in {path}"
-            expect(of_timm or not is_of_timm(architecture), f"tensors under timm's names for {architecture}", got)
+            expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
+            expect(naming.of_timm or not is_of_timm(architecture), expected, got)
             return naming.read(file)
     known = ", or ".join(f"{f.title} as {', '.join(n.title for n in f.namings)} name it" for f in FAMILIES)
     raise unexpected(known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")

@@ -9,10 +9,12 @@ from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitte
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rounds import Round, fit_rounds, move_anchor, network
 from tangent_jax.solver.rows import jacobian_rows
-from tangent_jax.solver.statistics import Settings, Statistics, choose_settings, make_statistics
+from tangent_jax.solver.statistics import BALANCES, SHRINKAGES, Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
 __all__ = [
+    "BALANCES",
+    "SHRINKAGES",
     "Curvature",
     "Expansion",
     "Kernel",

@@ -28,7 +28,7 @@ HALVINGS = 6
 
 
 class Round(NamedTuple):
-    """One round.
+    """The outcome of one round.
 
     `predict`: the predictor at the anchor of the round; `dw`: the step that `fit` gave there; `size`: the part of it
     by which the anchor moved; `total`: all that the anchor has moved since the first round; `loss`: the network's

@@ -29,7 +29,9 @@ from tangent_jax.solver.posterior import fitted_beta
 
 WAYS = ("lda", "ridge")
 SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""The shrinkages that `choose_settings` tries."""
 BALANCES = (0.5, 1.0, 2.0)
+"""The balances that `choose_settings` tries, where features have several parts."""
 NEVER = -1e9  # the score of a class without examples
 BLOCK = 1024  # rows that are left out at once
 

@@ -197,3 +197,4 @@ MERGES = {
 }
 """Every merge by its name; commands, stores and their help read this table."""
 WEIGHTED = tuple(name for name, own in MERGES.items() if own.needs_factors)
+"""The merges that need factors of every component, and a penalty."""

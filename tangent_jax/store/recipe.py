@@ -138,9 +138,9 @@ class Recipe:
         return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at its anchor: new head, new class token and reset as they are asked for, then its
-        moves; or the feature map.
+        """The predictor at its anchor, or the feature map.
 
+        The anchor has the new head, new class token and reset that are asked for, then its moves.
         Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
                 loaded already.
         """

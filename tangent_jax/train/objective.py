@@ -21,7 +21,7 @@ from tangent_jax.core import Tree, expect, finite_number, instance, placement, r
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import SPEAKER
 from tangent_jax.train.batches import Batches, Chunk, as_batches
-from tangent_jax.train.losses import FunctionLoss, Loss, as_loss, make_loss
+from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape
 
 
@@ -132,7 +132,7 @@ def with_fixed_key(predict: Predict) -> Predict:
 
 @public
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
-    """Makes the objective of a loss: its name (rsl, ce, mse) with hyper-parameters, a Loss, or a user's function.
+    """Makes the objective of a loss: its name in `tj.losses.LOSSES` with hyper-parameters, a Loss, or a function.
 
     The penalty is the squared norm of the paper's text (the authors' code has 1e-5 |dw|); the paper's rescaled square
     loss has alpha = 1 and kappa = 15.
@@ -145,7 +145,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
     if isinstance(loss, str):
         return Objective(make_loss(loss, **given), penalty)
     expected = "hyper-parameters of a named loss"
-    expect(callable(loss), "a loss: rsl, ce, mse, a Loss or a function", loss)
+    expect(callable(loss), f"a loss: {', '.join(LOSSES)}, a Loss or a function", loss)
     expect(not given, expected, sorted(given))
     return Objective(loss, penalty)
 

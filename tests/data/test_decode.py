@@ -64,9 +64,9 @@ def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
         assert got.shape == (height, width, 3)
         assert (got[:, 0, 0] > 200).all()  # the middle stays in the middle
         assert (got[:, -1, 2] > 200).all()
-    assert Preprocessing(crop=0.5).with_image_size((40, 20), (4, 16)) == (32, 16)
-    assert Preprocessing(crop=0.5, resize="exact").with_image_size((40, 20), (4, 16)) == (32, 8)
-    assert Preprocessing(crop=1.0).with_image_size((31, 77), 23) == (23, 57)  # torchvision: int(23 * 77 / 31)
+    assert Preprocessing(crop=0.5).resized_shape((40, 20), (4, 16)) == (32, 16)
+    assert Preprocessing(crop=0.5, resize="exact").resized_shape((40, 20), (4, 16)) == (32, 8)
+    assert Preprocessing(crop=1.0).resized_shape((31, 77), 23) == (23, 57)  # torchvision: int(23 * 77 / 31)
     with pytest.raises(InputError, match="resize short or exact; got squash"):
         Preprocessing(resize="squash")
 

@@ -30,7 +30,7 @@ def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
 
 @pytest.mark.slow
 def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command(tmp_path, monkeypatch):
-    flags = ["--method=lda,exact", "--shards=5", "--width=64", "--settings_by=leave_one_out", *places(tmp_path)]
+    flags = ["--method=lda,exact", "--shards=5", "--width=64", "--settings=leave_one_out", *places(tmp_path)]
     first = json.loads(run("compose", *flags)[0])
     root = next(path for path in (tmp_path / "store").iterdir() if "h-ntk-uniform-5" in path.name)
     with monkeypatch.context() as patch:
@@ -47,7 +47,7 @@ def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command
     after = json.loads(run("compose", *flags)[0])
     assert Store(root).statistics().counts.sum() == left  # nobody's images come back
     solve = ",".join(str(value) for value in after["methods"]["exact"]["chosen"].values())
-    to = [f"--to={tmp_path / 'model'}", f"--solve={solve}", "--dataset=digits"]
+    to = [f"--to={tmp_path / 'model'}", f"--settings={solve}", "--dataset=digits"]
     exported = json.loads(run("store", "export", where, *to, cache)[0])
     assert exported["components"] == [f"shard {i}" for i in (0, 1, 3, 4)]
     said = json.loads((tmp_path / "model/provenance.json").read_text())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run_binary import run
 
-from experiments.bench.features import dual_lda, folds_of
+from experiments.shared.folds import dual_lda, folds_of
 from tangent_jax.solver.statistics import Settings, Statistics
 
 
@@ -30,7 +30,7 @@ def test_scores_of_gram_matrices_are_those_of_statistics():
 
 @pytest.mark.slow
 def test_bench_features_measures_each_setting_without_test_images(tmp_path):
-    flags = ["--width=16,32", "--directions=1,2", "--parts=h,h+ntk", "--images=200", f"--out={tmp_path}"]
+    flags = ["--width=16,32", "--directions=1,2", "--only=h,h+ntk", "--images=200", f"--out={tmp_path}"]
     result = json.loads(run("bench features", *flags, f"--cache_dir={tmp_path / 'cache'}")[0])
     assert result["tried"] == len(result["mean"]) == len(result["settings"]["digits"]) == 8
     assert result["best"] == max(result["mean"], key=result["mean"].get)

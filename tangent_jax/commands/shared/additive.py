@@ -14,7 +14,6 @@ from tangent_jax.models import FeatureSettings, rows_of
 from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
-BLOCKS = 4  # of exact, where --blocks does not say it: the best on held-out images (docs/results.md)
 ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "exact": (("h", "ntk"), "lda"),
     "ridge": (("h",), "ridge"),
@@ -28,8 +27,7 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
     """(the features of a method of ADDITIVE, how their statistics are solved)."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
-    deep = "ntk" in parts and not F["blocks"].present
-    return FeatureSettings(parts, BLOCKS if deep else F.blocks, F.directions, width, F.seed), how
+    return FeatureSettings(parts, F.blocks, F.directions, width, F.seed), how
 
 
 class Additive(Method):
@@ -58,12 +56,14 @@ class Additive(Method):
 
     @cached_property
     def chosen(self) -> tuple[Settings, int]:
-        """The settings that --settings_by chooses, of how many.
+        """The settings of --settings, or those that it chooses, of how many.
 
         Held-out images are those of a validation split, or a fifth of the training images.
         """
+        if F.settings not in setup.CHOICES:
+            return setup.settings_of("flags", F.settings), 0
         own, title, splits = self, "full", self.dataset.splits
-        left_out = F.settings_by == "leave_one_out"
+        left_out = F.settings == "leave_one_out"
         data, of = self.train, "train"
         if not left_out and not F.held_out and {"validation", "test"} <= {*splits}:
             data, of = setup.features(self.predict, splits["validation"], "validation inputs"), "validation"

@@ -8,8 +8,11 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import identity, require
+from tangent_jax.core import identity, refusal, require
 from tangent_jax.data import Dataset, Examples
+
+CHOICES = ("held_out", "leave_one_out")
+"""What chooses the settings of statistics, where --settings does not say them."""
 
 
 def recipe(**changes: Any) -> tj.Recipe:
@@ -25,7 +28,17 @@ def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
     """The recipe of statistics of these features, on the model and data that the flags name."""
     own = recipe()
     fields: dict[str, Any] = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
-    return tj.Recipe(**fields, features=features)
+    fields["features"] = features
+    return tj.Recipe(**fields)
+
+
+def settings_of(function: str, text: str) -> tj.solver.Settings:
+    """The settings that --settings says: how to solve, the shrinkage, the balance."""
+    how, *numbers = text.split(",")
+    try:
+        return tj.solver.Settings(how, *map(float, numbers))
+    except (ValueError, TypeError) as error:
+        raise refusal(function, "--settings=HOW,SHRINKAGE,BALANCE", text) from error
 
 
 @functools.cache

@@ -194,24 +194,13 @@ TABLE: dict[str, partial] = {
     "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
     "rounds": flag("integer", "Times that the anchor moves by what the components merge to.", low=1, default=1),
     "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
-    "settings_by": flag(
-        "enum",
-        "Choose the settings of statistics on held-out images, or by leaving out each training image in closed form.",
-        ("held_out", "leave_one_out"),
-        default="held_out",
+    "settings": flag(
+        "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or what chooses them, held_out or leave_one_out."
     ),
-    "solve": flag(
-        "string", "export of statistics: how the head is solved, HOW,SHRINKAGE,BALANCE.", default="lda,0.3,1"
-    ),
-    "merge": flag(
-        "enum",
-        f"How components become one: {', '.join(own.help for own in MERGES.values())}.",
-        MERGES,
-        default="mean",
-    ),
+    "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES, default="mean"),
     "merge_penalty": flag(
         "float",
-        "Ridge of each example in --merge by factors; held-out images choose one of several.",
+        "Ridge of an example in a merge by factors; held-out images choose of several.",
         low=1e-12,
         default=1e-3,
     ),
@@ -224,9 +213,8 @@ TABLE: dict[str, partial] = {
         "integer", "Numbers of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096
     ),
     "directions": flag(
-        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=2
+        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=4
     ),
-    "parts": flag("list", "Features, parts joined by +: of h, relu, ntk.", default=["h+ntk"]),
     "left": flag(
         "float", "Fraction of the components that are composed, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
     ),
@@ -268,7 +256,7 @@ TABLE: dict[str, partial] = {
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
     "repeats": flag("integer", "Times that a measurement is repeated: rounds, at most; random orders; runs.", low=1),
     "seconds": flag("float", "Seconds at most, compilation apart; one round is always run.", low=0.1),
-    "only": flag("list", "Parts alone, by name: tables, sections, settings; unset: all.", default=[]),
+    "only": flag("list", "Parts alone, by name: tables, sections, features joined by +; unset: all.", default=[]),
     "images": flag("integer", "Number of images, at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images removed; below 1 a fraction of all.", low=0.0),
     "size": flag(

@@ -96,7 +96,7 @@ FAMILY = Family(
     title="a ResNet",
     model=ResNet,
     config=ResNetConfig,
-    namings=(Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch),),
+    namings=(Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True),),
     architectures={name: resnet_config(name) for name in SIZES},
     sizes=("blocks", "bottleneck", "width"),
     embedded={"builtin-resnet": "resnet_builtin.safetensors"},

@@ -265,10 +265,11 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
 FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
+    is_in_torch=True,
     model=VisionTransformer,
     config=ViTConfig,
     namings=(
-        Naming("timm", any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"), from_timm),
+        Naming("timm", any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"), from_timm, of_timm=True),
         Naming("Hugging Face (CLIP, SigLIP)", any_name(r"vision_model\.|encoder\.layers\.\d"), from_tower),
         Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3),
         Naming(
