@@ -81,10 +81,7 @@ def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
     """Draws the accuracy of every setting: the mean over data sets, and on the one where settings differ most."""
     widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
     groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
-    dotted = {
-        f"held-out accuracy, {title}; blocks x directions, width": {key: (value, 0.0) for key, value in row.items()}
-        for title, row in groups.items()
-    }
+    dotted = {f"{title}, held out": {key: (value, 0.0) for key, value in row.items()} for title, row in groups.items()}
     plots.dots(command.out_folder() / "features.png", dotted, titles.featured(mean))
 
 

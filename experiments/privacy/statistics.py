@@ -41,11 +41,16 @@ def main() -> None:
     rows = [[name, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for name, row in cells.items()]
     text = command.markdown(["data set", *(f"epsilon {e:g}" for e in epsilons)], rows)
     (command.out_folder() / "statistics.md").write_text(text)
+    draw(cells, epsilons)
+    print(text)
+    command.finish(result)
+
+
+def draw(cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]) -> None:
+    """Plots the test accuracy of one release by epsilon, of each data set, plain and whitened."""
     lines = {name: [row[e]["mean"] for e in row] for name, row in cells.items()}
     panel = {"x": epsilons, "lines": lines, "xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons}
     plots.curves(command.out_folder() / "statistics.png", [{**panel, "log": "x"}], titles.released_once(cells))
-    print(text)
-    command.finish(result)
 
 
 def of_seeds(
