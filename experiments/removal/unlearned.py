@@ -28,7 +28,7 @@ define(
     *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"
 )
 define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent", removed=100)
-define("attacked", "known", "leaving", "certificates")
+define("attacked", "known", "certificates")
 
 MAIN = "U-LiRA online"
 MOST = 0.1  # false positives that are drawn
@@ -48,8 +48,7 @@ def main() -> None:
     require(F.shadows >= max(6, F.attacked, F.known), "flags", few, F.shadows)
     recipe = setup.recipe(solver="optimum")
     dataset = setup.open_dataset(F.dataset)
-    good, count = F.leaving in (None, *dataset.classes), sum(map(len, dataset.splits.values()))
-    require(good, "flags", f"--leaving of {', '.join(dataset.classes)}", F.leaving)
+    count = sum(map(len, dataset.splits.values()))
     require(F.shards <= count, "flags", f"--shards of at most {count} images", F.shards)
     asked_for = requested()
     pool = read_pool(recipe, asked_for)

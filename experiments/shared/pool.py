@@ -102,11 +102,11 @@ def requests(pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.nda
 
 
 def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
-    """The rows of the class --leaving, or of the largest class."""
-    sizes = np.bincount(pool.data.targets, minlength=len(classes))
-    name = F.leaving or classes[int(sizes.argmax())]
-    rows = np.flatnonzero(pool.data.targets == classes.index(name))
-    require(len(rows) >= FEWEST, "flags", f"--leaving with {FEWEST} images at least", f"{len(rows)} of {name}")
+    """The rows of the largest class."""
+    largest = int(np.bincount(pool.data.targets, minlength=len(classes)).argmax())
+    rows = np.flatnonzero(pool.data.targets == largest)
+    got = f"{len(rows)} of {classes[largest]}"
+    require(len(rows) >= FEWEST, "flags", f"a class of {FEWEST} images at least", got)
     return rows
 
 

@@ -140,7 +140,8 @@ def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     tokens = every.apply(encoder, x, 0, 1)
     rows = jnp.concatenate([jnp.zeros((len(x), 1), int), 1 + unmasked], 1)
     visible = jnp.take_along_axis(tokens, rows[..., None], 1)
-    visible = every.apply(encoder, visible, 1, depth + 1)
+    of_visible = every.replace(image_size=4 * round(unmasked.shape[1] ** 0.5))  # as many patches as are visible
+    visible = of_visible.apply(encoder, visible, 1, depth + 1)
     visible, _ = layer_norm(visible, None, trees.pair(encoder["norm"], {}), VIT.config.eps)
     latent, _ = dense(visible, None, trees.pair(w["to_decoder"], {}))
     full = jnp.broadcast_to(w["mask_token"]["token"], (len(x), 17, 48))

@@ -155,9 +155,13 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     assert (tmp_path / "again/pictures/times-times.png").exists()
     _, err = run("paper report", *elsewhere, "--finished=times=nowhere", code=1)
     assert "flags: expected --finished=JOB=FOLDER with a result.json in FOLDER; got times=nowhere" in err
-    _, err = run("paper report", *given, "--schemes=a,b", code=1)
-    assert "flags: expected --schemes=MAE,SUPERVISED,CONTRASTIVE or none; got a,b" in err
-    _, err = run("paper report", *given, "--only=Table 9", "--schemes=a,b,c", f"--out={tmp_path}/other", code=1)
+    _, err = run("paper report", *given, "--weights=builtin,b,c", code=1)
+    assert (
+        "flags: expected --weights=MODEL, MODEL,RESNET or MODEL,RESNET,MAE,SUPERVISED,CONTRASTIVE; got builtin,b,c"
+        in err
+    )
+    five = "--weights=builtin,builtin-resnet,a,b,c"
+    _, err = run("paper report", *given, "--only=Table 9", five, f"--out={tmp_path}/other", code=1)
     assert "paper: expected schemes to finish; got load: expected weights" in err
     assert not (tmp_path / "other/report.md").exists()
 

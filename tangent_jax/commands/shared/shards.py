@@ -115,7 +115,8 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
         words += ["named"] * (self.recipe.head == "named")
-        words += [F.anchor_images] * ("anchor_images" in F and F.anchor_images is not None)
+        if "anchor_images" in F and F.anchor_images is not None:
+            words.append(F.anchor_images)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:

@@ -268,9 +268,6 @@ TABLE: dict[str, partial] = {
         "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
     ),
     "search_anchor": flag("bool", "Search PT and CLS too, not only the learning rate.", default=True),
-    "schemes": flag(
-        "list", "MAE, supervised and contrastive weights for Table 9; none: three trained here.", default=[]
-    ),
     "finished": flag(
         "list", "JOB=FOLDER of results that were computed elsewhere, such as table3=out/table3.", default=[]
     ),
@@ -287,6 +284,5 @@ TABLE: dict[str, partial] = {
     "known": flag(
         "integer", "Models attacked with knowledge of all other images, for --certificates.", low=2, default=8
     ),
-    "leaving": flag("string", "The class that is removed whole; unset: the largest.", default=None),
     "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
 }
