@@ -68,7 +68,9 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     taken = [part for part in parts if part[2]]
     if not taken:
         return 0.0
-    if sum(steps * rate**2 * math.expm1(min(sigma**-2, 700.0)) for sigma, rate, steps in taken) > HOPELESS:
+    variance = sum(steps * rate**2 * math.expm1(min(sigma**-2, 700.0)) for sigma, rate, steps in taken)
+    likely = sum(steps * rate / sigma**2 for sigma, rate, steps in taken)  # of the steps that a unit is expected in
+    if min(variance, likely) > HOPELESS:
         return get_epsilon_gaussian(sum(steps / sigma**2 for sigma, _, steps in taken) ** -0.5, delta)
     interval = coarser * grid(taken)
     runs = []
