@@ -173,7 +173,6 @@ def test_an_indexed_job_loses_a_pod_and_goes_on(work):
     again = {"COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
     assert ended(*[pod(path, work, index, **again) for index in range(2)]) == [0, 0]
     assert json.loads((work / "finetune-0.out").read_text().splitlines()[-1])["steps"] == 60
-    print("survivor", survivor)
 
 
 @pytest.mark.long
