@@ -1,7 +1,7 @@
 """Components trained again from their recipes, without the examples that must go."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -65,18 +65,7 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset = data(origin.dataset("remove"))
-    train = dataset.train
-    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
-    there = sum(pair in row_of for pair in remaining)
-    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
-    require(there == len(remaining), "remove", expected, f"{there} of them")
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
-    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
-        left = predict.features(train.take(np.array(rows)), cache)
-    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
-    left = relabel(left, dataset.classes, origin.classes) if origin.classes else left
+    left = read_remaining(origin, predict, remaining, name, data(origin.dataset("remove")), cache)
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.is_by_class:
         classes = classes_in(left, origin.classes)
@@ -92,6 +81,28 @@ def retrain(
         bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if recipe.has_bound else None
         new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
     return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
+
+
+def read_remaining(
+    origin: Provenance, predict: Predictor, remaining: Sequence[tuple[str, str]], name: str, dataset: Dataset,
+    cache: Cache | None,
+) -> Features:  # fmt: skip
+    """The features of examples that stay, by (identifier, name), labelled by the classes of their provenance.
+
+    Raises: InputError where one of them, or the classes of `name`, are no longer in the data set.
+    """
+    recipe, train = origin.recipe, dataset.train
+    assert recipe is not None
+    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
+    there = sum(pair in row_of for pair in remaining)
+    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
+    require(there == len(remaining), "remove", expected, f"{there} of them")
+    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
+    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
+        left = predict.features(train.take(np.array(rows)), cache)
+    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
+    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
+    return relabel(left, dataset.classes, origin.classes) if origin.classes else left
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:

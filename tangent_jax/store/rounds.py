@@ -17,7 +17,6 @@ import numpy as np
 
 from tangent_jax.core import Tree, require
 from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expand_path
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
@@ -31,6 +30,7 @@ from tangent_jax.store.provenance import anchor_of
 from tangent_jax.store.receipts import Receipt
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.retraining import read_remaining
 from tangent_jax.store.store import Store
 
 
@@ -171,16 +171,13 @@ def repeat(root: Path, stores: Sequence[Store], cache: Cache | None, weights: st
     recipe = origin.recipe
     require(recipe is not None, "remove_rounds", f"a recipe of {names[0]}", "none", "Train the rounds anew")
     assert recipe is not None
-    train = open_dataset(origin.dataset("remove")).train
-    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
-    wanted = [pair for name in names for pair in origins[name].examples]
-    there = sum(pair in row_of for pair in wanted)
-    expected = f"the {len(wanted)} examples left in {recipe.dataset}"
-    require(there == len(wanted), "remove_rounds", expected, f"{there} of them")
     anchor = anchor_of("remove_rounds", origin, weights)
     predict = recipe.first_predictor(origin.classes or origin.config["classes"], anchor)
-    cache = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
-    features = predict.features(train.take(np.array([row_of[pair] for pair in wanted])), cache)
+    wanted, dataset = (
+        [pair for name in names for pair in origins[name].examples],
+        open_dataset(origin.dataset("remove")),
+    )
+    features = read_remaining(origin, predict, wanted, first.root.name, dataset, cache)
     at, shards = 0, {}
     for name in names:
         shards[name] = np.arange(at, at + len(origins[name].examples))
