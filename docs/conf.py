@@ -16,7 +16,7 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "words", "llms"]
+extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "codes", "words", "llms"]
 exclude_patterns = ["_ext"]
 suppress_warnings = ["toc.empty_glob"]  # docs/accelerators, until a device was measured
 nitpicky = True

@@ -17,6 +17,7 @@ from experiments.shared.names import public_names
 ROOT = Path(tj.__file__).parents[1]
 sys.path.append(str(ROOT / "docs/_ext"))
 
+import codes  # noqa: E402
 import commands  # noqa: E402
 import docstrings  # noqa: E402
 import reference  # noqa: E402

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import codes
 import commands
 import reference
 from docutils import nodes
@@ -36,7 +37,7 @@ def full(env, page: str) -> str:
         return "\n".join(f"## {name}\n\n{reference.docstring(name, value)}\n" for name, value in values.items())
     path = Path(env.doc2path(page))
     text = INCLUDED.sub(lambda of: (path.parent / of[1]).read_text(), path.read_text())
-    return text + (commands.text() if page == commands.PAGE else "")
+    return text + {commands.PAGE: commands.text, codes.PAGE: codes.text}.get(page, str)()
 
 
 def write(app, exception: Exception | None) -> None:
