@@ -17,6 +17,7 @@ from experiments.shared.names import public_names
 ROOT = Path(tj.__file__).parents[1]
 sys.path.append(str(ROOT / "docs/_ext"))
 
+import codes  # noqa: E402
 import commands  # noqa: E402
 import docstrings  # noqa: E402
 import reference  # noqa: E402
@@ -123,13 +124,13 @@ def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     check_links(site)
-    flags = (site / "binaries.html").read_text()
+    flags = (site / "reference/commands.html").read_text()
     for binary in commands.binaries():
         assert f'id="{binary.replace(" ", "-")}"' in flags
     assert flags.count("--seed<") > 10
     assert flags.count("--devices<") == 1
     for package, values in reference.places().items():
-        page = (site / f"api/{package}.html").read_text()
+        page = (site / f"reference/api/{package}.html").read_text()
         for name, value in values.items():
             place = value.__name__ if inspect.ismodule(value) else name
             assert page.count(f'id="{"module-" * inspect.ismodule(value)}{place}"') == 1, name

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
@@ -66,7 +66,7 @@ def main(command: str) -> None:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def merge(store: tj.Store) -> dict[str, Any]:
