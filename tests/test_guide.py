@@ -25,8 +25,9 @@ def name(page):
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MyST name them."""
-    titles = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    """The anchors of a page's headings, as GitHub and MyST name them, and of a page that it includes."""
+    whole = re.search(r"^```\{include\} (\S+)$", page.read_text(), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", prose_of((page.parent / whole[1]) if whole else page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
