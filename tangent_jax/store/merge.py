@@ -12,7 +12,7 @@
 A kernel and its bias are one kernel of the inputs (x, 1), by `curvature` and `inputs`. Exact joint training where the
 objectives are quadratic with these H_s. But of `ties`, every term is a sum over components, taken in
 the order of their names: so removal re-sums the others. Source of `inputs`: Jin et al. 2023 (RegMean); of `fisher`:
-Matena and Raffel 2022; that G may be averaged is measured here (docs/results.md). On the host, in f64.
+Matena and Raffel 2022; that G may be averaged is measured here (docs/benchmarks.md). On the host, in f64.
 """
 
 from collections.abc import Callable, Iterable, Mapping
