@@ -133,7 +133,7 @@ def test_a_file_that_the_archive_lacks_is_named(tmp_path):
 def recipe_of(content, **changed):
     """A recipe whose prints are those of a zip, but for some."""
     prints, _ = recipes.prints_of(content, "zip", pixels=True)
-    return recipes.Recipe("the archive", None, prints._replace(**changed))
+    return recipes.Recipe("the archive", recipes.handwriting, prints._replace(**changed))
 
 
 def test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused(tmp_path):
