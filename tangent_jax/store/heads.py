@@ -4,7 +4,7 @@ What a component says of a class c that it has not seen is in `widen`: the outpu
 them for every image of another class. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component are
 counter-examples for the classes of all others, by their second moments A_s alone: no image is shown again. Exact for a
 head without penalty; what a body adds to the outputs of classes that its component has not seen is left out
-(docs/tasks.md measures the gap). Source of A_s as all that a linear head needs: Zhuang et al. 2022 (analytic
+(docs/howto/merge.md measures the gap). Source of A_s as all that a linear head needs: Zhuang et al. 2022 (analytic
 class-incremental learning).
 """
 
