@@ -914,6 +914,11 @@ MUTATIONS = [
     M(EXPANSION, "squares", "(s[:, :, 0] ** 2).sum(1)", "s[:, :, 0].sum(1) ** 2", EXPANDED),
     M(SOLVE, "Solver.begin", "forcing, SHOWN * rounding", "forcing",
       f"{OPTIMUM}::test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does"),
+    # Recipes of the data sets
+    M("experiments/shared/recipes.py", "agreement", "require(good", "require(True",
+      "tests/experiments/test_data.py::test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused"),
+    M("experiments/shared/recipes.py", "handwriting", "and labels[row] == int(label)", "",
+      "tests/experiments/test_data.py::test_digits_keep_their_pixels_and_a_row_of_another_digit_is_refused"),
     M("experiments/influence/attribution.py", "leaving", "effect.sum(1) - effect", "effect",
       f"{SOLVED}::test_attribution_is_scored_against_models_without_half_of_the_images"),
     M("tangent_jax/solver/kernel.py", "KernelSolution.changes", "return -np.einsum", "return np.einsum",
