@@ -1401,6 +1401,10 @@ MUTATIONS = [
     M("docs/_ext/docstrings.py", "escaped", "SPECIAL.sub(", "str(text) or SPECIAL.sub(",
       f"{SITE}::test_a_docstring_is_prose_equations_lists_and_examples"),
     M("docs/_ext/words.py", "words", "rows[2:]", "rows[3:]", f"{SITE}::test_the_glossary_has_every_word"),
+    M("docs/_ext/codes.py", "text", "for row in MEANINGS", "for row in MEANINGS[1:]",
+      f"{SITE}::test_the_table_of_exit_codes_has_a_row_for_each_meaning"),
+    M("tangent_jax/commands/shared/codes.py", "of_signal", "128 + number", "number",
+      "tests/test_commands.py::test_every_exit_has_a_code_of_the_table"),
     M("docs/_ext/commands.py", "text", "name not in shared", "True",
       f"{SITE}::test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link"),
     # The inspector: text that runs, another image's picture, a claim that is none, what is damaged, the wrong mean
