@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
 from tangent_jax.core import (
     check_stop,
     expand_path,
@@ -134,7 +134,7 @@ def of_device(error: Exception) -> str:
 def parsed(argv: list[str]) -> list[str]:
     """The arguments besides the flags; a wrong flag ends the process in one line, and --help without an error."""
     try:
-        return flags.FLAGS(argv)
+        return parse(argv)
     except flags.Error as error:
         name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
