@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, farm, plots, rounds, setup, titles
+from tangent_jax.commands.shared import additive, command, farm, plots, rounds, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, Additive
 from tangent_jax.commands.shared.flags import (
     FARM,
@@ -39,11 +39,13 @@ from tangent_jax.commands.shared.flags import (
     define,
     listed,
     numbers,
+    only_with,
     positive,
 )
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import Tree, identity, placement, require, trees
+from tangent_jax.models import MappedOnce
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
@@ -72,6 +74,9 @@ TRAINED = {
 }
 """The recipe of each method's components: its method and kind."""
 NAMES = {"greedy": "greedy soup"}
+only_with("width", "directions", method="exact")
+only_with("settings", method=[*ADDITIVE])
+only_with("head_scale", method=[*TRAINED])
 
 
 def main() -> None:
@@ -90,7 +95,7 @@ def compose_once() -> None:
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
-    known: dict[tuple, np.ndarray] = {}
+    known: dict[tuple, MappedOnce] = {}
     sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
     every: dict[str, Method] = {**methods, **sums}
     first = next(iter(every.values()))
@@ -157,8 +162,11 @@ def check_flags() -> None:
     expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
     require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
+    additive.check_flags(methods)
     if F.rounds > 1:
         rounds.check_flags({*ADDITIVE})
+    expected = "--method of taft or soup beside --anchor_images"
+    require(F.anchor_images is None or {*methods} <= {"taft", "soup"}, "flags", expected, ",".join(methods))
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
     expected = f"--method of {', '.join(ranked)} beside --rank"
     require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))
