@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, refusal, trees, unexpected
+from tangent_jax.core import Tree, expect, refusal, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, fingerprint, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
@@ -32,20 +32,23 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
 
 @public
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
-    """Writes tangent weights and their metadata to a file, whole or not at all; InputError for a folder or a URL."""
+    """Writes tangent weights and their metadata to a file or a URL, whole or not at all; InputError for a folder."""
+    content = encode_component(dw, trees.fingerprint(dw), metadata)
+    if urls.is_url(path):
+        return urls.write("write_component", os.fspath(path), content)
     path = expand_path("write_component", path)
     expect(not path.is_dir(), "the path of a file", f"the folder {path}")
-    write_whole(path, encode_component(dw, trees.fingerprint(dw), metadata))
+    return write_whole(path, content)
 
 
 @public
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
-    """(dw, metadata) of a file of tangent weights; the leaves are read-only memory maps.
+    """(dw, metadata) of a file of tangent weights, or of a URL; the leaves are read-only memory maps.
 
     Args:   check: computes the binding again; not needed where the whole file's fingerprint was computed.
     Raises: InputError for a file that is missing, cut short, no component, or whose numbers or metadata were altered.
     """
-    path = expand_path("read_component", path)
+    path = urls.local_copy("read_component", path)
     flat, metadata = read_tensors("read_component", path)
     try:
         dw = trees.nest(flat)
