@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import read_text
+from tangent_jax.core.urls import local_copy
 from tangent_jax.data.owners import Owner
 
 
@@ -70,7 +70,7 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     Raises: InputError for a missing file, a shorter line, an empty name, a file with two owners, or two owners that
             capitals alone, or two ways of writing one letter, tell apart.
     """
-    path = expand_path("read_owners", table)
+    path = local_copy("read_owners", table)
     require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
     lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
