@@ -34,7 +34,7 @@ WORDS = {
 }
 
 
-def made(name: str, folder: Path) -> bytes:
+def make_zip(name: str, folder: Path) -> bytes:
     """The bytes of the zip of a recipe, with a bar."""
     images = []
     with tj.show_progress(name), progress_bar(None, "image") as bar:
@@ -50,7 +50,7 @@ def main(name: str) -> None:
     require(not (F.source and path.exists()), "data", "--to of a zip that does not exist yet", path, "Choose another")
     do = f"Unpack {recipe.archive}"
     require(F.source or path.is_file(), "data", "--source=FOLDER, or a zip to check", f"no {path}", do)
-    content = made(name, expand_path("data", F.source)) if F.source else path.read_bytes()
+    content = make_zip(name, expand_path("data", F.source)) if F.source else path.read_bytes()
     same, counts = agreement(recipe, content, path)
     if F.source:
         write_whole(path, content)

@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class Prints(NamedTuple):
-    """What a zip is known by: fingerprints of names, of bytes, and of decoded pixels ("" where they say no more)."""
+    """Fingerprints that identify a zip: of names, of bytes, and of decoded pixels ("" where they say no more)."""
 
     names: str
     content: str
@@ -242,7 +242,7 @@ def of_contents(items: Iterable[Sequence[Any]], identifiers: Iterable[str]) -> s
 
 
 def agreement(recipe: Recipe, content: bytes, path: Path) -> tuple[str, dict[str, int]]:
-    """What a zip shares with that of the tables, "bytes", "pixels" or "names", and its number of images by split.
+    """The agreement of a zip with that of the tables, "bytes", "pixels" or "names", and its number of images by split.
 
     Raises: InputError where not even the names agree.
     """

@@ -4,8 +4,8 @@
 
 Neighbours differ by one example added or removed; sigma, the noise multiplier, is in units of the sensitivity C. On the
 whole data T steps equal one Gaussian mechanism of noise sigma / sqrt(T) (Dong et al. 2022). Poisson samples are
-accounted by dp-accounting's privacy loss distributions, with losses rounded up to a grid. dp-accounting takes seconds to
-import, so functions import it when they need it.
+accounted by dp-accounting's privacy loss distributions, with losses rounded up to a grid. dp-accounting takes seconds
+to import, so functions import it when they need it.
 """
 
 import functools
