@@ -19,7 +19,7 @@ def open_dataset(spec: str) -> Dataset:
     """Opens the data set that a specification names.
 
     Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
-            ARCHIVE:PATH@SPLIT for an archive with several official splits; docs/data.md lists the files of each.
+            ARCHIVE:PATH@SPLIT for an archive with several official splits; their files: docs/reference/data.md.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))

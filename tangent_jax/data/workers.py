@@ -1,8 +1,8 @@
 """Chunks of images decoded ahead and yielded in order, in threads, or in processes where threads do not keep up.
 
 Threads share the interpreter's lock, which decoding holds for about a tenth of its time, so about ten of them are
-busy (docs/scale.md). Processes share nothing: each reads its images and writes a chunk into a mapped file, which the
-caller reads in place. The images are the same bytes either way.
+busy (docs/benchmarks.md). Processes share nothing: each reads its images and writes a chunk into a mapped file, which
+the caller reads in place. The images are the same bytes either way.
 """
 
 import contextlib

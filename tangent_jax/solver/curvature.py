@@ -160,7 +160,7 @@ class Inverse:
         gains, biases   (H + damping I)^-1, exact
 
     Cholesky factorisations alone, a tenth of the work of eigenvectors. s and pi: Martens and Grosse 2015, section 6.3,
-    but for the half, which takes as few passes as the exact inverse of A (x) G / N + damping I does (docs/optimum.md).
+    but for the half, which takes as few passes as the exact inverse of A (x) G / N + damping I does.
     """
 
     inverses: Curvature

@@ -17,7 +17,7 @@ from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
 
-ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64 (docs/optimum.md)
+ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64 (docs/benchmarks.md)
 SHOWN = 1 / ROUNDING  # of that: where conjugate gradients end, for below it they follow rounding
 CACHED = 1 << 25  # bytes: what a pass keeps of a batch on a CPU, where larger ones leave its caches and are slower
 

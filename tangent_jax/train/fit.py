@@ -175,7 +175,7 @@ def fit(
                 `on_step` only where that is None or has a name, as `Measure` has.
     Returns:    Fitted.
     Guarantees: on one number of devices the result is the same bit for bit, resumed or not; on one device, streamed or
-                resident too. Another number forms sums in another order (docs/batch_jobs.md); a run may go on there.
+                resident too. Another number forms sums in another order (docs/howto/clusters.md); runs may go on there.
     Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
     Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
     """
