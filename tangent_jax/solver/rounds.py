@@ -56,7 +56,8 @@ def fit_rounds(
     """The rounds of a fit: each begins at the anchor to which the one before it moved.
 
     Args:       predict: at the first anchor: a tangent of output total, or non-linear; data: Features or Batches, whose
-                loss decides the size of a step; fit: (the predictor at a round's anchor, the rounds before) -> dw, such
+                loss decides the size of a step, or total -> the network's mean loss there, where no process has them
+                all; fit: (the predictor at a round's anchor, the rounds before) -> dw, such
                 as `lambda predict, _: tj.solve(predict, data, objective, passes=12, certificate=None).dw`;
                 start: all that the anchor has moved before (None: nothing); on_round: called after each round.
     Returns:    the rounds, at most `rounds` of them: they end where no part of a step lets the loss fall, which is the
@@ -113,7 +114,12 @@ def choose_size(
 
 
 def network_loss(predict: Predictor, total: Tree, data: Any, objective: Objective) -> float:
-    """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite."""
+    """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite.
+
+    Args: data: Features or Batches, or a function of `total` that gives it.
+    """
+    if callable(data):
+        return float(data(total))
     batches = as_batches(data)
     values = outputs(network(predict), total, batches)
     losses = objective.losses(jnp.asarray(values), jnp.asarray(batches.targets[batches.rows]))
