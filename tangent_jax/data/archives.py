@@ -26,7 +26,7 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, files
 
 
 def locate(path: Path, *markers: str) -> Path:
-    """The folder at or below `path` (two levels) that holds every marker."""
+    """The folder that contains every marker: `path`, or one up to two levels below it."""
     below = [p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir()]
     for root in [path, *below] if path.is_dir() else []:
         if all((root / marker).exists() for marker in markers):
@@ -37,7 +37,7 @@ def locate(path: Path, *markers: str) -> Path:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a list, without empty ones and comments."""
+    """The lines of a list, without empty lines and comments."""
     return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
 
 
@@ -53,7 +53,7 @@ def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -
 
 
 def caltech256(path: Path) -> Dataset:
-    """Caltech-256 without its clutter; of each class 60 images train, the first by content, as it has no order."""
+    """Caltech-256 without its clutter; 60 images of each class train, the first by content hash."""
     root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
     lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
@@ -133,7 +133,7 @@ def pets(path: Path) -> Dataset:
 
 
 def dtd(path: Path, split: int = 1) -> Dataset:
-    """Describable textures, by one of the ten official splits."""
+    """Describable Textures (DTD), by one of the ten official splits."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
     listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}
