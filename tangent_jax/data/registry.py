@@ -23,11 +23,12 @@ def open_dataset(spec: str) -> Dataset:
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
 
     >>> folder = demo.folder()
-    >>> _ = (folder / "table.csv").write_text("path,label\na.png,cat\nb.png,dog\n")
-    >>> for seed, name in enumerate(("a.png", "b.png")):
-    ...     demo.picture(seed).save(folder / name)
-    >>> tj.open_dataset(f"csv:{folder / 'table.csv'}").classes
-    ('cat', 'dog')
+    >>> _ = (folder / "set.csv").write_text("path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,cat,test\n")
+    >>> for seed, name in enumerate("abc"):
+    ...     demo.picture(seed).save(folder / f"{name}.png")
+    >>> data = tj.open_dataset(f"csv:{folder / 'set.csv'}")
+    >>> data.classes, len(data.train), len(data.test)
+    (('cat', 'dog'), 2, 1)
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
     kind, _, where = os.fspath(spec).partition(":")

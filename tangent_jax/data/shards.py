@@ -93,7 +93,7 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     >>> table = demo.folder() / "owners.csv"
     >>> _ = table.write_text("file,owner\n1.png,Bob\n2.png,Ann\n")
     >>> tj.shards.read_owners(table)["1.png"]
-    'Bob'
+    'bob'
     """
     path = expand_path("read_owners", table)
     require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
