@@ -1,6 +1,7 @@
 """`tangent-jax`: its list of commands, and how a command starts; what each does is tested in tests/experiments."""
 
 import ast
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from test_imports import MODULES, imports
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
+from tangent_jax.commands.shared import codes
 from tangent_jax.commands.shared.dispatch import COMMANDS
 
 
@@ -59,6 +61,28 @@ def test_a_signal_while_a_command_is_imported_is_one_line():
     sent = f"lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})"
     done = call("store", code=f"import runpy; runpy.run_module = {sent}")
     assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
+
+
+def test_every_exit_has_a_code_of_the_table():
+    """A text is code 1; `parent.join(), os._exit(1)` and the like lie below the commands, and give that number."""
+    known = {code for row in codes.MEANINGS for code in row.codes}
+    named = {f"codes.{name}" for name in ("DONE", "FAILED", "STOPPED")}
+    found = set()
+    experiments = {f"experiments/{path.name}": path for path in (ROOT / "experiments").rglob("*.py")}
+    for name, path in (MODULES | experiments).items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("sys.exit", "os._exit", "leave"):
+                text = ast.unparse(node.args[0])
+                signal_of = re.fullmatch(r"(codes\.)?of_signal\(number\)", text)
+                below = not name.startswith(("tangent_jax.commands", "experiments")) and text == "1"
+                said = isinstance(node.args[0], ast.JoinedStr | ast.Constant) and "'" in text
+                assert text in named | {"code"} or signal_of or below or said, f"{name}:{node.lineno} {text}"
+                found |= {text} & named
+    assert found == named
+    assert (
+        known == {0, 1, 130, 143, 137} == {codes.DONE, codes.FAILED, codes.STOPPED, *map(codes.of_signal, (2, 15, 9))}
+    )
 
 
 def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():

@@ -12,7 +12,7 @@ With --rounds=R the anchor moves by what the components merge to, R times, and t
 {"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
 Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
 With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
-Many machines train the components by --farm or --worker (docs/batch_jobs.md).
+Many machines train the components by --farm or --worker (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,

@@ -13,7 +13,7 @@ remove   components by --name, or all that saw the --examples of a file or an im
          left of its data. Of a folder of rounds (compose --rounds) both repeat the rounds from the first that saw them
 verify   every file against its hash; with --receipt, whether a removal stands
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
-         program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         program that runs without this library (stablehlo, onnx; docs/howto/serve.md); --merge weighs as in compose. Of
          statistics, the head that --settings says leaves with its features (safetensors, stablehlo, onnx). Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
@@ -66,7 +66,7 @@ def main(command: str) -> None:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def merge(store: tj.Store) -> dict[str, Any]:

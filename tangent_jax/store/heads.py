@@ -3,8 +3,8 @@
 `widen` sets the outputs of a class that a component has not seen to 0: the target of a square loss for images of other
 classes. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component count as negatives for the classes of
 all others, through their second moments A_s alone; no image is needed again. This is exact for a head without penalty.
-The body's contribution to the outputs of unseen classes is neglected (docs/tasks.md measures the gap). Source: Zhuang
-et al. 2022 (analytic class-incremental learning): A_s is all that a linear head needs.
+The body's contribution to the outputs of unseen classes is neglected (docs/benchmarks.md measures the gap). Source:
+Zhuang et al. 2022 (analytic class-incremental learning): A_s is all that a linear head needs.
 """
 
 import dataclasses

@@ -3,9 +3,8 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order is: train and check the replacements of the removed components, erase traces outside the store, then append
-one line to the journal (the commit). A kill leaves the store as before or as after; the same plan then completes the
-rest.
+The order: train and check replacements, erase traces outside the store, then append one line to the journal (the
+commit). A kill leaves the store as before or as after; the same plan then completes the rest.
 """
 
 import dataclasses

@@ -21,7 +21,7 @@ import numpy as np
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import jobs
+from tangent_jax.commands.shared import codes, jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define
 from tangent_jax.core import (
     check_stop,
@@ -76,7 +76,7 @@ def stop(number: int, _: object) -> None:
     """The handler of SIGINT and SIGTERM: the first ends the work at its next update, the second at once."""
     print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
     request_stop()
-    signal.signal(number, lambda *_: sys.exit(128 + number))
+    signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
 
 
 def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
@@ -104,21 +104,21 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             print(f"{name}: {of_device(error)}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except Exception as error:
             if not jax.distributed.is_initialized():
                 raise
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
-            sys.exit(130)
+            sys.exit(codes.STOPPED)
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
@@ -139,7 +139,7 @@ def parsed(argv: list[str]) -> list[str]:
         name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
     except SystemExit:  # absl's help, which it has printed
-        sys.exit(0)
+        sys.exit(codes.DONE)
 
 
 def join(name: str, processes: bool) -> None:

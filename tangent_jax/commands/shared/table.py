@@ -177,7 +177,9 @@ TABLE: dict[str, partial] = {
         "bool", "Follow what components say that other machines made: folders, weights, data sets.", default=False
     ),
     "source": flag(
-        "string", "add: folder with dw.safetensors (out/finetune); merge: the store that is added.", default=None
+        "string",
+        "add: folder with dw.safetensors (out/finetune); merge: the store that is added; data: an unpacked archive.",
+        default=None,
     ),
     "name": flag(
         "list", "Components: one, which is added (unset: the folder's name), or several, removed.", default=[]
@@ -205,7 +207,7 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a folder that does not exist yet.", default=None),
+    "to": flag("string", "export: a folder that does not exist yet; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Write factors.safetensors too, which merges by curvature need.", default=False),
