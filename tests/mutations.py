@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
@@ -1644,6 +1645,15 @@ def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int, int
             yield from definitions(node, within)
 
 
+@cache
+def lines_of(text: str) -> dict[str, list[tuple[int, int]]]:
+    """The first and last lines of the definitions in a file, by name."""
+    lines: dict[str, list[tuple[int, int]]] = {}
+    for name, first, last in definitions(ast.parse(text)):
+        lines.setdefault(name, []).append((first, last))
+    return lines
+
+
 def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
     """Where its fragment begins and ends in the text of its file: each place where it stands in the definition."""
     starts = [0]
@@ -1651,8 +1661,7 @@ def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
         starts.append(starts[-1] + len(line))
     spans = [(0, len(text))]
     if mutation.definition:
-        found = definitions(ast.parse(text))
-        spans = [(starts[first - 1], starts[last]) for name, first, last in found if name == mutation.definition]
+        spans = [(starts[first - 1], starts[last]) for first, last in lines_of(text).get(mutation.definition, ())]
     pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", mutation.old)))
     whole = re.compile(r"\b" * mutation.old[0].isidentifier() + pattern + r"\b" * mutation.old[-1].isidentifier())
     return [match.span() for start, end in spans for match in whole.finditer(text, start, end)]

@@ -118,6 +118,7 @@ def test_a_push_that_is_stopped_at_any_request_leaves_the_state_before_or_after(
     Remote("test", url).push(root, {"x": files["x"]})
     calls = itertools.count()
     for name in ("write", "create", "delete"):
+
         def limited(*arguments, own=getattr(urls, name)):
             if next(calls) == stopped:
                 raise KeyboardInterrupt
