@@ -159,10 +159,11 @@ def test_nothing_but_the_list_knows_a_family():
 
 
 def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
-    """A function has 7 parameters at most by position, and as many settings by keyword."""
+    """A function has 7 parameters at most by position, and as many settings by keyword. Examples do not count."""
     for path in [*MODULES.values(), *EXPERIMENTS]:
         text = path.read_text()
-        assert len(text.splitlines()) <= 300, path
+        examples = sum(part.count("\n") for part in re.findall(r'\n( *\n *>>> .*?\n)(?= *\n| *""")', text, re.S))
+        assert len(text.splitlines()) - examples <= 300, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 length = node.end_lineno - node.lineno + 1

@@ -15,7 +15,7 @@ verify   every file against its hash; with --receipt, whether a removal stands
 push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused where the copy there moved on
 pull     copies a store from a URL to --store: a new one, or what the URL has more (tangent-jax store pull URL)
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
-         program that runs without this library (stablehlo, onnx; docs/export.md); --merge weighs as in compose. Of
+         program that runs without this library (stablehlo, onnx; docs/howto/serve.md); --merge weighs as in compose. Of
          statistics, the head that --settings says leaves with its features (safetensors, stablehlo, onnx). Of
          components with heads of their own, --head names whose head leaves with the body of all, or is union: one
          head over all of their classes. With --dataset its test images measure the accuracy that the model card says
@@ -31,7 +31,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
@@ -70,7 +70,7 @@ def main(command: str, url: str = "") -> None:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def merge(store: tj.Store) -> dict[str, Any]:

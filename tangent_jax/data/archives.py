@@ -28,7 +28,7 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, files
 
 
 def locate(path: Place, *markers: str) -> Place:
-    """The folder at or below `path` (two levels) that holds every marker."""
+    """The folder that contains every marker: `path`, or one up to two levels below it."""
     below = [p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir()]
     for root in [path, *below] if path.is_dir() else []:
         if all((root / marker).exists() for marker in markers):
@@ -39,7 +39,7 @@ def locate(path: Place, *markers: str) -> Place:
 
 
 def lines(path: Place) -> list[str]:
-    """The lines of a list, without empty ones and comments."""
+    """The lines of a list, without empty lines and comments."""
     return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
 
 
@@ -60,7 +60,7 @@ def from_lists(name: str, root: Place, lists: dict[str, list[tuple[str, str]]]) 
 
 
 def caltech256(path: Place) -> Dataset:
-    """Caltech-256 without its clutter; of each class 60 images train, the first by content, as it has no order."""
+    """Caltech-256 without its clutter; 60 images of each class train, the first by content hash."""
     root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
     lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
@@ -140,7 +140,7 @@ def pets(path: Place) -> Dataset:
 
 
 def dtd(path: Place, split: int = 1) -> Dataset:
-    """Describable textures, by one of the ten official splits."""
+    """Describable Textures (DTD), by one of the ten official splits."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
     listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}

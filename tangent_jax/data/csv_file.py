@@ -1,10 +1,10 @@
-"""A CSV of images: a line for each, with its path and its label.
+"""A CSV of images: one line for each image, with its path and its label.
 
-    path,label              the header: columns of other names are chosen in the specification
-    a/1.jpg,cat             paths are relative to the file, labels class names or class indices
-    path,label,split        a column `split` may say train, validation or test
+    path,label              the header; the specification can choose columns of other names
+    a/1.jpg,cat             paths are relative to the file; labels are class names or class indices
+    path,label,split        the optional column `split`: train, validation or test
 
-An image is named as its path is written there.
+The path in the CSV is the image's name.
 """
 
 import csv

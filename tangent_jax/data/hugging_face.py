@@ -1,15 +1,15 @@
-"""Hugging Face data sets on disk: parquet as the hub lays it out, and arrow as `save_to_disk` writes it.
+"""Hugging Face data sets on disk: parquet in the hub's layout, and arrow files of `save_to_disk`.
 
     PATH.parquet                                    one file
     data/train-00000-of-00002.parquet, ...          a split in the name of each file or of a folder around it;
     train/0000.parquet, test/0000.parquet           below PATH, or below a folder of it
     train/data-00000-of-00001.arrow, state.json     a saved DatasetDict, or a saved Dataset; state.json names its files
 
-Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text.
-The features stand in the metadata of the files' schema, under "huggingface", as the datasets library writes them.
-An image is named SPLIT/PATH, by its own path, or SPLIT/ROW without one, SPLIT/ROW/PATH where several are alike.
+Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text. The
+datasets library writes the features into the metadata of the files' schema, under "huggingface". An image is named
+SPLIT/PATH, SPLIT/ROW without a path, or SPLIT/ROW/PATH if paths repeat.
 
-Arrow files are mapped; of parquet the row group that holds an image is read, and the last few are held in memory.
+Arrow files are memory-mapped. For parquet the row group of an image is read, and the last few stay in memory.
 """
 
 import bisect
@@ -30,9 +30,9 @@ from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, cl
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
 
-MOST_GROUP = 1 << 30  # bytes of the images of a row group
-GROUPS = 4  # row groups that are held in memory
-READING = threading.Lock()  # so that threads do not read one row group several times
+MOST_GROUP = 1 << 30  # the most bytes of images in a row group
+GROUPS = 4  # row groups kept in memory
+READING = threading.Lock()  # threads must not read one row group several times
 
 
 def hugging_face(where: str) -> Dataset:
@@ -60,7 +60,7 @@ def hugging_face(where: str) -> Dataset:
 
 
 def data_files(path: Any) -> list[Any]:
-    """The parquet or arrow files below a folder, sorted; of a folder with a state.json those that it names."""
+    """The parquet or arrow files below a folder, sorted; with a state.json, those that it names."""
     below = [file for file in sorted(path.rglob("*")) if not is_hidden(name_below(file, path))]
     states = [file for file in below if file.name == "state.json"]
     saved = {state.parent for state in states}
@@ -85,7 +85,7 @@ def saved_files(state: Any) -> list[Any]:
 
 
 def list_lacking(files: Sequence[Place]) -> list[str]:
-    """The files that are not there of those that call themselves one of several, as NAME-00000-of-00002 does."""
+    """The missing files of numbered series, NAME-00000-of-00002."""
     present, wanted = {str(file) for file in files}, set()
     for file in files:
         match = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})(\D.*)", str(file))
@@ -107,12 +107,12 @@ def arrow() -> Any:
 
 
 def read_whole(file: Place, read: Any) -> Any:
-    """The value of read(file); InputError for a damaged file."""
+    """Returns read(file); InputError for a damaged file."""
     try:
         return read(file)
     except InputError:
         raise
-    except Exception as error:  # pyarrow raises many kinds
+    except Exception as error:  # pyarrow raises many kinds of errors
         got = f"{type(error).__name__}: {error}"
         raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
 
@@ -130,14 +130,14 @@ def source_of(file: Place) -> Any:
 
 
 def stamp(file: Place) -> tuple[int, int]:
-    """The size of a file and the time of its last write: another stamp, another file."""
+    """(size, time of the last write) of a file, which change with the file."""
     state = file.stat()
     return state.st_size, state.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=1024)
 def map_file(file: Place, stamp: tuple[int, int]) -> Any:
-    """The table of an arrow file, in the format of streams or of files, mapped."""
+    """The memory-mapped table of an arrow file, in the format of streams or of files."""
     package, do = arrow(), "Write it as parquet, or copy it to this machine: arrow files are mapped"
     require(isinstance(file, Path), "open_dataset", "parquet files at a URL", file, do)
     content = package.memory_map(str(file))
@@ -152,7 +152,7 @@ def map_file(file: Place, stamp: tuple[int, int]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def map_column(file: Place, stamp: tuple[int, int], name: str) -> Any:
-    """A column of an arrow file, whose offsets are known to lie inside it."""
+    """A column of an arrow file, after a check that its offsets lie inside."""
     column = map_file(file, stamp).column(name)
     column.validate(full=True)
     return column
@@ -162,7 +162,7 @@ def map_column(file: Place, stamp: tuple[int, int], name: str) -> Any:
 
 
 def features_of(schema: Any, file: Place) -> dict[str, dict]:
-    """The features of the datasets library by column, of the metadata of a schema; none where it has none."""
+    """The datasets library's features by column, from the metadata of a schema; empty without them."""
     content = (schema.metadata or {}).get(b"huggingface", b"{}")
     info = parse_json("open_dataset", content, f"the huggingface metadata of {file}").get("info")
     features = info.get("features") if isinstance(info, dict) else None
@@ -170,7 +170,7 @@ def features_of(schema: Any, file: Place) -> dict[str, dict]:
 
 
 def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
-    """The names of the classes of a column of labels, None where the file has none."""
+    """The class names of a column of labels, None if the file has none."""
     names = features_of(schema, file).get(label, {}).get("names")
     where = f"the names of {label} in {file}"
     return None if names is None else convert(tuple[str, ...], names, "open_dataset", where)
@@ -223,7 +223,7 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str) -> Part:
 
 
 def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Label], list[str | None]]:
-    """The labels of a file, and the paths of its images, None where it has none."""
+    """The labels in a file, and the paths of its images, or None."""
     kind = schema_of(file).field(image).type
     has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
     if file.suffix == ".parquet":
@@ -239,13 +239,13 @@ def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Label], 
 
 
 def row_in_file(files: tuple[Place, ...], ends: list[int], row: int) -> tuple[Place, int]:
-    """The file that holds a row, and its number there; `ends`: the row after the last of each."""
+    """The file of a row, and the row's number there; `ends`: one past the last row of each file."""
     place = bisect.bisect_right(ends, row)
     return files[place], row - (ends[place - 1] if place else 0)
 
 
 def place_of(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> tuple[Place, str]:
-    """The file that holds a row, and the column and row of its image there."""
+    """The file of a row, and the column and row of its image there."""
     file, own = row_in_file(files, ends, row)
     return file, f"{own} of {image}"
 
@@ -275,7 +275,7 @@ def value_at(file: Place, image: str, row: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def group_ends(file: Place, stamp: tuple[int, int]) -> list[int]:
-    """The row after the last of each row group of a parquet file."""
+    """One past the last row of each row group of a parquet file."""
     content = arrow().parquet.read_metadata(source_of(file))
     return [*accumulate(content.row_group(i).num_rows for i in range(content.num_row_groups))]
 

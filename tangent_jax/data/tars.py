@@ -1,4 +1,4 @@
-"""Tars of images as webdataset writes them: the members of one key are a sample, an image and its label.
+"""Tars in webdataset's format: members with the same key form a sample, an image and its label.
 
     PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
     KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
@@ -6,9 +6,9 @@
     KEY.json                            its fields, of which one is the label: ?label=FIELD
     classes.txt                         in the folder of the tars: the names of the class indices, a line each
 
-The headers of a tar are read once: the index of identifiers.py keeps them until the tar's state is another. Nothing is
-unpacked, so a member's name leads nowhere. A tar must end with its closing block: one that was cut off is refused. An
-image is named TAR/KEY. Left out, each with a remark: samples without a label, or without an image that is a plain file.
+The headers of a tar are read once: the index of identifiers.py stores them until the tar changes. Nothing is unpacked,
+so a member's name cannot write anywhere. A tar without its closing block is truncated, and refused. An image is named
+TAR/KEY. Left out, each with a remark: samples without a label, or without an image that is a plain file.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 
 MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes
-LONGEST = 256  # bytes, or letters, of a label
-BLOCK = 512  # bytes; one of zeros closes a tar
+LONGEST = 256  # the most bytes, or letters, of a label
+BLOCK = 512  # bytes of a block; a block of zeros closes a tar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def labels_of(samples: list[Sample], chosen: str | None, root: Place) -> list[La
 
 
 def check_images(samples: list[Sample], chosen: str | None, root: Place) -> None:
-    """Raises InputError where samples have several images and none is chosen, or an extension that none has."""
+    """Raises InputError if samples have several images and none is chosen, or if no sample has the chosen one."""
     extensions = sorted({extension for sample in samples for extension in sample.images})
     several = any(len(sample.images) > 1 for sample in samples)
     choose("image", chosen, extensions if several else extensions[:1], extensions, root)
@@ -100,7 +100,7 @@ def check_images(samples: list[Sample], chosen: str | None, root: Place) -> None
 
 
 def match_tars(pattern: str) -> tuple[Any, list[Any]]:
-    """(the folder around them, the tars that a pattern names)."""
+    """(the surrounding folder, the tars that match a pattern)."""
     text = pattern if is_url(pattern) else str(expand_path("open_dataset", pattern))
     whole = as_place("open_dataset", text)
     if whole.is_dir():
@@ -123,7 +123,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any]]:
 
 
 def braces(text: str) -> Iterator[str]:
-    """Yields the names that {000..099} and {a,b} in a text stand for."""
+    """Yields the names that {000..099} and {a,b} in a text expand to."""
     match = re.search(r"\{([^{}]*)\}", text)
     if match is None:
         yield text
@@ -141,14 +141,14 @@ def list_samples(file: Place, bar: Any) -> tuple[Sample, ...]:
     """The samples of a tar, from the index or by its headers."""
     key = key_of(file_state(file), "\0samples")
     bar.update()
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not there, or damaged
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # missing or damaged
         entries = json.loads(look_up([key])[0] or "")
         return tuple(Sample(k, {e: (int(o), int(n)) for e, (o, n) in i.items()}, dict(f)) for k, i, f in entries)
     try:
         samples = read_headers(file)
     except InputError:
         raise
-    except Exception as error:  # tarfile raises many kinds
+    except Exception as error:  # tarfile raises many kinds of errors
         do = "Fetch it again; tars are not to be compressed"
         raise refusal("open_dataset", f"a whole tar {file}", f"{type(error).__name__}: {error}", do) from error
     if key is not None:
@@ -189,18 +189,18 @@ def read_headers(file: Place) -> tuple[Sample, ...]:
 
 
 def is_plain(member: tarfile.TarInfo) -> bool:
-    """True for a file whose bytes lie in the tar in one piece."""
+    """True for a file with contiguous bytes in the tar."""
     return member.isreg() and member.type != tarfile.GNUTYPE_SPARSE and not member.issparse()
 
 
 def check_label(extension: str, size: int, name: str) -> None:
-    """Raises InputError for more bytes than a label, or a JSON with one, has."""
+    """Raises InputError for more bytes than a label, or its JSON, may have."""
     most = LONGEST if extension == "cls" else MOST_JSON
     require(size <= most, "open_dataset", f"a label of at most {most:,} bytes", f"{name} of {size}")
 
 
 def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]:
-    """The labels by field that a member holds: whole numbers and short texts."""
+    """The labels by field in a member: whole numbers and short texts."""
     if extension == "cls":
         return {"cls": as_text("open_dataset", content, name).strip()}
     fields = parse_json("open_dataset", content, name)
@@ -221,6 +221,6 @@ def read_member(files: tuple[Place, ...], spans: np.ndarray, names: tuple[str, .
 
 
 def span_of(files: tuple[Place, ...], spans: np.ndarray, i: int) -> tuple[Place, str]:
-    """The tar that holds row `i`, with its offset and size there."""
+    """The tar of row `i`, with its offset and size there."""
     place, offset, size = spans[i].tolist()
     return files[place], f"{offset} {size}"

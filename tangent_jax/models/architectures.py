@@ -86,7 +86,7 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
 
     title: of the family, in the plural.
     """
-    known, do = architectures().get(name), "Pass a model of your own: docs/your_model.md"
+    known, do = architectures().get(name), "Pass a model of your own: docs/tutorials/your_model.ipynb"
     expected = f"an architecture of timm's {title} in {where}"
     expect(known is not None and known.family == family, expected, name, do)
     assert known is not None

@@ -98,7 +98,7 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     """
     path = local_copy("read_frozen_head", path)
     tensors, metadata = read_tensors("read_frozen_head", path)
-    do = "Write it as docs/eight_tasks.md shows"
+    do = "Write it as docs/howto/merge.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
     expected = f"tensors embeddings and logit_scale in {path}"
     expect(known, expected, ", ".join([*tensors][:3]) or "none", do)

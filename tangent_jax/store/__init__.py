@@ -1,4 +1,4 @@
-"""Components, tangent weights that leave training: their sums, their provenance, their store, their removal."""
+"""Components (the tangent weights of one contributor or shard): sums, merges, provenance, stores and removal."""
 
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims

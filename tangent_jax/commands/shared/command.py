@@ -22,8 +22,8 @@ import numpy as np
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import jobs
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define
+from tangent_jax.commands.shared import codes, jobs
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
 from tangent_jax.core import (
     check_stop,
     expand_path,
@@ -101,7 +101,7 @@ def stop(number: int, _: object) -> None:
     """The handler of SIGINT and SIGTERM: the first ends the work at its next update, the second at once."""
     print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
     request_stop()
-    signal.signal(number, lambda *_: sys.exit(128 + number))
+    signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
 
 
 def run(
@@ -134,21 +134,21 @@ def run(
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             print(f"{name}: {of_device(error)}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except Exception as error:
             if not jax.distributed.is_initialized():
                 raise
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            leave(1)
+            leave(codes.FAILED)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
-            sys.exit(130)
+            sys.exit(codes.STOPPED)
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
@@ -164,12 +164,12 @@ def of_device(error: Exception) -> str:
 def parsed(argv: list[str]) -> list[str]:
     """The arguments besides the flags; a wrong flag ends the process in one line, and --help without an error."""
     try:
-        return flags.FLAGS(argv)
+        return parse(argv)
     except flags.Error as error:
         name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
     except SystemExit:  # absl's help, which it has printed
-        sys.exit(0)
+        sys.exit(codes.DONE)
 
 
 def join(name: str, processes: bool) -> None:
