@@ -56,10 +56,9 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
-    known = {remote.files[name]: root / name for name in before if name in remote.files and name not in MARKS}
-    remote.fetch(objects, known)
-    same = {name for name in MARKS if name in before and file_fingerprint(root / name) == remote.files[name]}
-    new = len({*remote.files.values()} - {*known}) - len(same)
+    wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
+    remote.fetch(objects, {*wanted.values()})
+    new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
     if is_store(root):
         go_on(Disk(root), remote, objects)
     else:

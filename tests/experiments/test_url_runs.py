@@ -1,4 +1,4 @@
-"""Commands from data in S3 to results in S3, killed three times, each time on another machine: the bits of local files."""
+"""Commands from data in S3 to results in S3, killed three times and resumed elsewhere: the bits of local files."""
 
 import json
 import os
