@@ -100,7 +100,7 @@ def explain(function: str, url: str, error: Exception) -> InputError:
 
 
 def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
-    """What a file system says now of each file below a URL, by its name there; {} where there is none."""
+    """A file system's facts of each file below a URL, as they are now, by its name there; {} where there is none."""
     fs, path = connect(function, url)
     with telling(function, url):
         fs.invalidate_cache()
@@ -243,7 +243,7 @@ def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()
 
 
 def info_of(function: str, url: str) -> dict[str, Any] | None:
-    """What a file system says now of a file; None where there is none."""
+    """A file system's facts of a file, as they are now; None where there is none."""
     fs, path = connect(function, url)
     with telling(function, url):
         fs.invalidate_cache()
