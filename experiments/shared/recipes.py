@@ -47,7 +47,7 @@ class Prints(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How one data set is made.
+    """The recipe of one data set.
 
     archive: what is unpacked, and where it is published; make: its images, given the folder and what is chosen of it;
     prints: of the zip that the tables were measured on.
