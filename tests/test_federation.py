@@ -261,7 +261,7 @@ def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, 
 def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
     settings = Settings("/tmp", privacy="local", epsilon=8.0)
     mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
-    map_, people = private.map_of(request), fresh(people[:2], tmp_path)
+    map_, people = private.map_of(LDA.first_predictor(CLASSES)), fresh(people[:2], tmp_path)
     files = [private.release(own, request, mechanism) for own in people]
     for own, file in zip(people, files, strict=True):  # paid once, read again
         assert same(read_bytes(private.release(own, request, mechanism))[0], read_bytes(file)[0])
@@ -281,7 +281,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
 
 
 def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
-    request, map_ = Request(LDA, CLASSES), private.map_of(Request(LDA, CLASSES))
+    request, map_ = Request(LDA, CLASSES), private.map_of(LDA.first_predictor(CLASSES))
     step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
     sums = {own.name: private.read_clipped(private.clipped(own, request, 1.0), step) for own in people}
     assert all(abs(np.linalg.norm(s) - 1) < 1e-5 for s in sums.values())  # 23 images of length 1 each

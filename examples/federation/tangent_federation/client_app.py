@@ -1,7 +1,8 @@
 """The Flower client: carries a contributor's answers.
 
-A node's configuration says who it is: `flower-supernode --node-config 'name="clinic 3" dataset="folder:/data/mine"'`.
-In a simulation its number does: every contributor has a uniform shard of the run's data set.
+A node's configuration says who it is, and what lies where: `flower-supernode --node-config 'name="clinic 3"
+dataset="folder:/data/mine" home="/data/federation" weights="/data/vit.safetensors"'`. In a simulation its number does:
+every contributor has a uniform shard of the run's data set.
 """
 
 import json
@@ -25,11 +26,13 @@ def contributor_of(context: Context) -> tuple[Contributor, Settings, str]:
     """(the contributor of this node, the settings of the run, its fault)."""
     settings, node = Settings.of(context.run_config), context.node_config
     number, count = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
-    part = (0, 1) if "dataset" in node else (number, count)
+    is_real = "dataset" in node
+    part = (0, 1) if is_real else (number, count)
     name = str(node.get("name", f"contributor {number:0{len(str(count - 1))}}"))
     home = Path(str(node.get("home", f"{settings.out}/contributors/{name}")))
-    own = Contributor(name, home, str(node.get("dataset", settings.dataset)), part, settings.cache)
-    return own, settings, faults.fault_of(settings.faults, number)
+    here = {"cache": str(node.get("cache", settings.cache)), "weights": str(node.get("weights", ""))}
+    own = Contributor(name, home, str(node.get("dataset", settings.dataset)), part, **here)
+    return own, settings, "" if is_real else faults.fault_of(settings.faults, number)
 
 
 def secure_where_asked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -188,7 +188,8 @@ class Federation:
 
     def release(self) -> tuple[Any, Tree]:
         """(feature map, head) of private statistics."""
-        settings, request, map_ = self.settings, self.request, map_of(self.request)
+        settings, request = self.settings, self.request
+        map_ = map_of(request.recipe.first_predictor(request.classes))
         mechanism = mechanism_of(settings)
         step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
         record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}
