@@ -223,6 +223,22 @@ def test_rounds_have_the_bits_of_one_process(people, cache, tmp_path):
     assert len(second.provenance(NAMES[0]).images_seen) == len(shards.features)  # all images that moved its anchor
 
 
+@pytest.mark.long
+def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(people, tmp_path):
+    request, predict = Request(HEAD, CLASSES, factors=True), HEAD.first_predictor(CLASSES)
+    own = fresh(people[:1], tmp_path)[0]
+    collection = Collection(tj.Store(tmp_path / "rounds/round 01"), request, predict, HEAD)
+    sent = own.contribute(request)
+    tree, metadata = read_bytes(sent.factors)
+    path = next(path for path in trees.leaves(tree) if path.startswith("input/"))
+    for wrong in (np.full_like(trees.leaves(tree)[path], np.nan), np.eye(3, dtype=np.float32)):
+        spoiled = file_bytes(trees.nest({**trees.leaves(tree), path: wrong}), metadata)
+        assert not collection.take(own.name, sent._replace(factors=spoiled))
+        assert len(collection.store) == 0
+    assert not collection.take(own.name, sent._replace(factors=b""))
+    assert collection.take(own.name, sent), collection.left_out
+
+
 # Secure sums
 
 
@@ -360,6 +376,33 @@ def test_the_server_waits_no_longer_than_it_says(people, collection, monkeypatch
     federation.grid.asked = []
     federation.collect(collection, {})
     assert federation.grid.asked == []  # what is there is not asked for again
+
+
+def test_no_answer_of_one_contributor_spoils_the_loss_or_the_classes_of_all(monkeypatch):
+    pytest.importorskip("flwr", reason="flwr is absent")
+    from flwr.supercore.task_identity import TaskIdentity
+    from tangent_federation.server_app import Federation
+
+    for field in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, field, 1)
+
+    def losses(*values):
+        return {i: reply({"answer": {"loss": value, "count": 10 * (i + 1)}}) for i, value in enumerate(values)}
+
+    federation = Federation(Grid(losses(1.0, np.nan, 4.0)), None, Settings("/tmp", wait=0.3), {"a": 0, "b": 1, "c": 2})
+    federation.request = Request(LDA, CLASSES)
+    zero = {"head": np.zeros(1, np.float32)}
+    assert federation.loss(zero) == (1.0 * 10 + 4.0 * 30) / 40
+    federation.grid.answers = losses(0.5, 0.1, np.inf)
+    assert federation.loss(zero) == (0.5 * 10 + 4.0 * 30) / 40  # c by what it said before; b never counts
+    names = {0: {"name": "a", "classes": '["1", "0"]'}, 1: {"name": "a", "classes": "[]"}, 2: {"classes": "[]"}}
+    names[3] = {"name": "d", "classes": "no list"}
+    grid = Grid({node: reply({"answer": answer}) for node, answer in names.items()})
+    grid.get_node_ids = lambda: [*names]
+    federation = Federation(grid, None, Settings("/tmp", wait=0.3))
+    assert federation.meet() == ("0", "1")
+    assert federation.nodes == {"a": 0}
+    assert [*federation.left_out] == ["node 1", "node 2", "node 3"]
 
 
 @pytest.fixture(scope="module")

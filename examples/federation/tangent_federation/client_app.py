@@ -18,7 +18,7 @@ from flwr.compat.common import recorddict_compat as compat
 
 from tangent_federation import faults, private, secure
 from tangent_federation.contributor import Contributor, read_bytes
-from tangent_federation.settings import Request, Settings
+from tangent_federation.settings import Request, Settings, check
 from tangent_jax.solver.rounds import network_loss
 
 
@@ -62,6 +62,7 @@ def contribute(message: Message, context: Context) -> Message:
     """The files that the server asks for; of a secure sum, the numbers that SecAgg+ masks."""
     own, settings, fault = contributor_of(context)
     if RECORD_KEY_CONFIGS in message.content.config_records:
+        check(not fault, "no fault", fault)  # it drops out of the secure sum
         asked = compat.recorddict_to_fitins(message.content, keep_input=True).config
         limbs = secure.limbs_of(own, Request.from_json(str(asked["request"])), settings)
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*limbs]), 1, {})
