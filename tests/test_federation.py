@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import jax
@@ -325,6 +326,14 @@ def test_settings_that_cannot_be_are_refused():
 # Flower
 
 
+def test_the_app_has_every_setting_with_its_default_and_the_page_has_its_versions():
+    project = tomllib.loads((ROOT / "examples/federation/pyproject.toml").read_text())
+    said = {name.replace("-", "_"): value for name, value in project["tool"]["flwr"]["app"]["config"].items()}
+    assert dataclasses.asdict(Settings("/tmp")) | {"out": ""} == said
+    page = (ROOT / "docs/howto/federation.md").read_text()
+    assert all(pin in page for pin in project["project"]["dependencies"])
+
+
 class Grid:
     """A grid on which the contributors of some nodes answer, in the way that `answers` says."""
 
@@ -438,7 +447,7 @@ def superlink(tmp_path_factory):
 
 
 def flower(environment, out, nodes, cache, **settings):
-    """What result.json says after `flwr run`."""
+    """The content of result.json after `flwr run`."""
     settings = {"out": str(out), "cache": cache, **settings}
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
     size = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=1"
