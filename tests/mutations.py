@@ -1600,7 +1600,7 @@ MUTATIONS = [
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
     # A federation and engines, in examples/
-    M("tangent_jax/solver/rounds.py", "network_loss", "float(data(total))", "0.0",
+    M("tangent_jax/solver/rounds.py", "network_loss", "float(loss(total))", "0.0",
       "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
     M(COLLECTION, "Collection.add", 'check_one_body("federation", self.expected, origin)', "pass",
       f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[anchor]"),
