@@ -33,7 +33,7 @@ class Arrays:
     dtype: str
 
     def check(self, x: Array) -> Array:
-        """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind of number."""
+        """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
         require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make another model")
         return x if kinds[0] == "inexact" else x.astype(self.dtype)
