@@ -57,6 +57,11 @@ FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "t
 MERGE, SOLVED = "tests/store/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 UNITS, OWNERS = "tangent_jax/privacy/units.py", "tests/privacy/test_owners.py"
+FEDERATION, ENGINES = "tests/test_federation.py", "tests/test_engines.py"
+COLLECTION, CONTRIBUTOR, FIXED_POINT = (
+    f"examples/federation/tangent_federation/{name}.py" for name in ("collection", "contributor", "fixed_point")
+)
+FOLD = "examples/engines/fold.py"
 DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
 NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
@@ -1593,6 +1598,35 @@ MUTATIONS = [
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
+    # A federation and engines, in examples/
+    M("tangent_jax/solver/rounds.py", "network_loss", "float(data(total))", "0.0",
+      "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
+    M(COLLECTION, "Collection.add", 'check_one_body("federation", self.expected, origin)', "pass",
+      f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[anchor]"),
+    M(COLLECTION, "Collection.add", "size <= most", "True",
+      f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[large]"),
+    M(COLLECTION, "Collection.add", "kind.check_beside(dw, origin, self.zeros(), self.expected)", "pass",
+      f"{FEDERATION}::test_a_file_of_other_shapes_or_an_altered_one_is_left_out"),
+    M(COLLECTION, "Collection.vouch", "is_own=False, ", "",
+      f"{FEDERATION}::test_what_is_sent_names_no_image_no_folder_and_no_data"),
+    M(COLLECTION, "remove_from", 'forget.setdefault(name, set()).update(asked)', "pass",
+      f"{FEDERATION}::test_an_image_that_is_removed_is_removed_on_both_sides"),
+    M(CONTRIBUTOR, "Contributor.contribute", "self.forget(request.forget)", "pass",
+      f"{FEDERATION}::test_an_image_that_is_removed_is_removed_on_both_sides"),
+    M(CONTRIBUTOR, "without_names", "(identifier, identifier)", "(identifier, _)",
+      f"{FEDERATION}::test_what_is_sent_names_no_image_no_folder_and_no_data"),
+    M(CONTRIBUTOR, "in_classes", "every.index(name) for name in own", "i for i, _ in enumerate(own)",
+      f"{FEDERATION}::test_contributors_of_other_classes_are_summed_by_the_names_of_classes"),
+    M(FIXED_POINT, "encode", "largest <= limit", "True",
+      f"{FEDERATION}::test_a_number_that_would_spoil_a_secure_sum_is_not_sent"),
+    M(FIXED_POINT, "decode", "count << (power - 1)", "1 << (power - 1)",
+      f"{FEDERATION}::test_limbs_add_without_an_error_and_one_limb_rounds"),
+    M("examples/federation/tangent_federation/private.py", "clipped", "min(1.0, clip_norm", "max(1.0, clip_norm",
+      f"{FEDERATION}::test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm"),
+    M(FOLD, "Parts.finish", "sorted(accumulator, key=sorted)", "accumulator",
+      f"{ENGINES}::test_parts_have_the_same_bits_whoever_computed_them_and_however_often"),
+    M(FOLD, "Totals.merge", "names <= other for other in within", "False for _ in within",
+      f"{ENGINES}::test_totals_are_equal_to_rounding_and_count_a_repeated_shard_once"),
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tangent_jax.core import require
 from tangent_jax.core.records import read_lines
+from tangent_jax.core.url_paths import Place, name_below
 from tangent_jax.data.folders import SPLITS, by_content
 from tangent_jax.data.sources import Dataset, Examples
 
@@ -39,7 +40,7 @@ class Part:
     names: Sequence[str]
     labels: Sequence[Label]
     read: Callable[[int], bytes]
-    where: Callable[[int], tuple[Path, str]]
+    where: Callable[[int], tuple[Place, str]]
 
 
 def options(where: str) -> tuple[str, dict[str, str]]:
@@ -75,12 +76,12 @@ def split_of(file: str) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[str]]:
+def by_split(root: Place, files: Sequence[Any]) -> tuple[dict[str, list[Any]], list[str]]:
     """The files of each split, by their names below `root`, sorted, and a remark about the others."""
-    groups: dict[str, list[Path]] = {}
+    groups: dict[str, list[Any]] = {}
     around: set[str] = set()
     for file in files:
-        split, folders = split_of(str(file.relative_to(root)))
+        split, folders = split_of(name_below(file, root))
         groups.setdefault(split, []).append(file)
         around |= {"/".join(folders) or "."} if split else set()
     do = "Name the path of one data set"
@@ -89,14 +90,14 @@ def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], 
     return groups, [f"left out {len(unnamed)} files of no split, such as {unnamed[0]}"] if unnamed else []
 
 
-def classes_beside(folder: Path) -> tuple[str, ...] | None:
+def classes_beside(folder: Place) -> tuple[str, ...] | None:
     """The names of classes.txt in a folder, or None."""
     path = folder / "classes.txt"
     return tuple(read_lines("open_dataset", path)) if path.is_file() else None
 
 
 def assemble(
-    path: Path, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
+    path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
 ) -> Dataset:
     """The data set of its parts, by split; `classes`: the names of the class indices, if known."""
     remarks = [*remarks]
@@ -132,7 +133,7 @@ def is_missing(label: Label) -> bool:
 
 
 def class_index(
-    path: Path, labels: Collection[Label], classes: Sequence[str] | None
+    path: Place, labels: Collection[Label], classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[Label, int]]:
     """Returns the names of the classes, and the class index of each distinct label."""
     distinct: list[Any] = [*labels]

@@ -20,6 +20,7 @@ import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing_path, files
 
 HELD_OUT = 5  # without a test split, every fifth image is test, by content hash
@@ -63,8 +64,11 @@ def folder(where: str) -> Dataset:
 # Folders
 
 
-def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
+def walk(root: Place) -> tuple[list[str], list[str], list[str]]:
     """(files, folders, remarks) below a folder, by sorted relative names; follows links, but not in circles."""
+    if isinstance(root, UrlPath):
+        below = [(str(path.relative_to(root)), path.is_file()) for path in root.below() if path != root]
+        return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file], []
     names, folders, remarks, seen = [], [], [], set()
     for where, inner, own in os.walk(root, followlinks=True):
         here = Path(where).relative_to(root)
@@ -81,7 +85,7 @@ def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
     return sorted(names), sorted(folders), remarks
 
 
-def folder_manifest(path: Path) -> dict | None:
+def folder_manifest(path: Place) -> dict | None:
     """A folder's manifest.json if it has our form, else None: many programs write a file of this name."""
     try:
         manifest = parse_json("open_dataset", (path / "manifest.json").read_bytes(), path)
@@ -90,7 +94,7 @@ def folder_manifest(path: Path) -> dict | None:
     return manifest if {"classes", "items"} <= {*manifest} else None
 
 
-def from_folders(path: Path, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
+def from_folders(path: Place, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
     """The data set of class sub-folders, in splits if their parents name splits."""
     classes, items_by_split, more = by_folder(names, folders)
     splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
@@ -152,22 +156,28 @@ def by_content(examples: Examples) -> dict[str, Examples]:
 class Archive(zipfile.ZipFile):
     """A zip that is open for reading; a process that receives it opens it again."""
 
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.open() if isinstance(place, UrlPath) else place)
+        self.place = place
+
     def __reduce__(self) -> tuple:
-        return open_zip, (Path(str(self.filename)),)
+        return open_zip, (self.place,)
 
 
-def open_zip(path: Path) -> Archive:
+def open_zip(path: Place) -> Archive:
     """Opens a zip; InputError for another file."""
     try:
         return Archive(path)
+    except InputError:
+        raise
     except Exception as error:
         got = f"{path} ({type(error).__name__})"
         raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+def read_member(archive: Archive, name: str) -> bytes:
     """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
-    expected = f"a readable {name} in {archive.filename}"
+    expected = f"a readable {name} in {archive.place}"
     try:
         size = archive.getinfo(name).file_size
         check_size(size, name)
@@ -181,12 +191,12 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
     return content
 
 
-def read_nth(archive: zipfile.ZipFile, members: tuple[str, ...], i: int) -> bytes:
+def read_nth(archive: Archive, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of member `i` of `members`."""
     return read_member(archive, members[i])
 
 
-def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> Dataset:
+def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)

@@ -20,12 +20,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
 from tangent_jax.core.files import expand_path, make_private
+from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.workers import closing_pool, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
@@ -46,8 +46,10 @@ def hidden(identifiers: Iterable[str]) -> set[str]:
     return {hashlib.sha256(f"removed {identifier}".encode()).hexdigest() for identifier in identifiers}
 
 
-def file_state(path: Path) -> str | None:
+def file_state(path: Place) -> str | None:
     """A file's path and state as text; None if it is missing, or was changed too recently."""
+    if isinstance(path, UrlPath):
+        return path.state()
     try:
         state = os.stat(path)
     except (OSError, ValueError):
@@ -64,7 +66,7 @@ def key_of(state: str | None, place: str) -> bytes | None:
 
 
 def identify(
-    count: int, read: Callable[[int], str | None], where: Callable[[int], tuple[Path, str]] | None
+    count: int, read: Callable[[int], str | None], where: Callable[[int], tuple[Place, str]] | None
 ) -> list[str | None]:
     """The identifier of each of `count` images, from the index or by `read`, in threads; None if `read` gives None.
 

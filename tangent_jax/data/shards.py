@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import read_text
+from tangent_jax.core.urls import local_copy
 from tangent_jax.data.owners import Owner
 
 
@@ -95,7 +95,7 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     >>> tj.shards.read_owners(table)["1.png"]
     'bob'
     """
-    path = expand_path("read_owners", table)
+    path = local_copy("read_owners", table)
     require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
     lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]

@@ -19,6 +19,7 @@ import numpy as np
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import parse_json
+from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
@@ -53,7 +54,7 @@ class Examples:
     names: tuple[str, ...]
     labels: np.ndarray
     read: Callable[[int], bytes | np.ndarray]
-    where: Callable[[int], tuple[Path, str]] | None = None
+    where: Callable[[int], tuple[Place, str]] | None = None
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -151,9 +152,9 @@ class Dataset:
             require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
-def existing_path(where: str) -> Path:
+def existing_path(where: str) -> Place:
     """The path of an existing file or folder; InputError for any other."""
-    path = expand_path("open_dataset", where)
+    path = as_place("open_dataset", where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
 
@@ -177,14 +178,14 @@ def digits() -> Dataset:
     return Dataset("digits", tuple("0123456789"), {"train": split(0, half), "test": split(half, len(images))})
 
 
-def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
+def files(root: Place, names: Iterable[str], labels: Iterable[int]) -> Examples:
     """Examples that are files under `root`."""
     members = tuple(names)
     read, where = partial(read_file, root, members), partial(path_of, root, members)
     return Examples(members, np.fromiter(labels, np.int32), read, where)
 
 
-def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
+def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of the file of member `i` under `root`."""
     path, _ = path_of(root, members, i)
     try:
@@ -194,7 +195,7 @@ def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
         raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
 
-def path_of(root: Path, members: tuple[str, ...], i: int) -> tuple[Path, str]:
+def path_of(root: Place, members: tuple[str, ...], i: int) -> tuple[Place, str]:
     """The file of member `i` under `root`, of which it is the whole."""
     return root / members[i], ""
 

@@ -29,6 +29,8 @@ import numpy as np
 from tangent_jax.core import InputError, progress_bar, refusal, require
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import as_text, parse_json
+from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below, read_range
+from tangent_jax.core.urls import is_url
 from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
@@ -72,13 +74,13 @@ def tars(where: str) -> Dataset:
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
-        own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
+        own = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
         read, span = partial(read_member, files, table, own), partial(span_of, files, table)
         parts[split] = Part(own, [labels[row] for row in rows], read, span)
     return assemble(root.absolute(), parts, classes_beside(root), remarks)
 
 
-def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Label]:
+def labels_of(samples: list[Sample], chosen: str | None, root: Place) -> list[Label]:
     """The label of each sample, by the chosen field, KEY.cls, or the only field."""
     fields = sorted({field for sample in samples for field in sample.labels})
     field = choose("label", chosen, ["cls"] if "cls" in fields else fields, fields, root)
@@ -87,7 +89,7 @@ def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Lab
     return as_labels(texts, root) if field == "cls" else labels
 
 
-def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
+def check_images(samples: list[Sample], chosen: str | None, root: Place) -> None:
     """Raises InputError if samples have several images and none is chosen, or if no sample has the chosen one."""
     extensions = sorted({extension for sample in samples for extension in sample.images})
     several = any(len(sample.images) > 1 for sample in samples)
@@ -97,21 +99,27 @@ def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
 # Names
 
 
-def match_tars(pattern: str) -> tuple[Path, list[Path]]:
+def match_tars(pattern: str) -> tuple[Any, list[Any]]:
     """(the surrounding folder, the tars that match a pattern)."""
-    text = str(expand_path("open_dataset", pattern))
-    if Path(text).is_dir():
-        files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
+    text = pattern if is_url(pattern) else str(expand_path("open_dataset", pattern))
+    whole = as_place("open_dataset", text)
+    if whole.is_dir():
+        files = [file for file in sorted(whole.rglob("*.tar")) if not is_hidden(name_below(file, whole))]
         require(files, "open_dataset", f"tars in {text}", "none")
-        return Path(text), files
+        return whole, files
     names = [*islice(braces(text), MOST_TARS + 1)]
     require(len(names) <= MOST_TARS, "open_dataset", f"at most {MOST_TARS:,} tars", f"more by {pattern}")
-    files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    root = as_place("open_dataset", os.path.dirname(re.split("[{*]", text)[0]) or ".")
+    if isinstance(root, UrlPath):
+        own = [name.removeprefix(f"{root}/") for name in names]
+        files = [path for name in own for path in (root.glob(name) if "*" in name else [root / name])]
+    else:
+        files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
     require(files, "open_dataset", f"tars named {pattern}", "none")
     missing = [str(file) for file in files if not file.is_file()]
     got = f"{len(missing)} that do not exist, such as {missing[:1]}"
     require(not missing, "open_dataset", f"the tars {pattern}", got, "Fetch them, or name those that are there")
-    return Path(os.path.dirname(re.split("[{*]", text)[0])), [*dict.fromkeys(files)]
+    return root, [*dict.fromkeys(files)]
 
 
 def braces(text: str) -> Iterator[str]:
@@ -129,7 +137,7 @@ def braces(text: str) -> Iterator[str]:
 # Members
 
 
-def list_samples(file: Path, bar: Any) -> tuple[Sample, ...]:
+def list_samples(file: Place, bar: Any) -> tuple[Sample, ...]:
     """The samples of a tar, from the index or by its headers."""
     key = key_of(file_state(file), "\0samples")
     bar.update()
@@ -148,12 +156,12 @@ def list_samples(file: Path, bar: Any) -> tuple[Sample, ...]:
     return samples
 
 
-def read_headers(file: Path) -> tuple[Sample, ...]:
+def read_headers(file: Place) -> tuple[Sample, ...]:
     """The samples of a tar, by its headers and the members that hold labels."""
     samples: dict[str, Sample] = {}
     whole, do = f"a whole tar {file}", "Fetch it again"
-    with file.open("rb") as content, tarfile.open(file, "r:") as archive:
-        size = os.fstat(content.fileno()).st_size
+    with file.open("rb") as content, file.open("rb") as own, tarfile.open(fileobj=own, mode="r:") as archive:
+        size = content.seek(0, os.SEEK_END)
         for member in archive:
             end = member.offset_data + member.size
             require(member.size >= 0 and end <= size, "open_dataset", whole, f"{member.name} cut off", do)
@@ -200,21 +208,19 @@ def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]
     return {n: v for n, v in fields.items() if type(v) in (int, str) and is_short[n]}
 
 
-def read_member(files: tuple[Path, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
+def read_member(files: tuple[Place, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
     """The bytes of the image of row `i`; spans: (file, offset, size) of each, "n 3"."""
     place, offset, size = spans[i].tolist()
     check_size(size, names[i])
     try:
-        with files[place].open("rb") as file:
-            file.seek(offset)
-            content = file.read(size)
+        content = read_range(files[place], offset, size)
     except OSError as error:
         raise refusal("open_dataset", "a readable tar", f"{files[place]} ({error.strerror})") from error
     require(len(content) == size, "open_dataset", f"a whole {names[i]}", f"{len(content)} bytes, not {size}")
     return content
 
 
-def span_of(files: tuple[Path, ...], spans: np.ndarray, i: int) -> tuple[Path, str]:
+def span_of(files: tuple[Place, ...], spans: np.ndarray, i: int) -> tuple[Place, str]:
     """The tar of row `i`, with its offset and size there."""
     place, offset, size = spans[i].tolist()
     return files[place], f"{offset} {size}"

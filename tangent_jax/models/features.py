@@ -27,6 +27,7 @@ from tangent_jax.core.files import expand_path, fingerprint, hold_lock
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
+from tangent_jax.core.urls import CACHE, is_url, scratch_of
 from tangent_jax.data.decode import size_of
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
@@ -35,6 +36,7 @@ from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.layout import first_folder
 from tangent_jax.models.protocol import Arrays, Model, is_floating
+from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.train.batches import Batches, OnDevice
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
@@ -106,6 +108,8 @@ class Cache:
     instead of raising; `processes`: the number that decode (0: threads). With several folders, on several disks, large
     features are spread over them.
 
+    A single URL stands for a local copy of its folder: rows are fetched from there, and copied there once computed.
+
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
     >>> demo.predict.features(demo.examples(5, seed=2), cache).inputs.dtype
     dtype('float16')
@@ -122,10 +126,20 @@ class Cache:
         _ = self.folders  # raises for an invalid folder
 
     @property
+    def url(self) -> str | None:
+        """The URL where the rows are kept, None for folders of this machine."""
+        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
+        named = [os.fspath(folder) for folder in given if is_url(folder)]
+        require(not named or len(given) == 1, "Cache", "a URL alone, or folders", f"{len(given)} of both", "Choose one")
+        return named[0].rstrip("/") if named else None
+
+    @property
     def folders(self) -> list[Path]:
-        """The absolute paths of the folders."""
+        """The absolute paths of the folders, or of the local copy of a URL's."""
         given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
         require(given, "Cache", "a folder at least", "none")
+        if self.url is not None:
+            return [scratch_of(self.url) / CACHE]
         folders = [expand_path("Cache", folder).absolute() for folder in given]
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
@@ -176,8 +190,11 @@ def features(
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
+        shared = f"{cache.url}/{here}" if cache.url is not None and is_keeper else None
+        placement.together(lambda: fetch_rows(shared, folder) if shared else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
+        placement.together(lambda: share_rows(shared, folder) if shared else None)
     return readable(rows, examples, identifiers, cache)
 
 

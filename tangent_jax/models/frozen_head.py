@@ -22,8 +22,8 @@ from jax import Array
 
 from tangent_jax.core import Dual, Tree, expect, finite_number, refusal, require, trees
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expand_path
 from tangent_jax.core.tensors import read_tensors
+from tangent_jax.core.urls import local_copy
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import contract, unit_length
@@ -106,7 +106,7 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     >>> tj.models.read_frozen_head(path).classes
     ('owl', 'gull')
     """
-    path = expand_path("read_frozen_head", path)
+    path = local_copy("read_frozen_head", path)
     tensors, metadata = read_tensors("read_frozen_head", path)
     do = "Write it as docs/howto/merge.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from tangent_jax.core import expect, refusal, require, trees, unexpected
+from tangent_jax.core import expect, refusal, require, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import convert, parse_json
@@ -33,6 +33,8 @@ from tangent_jax.models.vit import weights as vit
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
+FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+"""The files of a folder of weights."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
@@ -42,9 +44,9 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
-                .safetensors file, or a folder with model.safetensors; architecture: our name, such as "L/16", or
-                timm's, such as "vit_base_patch16_224"; None if the file states it. It decides what tensors do not show,
-                such as heads and activation, if no config.json does.
+                .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once;
+                architecture: our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file
+                states it. It decides what tensors do not show, such as heads and activation, if no config.json does.
     Returns:    Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the
                 saved model and weights.
     Raises:     InputError naming the file, and the tensor with its expected and actual shape.
@@ -54,8 +56,9 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     ('VisionTransformer', 16)
     """
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = expand_path("load", source)
+        source = os.fspath(source) if urls.is_url(source) else expand_path("load", source)
     source = os.fspath(source)
+    local = urls.local_copy("load", source, FILES) if urls.is_url(source) else Path(source)
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
@@ -67,9 +70,9 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
-        expect(Path(source).exists(), kinds, f"{source}, which does not exist")
-        pretrained = read(Path(source), architecture)
-    if architecture is not None and not (is_of_timm(architecture) and Path(source).exists()):  # read has checked it
+        expect(local.exists(), kinds, f"{source}, which does not exist")
+        pretrained = read(local, architecture)
+    if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
 
@@ -83,6 +86,7 @@ def is_made(source: str) -> bool:
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """Writes a model to one .safetensors file, whole or not at all; `load` restores model and weights.
 
+    `path` may be a URL.
     Raises:     InputError for another file type, a user's own model, or weights of more than 32 bits.
 
     >>> path = demo.folder() / "model.safetensors"
@@ -90,12 +94,14 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     >>> tj.load(path).model.classes
     2
     """
-    path, model = expand_path("save", path), pretrained.model
+    model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
+    path = expand_path("save", path) if url is None else Path(url)
     expect(path.suffix == ".safetensors", "a path that ends in .safetensors", path)
     known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
     expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
-    write_whole(path, encode_model("save", model, trees.leaves(pretrained.w), "ours"))
+    content = encode_model("save", model, trees.leaves(pretrained.w), "ours")
+    write_whole(path, content) if url is None else urls.write("save", url, content)
 
 
 def read(path: Path, architecture: str | None = None) -> Pretrained:

@@ -59,8 +59,9 @@ def fit_rounds(
     """The rounds of a fit; each starts at the anchor of the last one.
 
     Args:       predict: at the first anchor: a tangent of output total, or non-linear; data: Features or Batches, whose
-                loss decides the size of a step; fit: (the predictor at a round's anchor, the rounds before) -> dw, such
-                as `lambda predict, _: tj.solve(predict, data, objective, passes=12, certificate=None).dw`; start: the
+                loss decides the size of a step, or a function from `total` to that mean loss, if no process has all of
+                them; fit: (the predictor at a round's anchor, the rounds before) -> dw, such as
+                `lambda predict, _: tj.solve(predict, data, objective, passes=12, certificate=None).dw`; start: the
                 sum of earlier moves (None: nothing); on_round: called after each round.
     Returns:    the rounds, at most `rounds`. If no part of a step decreases the loss, its round has size 0 and is the
                 last. `network(predict)(rounds[-1].total, x)` is the network at the last anchor.
@@ -130,7 +131,12 @@ def choose_size(
 
 
 def network_loss(predict: Predictor, total: Tree, data: Any, objective: Objective) -> float:
-    """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite."""
+    """The network's mean loss at w + total, without a penalty; NaN or infinity where its outputs are not finite.
+
+    Args: data: Features or Batches, or a function of `total` that gives it.
+    """
+    if callable(data):
+        return float(data(total))
     batches = as_batches(data)
     values = outputs(network(predict), total, batches)
     losses = objective.losses(jnp.asarray(values), jnp.asarray(batches.targets[batches.rows]))

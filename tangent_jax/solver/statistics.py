@@ -26,6 +26,7 @@ from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
 from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.train.targets import as_labels
 
 WAYS = ("lda", "ridge")
 SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -58,6 +59,13 @@ class Settings(NamedTuple):
     how: str = "lda"
     shrinkage: float = 0.3
     balance: float = 1.0
+
+    def check(self) -> "Settings":
+        """The same settings; InputError for others than `solve` takes."""
+        one_of("how", self.how, WAYS)
+        finite_number("shrinkage", self.shrinkage, 1e-12)
+        finite_number("balance", self.balance, 1e-12)
+        return self
 
 
 @public_class
@@ -126,10 +134,7 @@ class Statistics:
 
     def system(self, settings: Settings) -> System:
         """The system that `solve` solves, for valid settings."""
-        how, shrinkage, balance = settings
-        one_of("how", how, WAYS)
-        finite_number("shrinkage", shrinkage, 1e-12)
-        finite_number("balance", balance, 1e-12)
+        how, shrinkage, balance = settings.check()
         n, k = self.counts.sum(), len(self.gram)
         expect(n > 0, "an example", "none")
         class_means = self.sums / np.maximum(self.counts, 1)[:, None]
@@ -200,15 +205,13 @@ def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) ->
     >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
     (3, 6)
     """
-    return of_rows(map_, rows_of(map_, data), np.asarray(data.targets), classes)
+    return of_rows(map_, rows_of(map_, data), data.targets, classes)
 
 
 def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
     """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
     names = check_classes("make_statistics", classes)
-    good = targets.ndim == 1 and targets.dtype.kind in "iu" and (not len(targets) or targets.min() >= 0)
-    good = good and (not len(targets) or targets.max() < len(names))
-    require(good, "make_statistics", f"targets that index {len(names)} classes", f"{targets.dtype} {targets[:3]}")
+    targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     gram, sums, counts = moments(rows, targets, len(names))
     return Statistics(gram, sums[order], counts[order], tuple(names[c] for c in order), map_.sizes, map_.identity)

@@ -203,7 +203,7 @@ class Saver:
                 with checkpointer() as orbax:
                     orbax.save(partial / "state", args=ocp.args.StandardSave(named))
                 state_fingerprint = folder_fingerprint(partial)
-        except OSError:
+        except (OSError, InputError):
             raise
         except Exception as error:  # errors of Orbax or tensorstore, as on a full disk
             raise OSError(f"cannot write a checkpoint to {self.folder}: {str(error).splitlines()[0]}") from error
