@@ -74,7 +74,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
-KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
+KINDS, STATISTICS, NTK = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py", "tangent_jax/models/ntk.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
@@ -1279,6 +1279,8 @@ MUTATIONS = [
       "tests/store/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/core/identities.py", "closed_bytes", "constant if isinstance(constant, jax.Array) else", "",
       "tests/train/test_identity.py::test_a_random_key_that_a_function_holds_is_in_its_program"),
+    M("tangent_jax/store/provenance.py", "make_provenance", "or predict.root is None", "or True",
+      f"{OF_KINDS}::test_private_statistics_are_no_component"),
     M("tangent_jax/store/provenance.py", "BODY", '"preprocessing", "output", "anchor"', '"preprocessing", "anchor"',
       "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M("tangent_jax/commands/store.py", "remove", "if not plan.components:\n        check_removed(store, plan)", "",
@@ -1585,6 +1587,16 @@ MUTATIONS = [
       f"{OF_KINDS}::test_two_kinds_never_add"),
     M("tangent_jax/exports/folder.py", "export", "features is None or FORMATS[format].of_features", "True",
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
+    M(NTK, "SharedRows.read", "at[~self.is_known[at]]", "at",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "rows_of", "and data.rows.source == source_of(map_)", "",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "FeatureMap.sketch", "if waves else psi", "",
+      f"{SOLVED_SUMS}::test_without_a_block_the_final_norm_alone_is_sketched"),
+    M("tangent_jax/commands/shared/additive.py", "check_flags", "how == own", "True",
+      "tests/experiments/test_wrong_flags.py::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M(STATISTICS, "Statistics.leave_one_out", "(1 - 1 / n - np", "(1 - np",
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "scores_without", "- 2 * less * along", "",
