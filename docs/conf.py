@@ -1,4 +1,4 @@
-"""The site, `make docs`: pages of this folder, notebooks in guide/ that are executed, the library's own docstrings."""
+"""The site, `make docs`: pages of this folder, notebooks that are executed, the library's own docstrings."""
 
 import hashlib
 import os
@@ -16,8 +16,10 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "words", "llms"]
-exclude_patterns = ["_ext"]
+extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "codes", "words", "llms"]
+# `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. api/ and glossary.md: a
+# checkout may still have those of version 0.3, which git ignores.
+exclude_patterns = ["_ext", "api", "glossary.md"]
 nitpicky = True
 # Types of annotations that have no page here: those of other libraries, and our own that are not public.
 nitpick_ignore_regex = [("py:.*", r"(?!tangent_jax\.\w+$).*")]
@@ -43,7 +45,7 @@ highlight_language = "text"
 
 html_theme = "sphinx_book_theme"
 html_title = f"tangent_jax {version}"
-html_short_title = "Tangent Vision Transformers in JAX: fine-tune, compose, privatise and un-train."
+html_short_title = "Linearized Vision Transformers in JAX: fine-tune, merge, remove fine-tuning data, train privately."
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_sourcelink_suffix = ""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared import codes, command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define
 from tangent_jax.core import require, trees
 
@@ -55,7 +55,7 @@ def main() -> None:
     print(f"\n  The model after the removal is {same} that the other {n - 1} shards alone give.\n")
     command.finish({"accuracy": {name: value for name, _, value in rows}, "removal_is_exact": exact, "seed": F.seed})
     if not exact:
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def show(rows: Sequence[tuple[str, str, float]], title: str) -> None:

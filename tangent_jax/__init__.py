@@ -1,4 +1,4 @@
-"""Tangent Vision Transformers and ResNets in JAX: fine-tune, compose, privatise and un-train.
+"""Linearized Vision Transformers and ResNets in JAX: fine-tune, merge, remove data from fine-tuning, train privately.
 
     f_lin(x) = f_w(x) + J_w f(x) . dw
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
@@ -57,6 +58,11 @@ FAMILY, WORDS, HALF = "tests/models/test_families.py", "tests/test_words.py", "t
 MERGE, SOLVED = "tests/store/test_merge.py", "tests/experiments/test_optimum.py"
 TRAIN, MECHANISM = "tangent_jax/privacy/train.py", "tangent_jax/privacy/mechanism.py"
 UNITS, OWNERS = "tangent_jax/privacy/units.py", "tests/privacy/test_owners.py"
+FEDERATION, ENGINES = "tests/test_federation.py", "tests/test_engines.py"
+COLLECTION, CONTRIBUTOR, FIXED_POINT = (
+    f"examples/federation/tangent_federation/{name}.py" for name in ("collection", "contributor", "fixed_point")
+)
+FOLD = "examples/engines/fold.py"
 DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
 NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
@@ -914,6 +920,11 @@ MUTATIONS = [
     M(EXPANSION, "squares", "(s[:, :, 0] ** 2).sum(1)", "s[:, :, 0].sum(1) ** 2", EXPANDED),
     M(SOLVE, "Solver.begin", "forcing, SHOWN * rounding", "forcing",
       f"{OPTIMUM}::test_a_solve_of_more_passes_than_rounding_allows_ends_where_rounding_does"),
+    # Recipes of the data sets
+    M("experiments/shared/recipes.py", "agreement", "require(good", "require(True",
+      "tests/experiments/test_data.py::test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused"),
+    M("experiments/shared/recipes.py", "handwriting", "and labels[row] == int(label)", "",
+      "tests/experiments/test_data.py::test_digits_keep_their_pixels_and_a_row_of_another_digit_is_refused"),
     M("experiments/influence/attribution.py", "leaving", "effect.sum(1) - effect", "effect",
       f"{SOLVED}::test_attribution_is_scored_against_models_without_half_of_the_images"),
     M("tangent_jax/solver/kernel.py", "KernelSolution.changes", "return -np.einsum", "return np.einsum",
@@ -1398,6 +1409,10 @@ MUTATIONS = [
     M("docs/_ext/docstrings.py", "escaped", "SPECIAL.sub(", "str(text) or SPECIAL.sub(",
       f"{SITE}::test_a_docstring_is_prose_equations_lists_and_examples"),
     M("docs/_ext/words.py", "words", "rows[2:]", "rows[3:]", f"{SITE}::test_the_glossary_has_every_word"),
+    M("docs/_ext/codes.py", "text", "for row in MEANINGS", "for row in MEANINGS[1:]",
+      f"{SITE}::test_the_table_of_exit_codes_has_a_row_for_each_meaning"),
+    M("tangent_jax/commands/shared/codes.py", "of_signal", "128 + number", "number",
+      "tests/test_commands.py::test_every_exit_has_a_code_of_the_table"),
     M("docs/_ext/commands.py", "text", "name not in shared", "True",
       f"{SITE}::test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link"),
     # The inspector: text that runs, another image's picture, a claim that is none, what is damaged, the wrong mean
@@ -1421,7 +1436,7 @@ MUTATIONS = [
       f"{INSPECT}::test_cosines_are_the_same_whatever_is_held_at_once"),
     M("tangent_jax/commands/report/inspector.py", "cost_of", "if lacking:", "if False:",
       f"{INSPECT}::test_the_page_says_what_the_store_holds"),
-    M("tangent_jax/commands/inspect.py", "main", "if seen.wrong:\n        sys.exit(1)", "",
+    M("tangent_jax/commands/inspect.py", "main", "if seen.wrong:\n        sys.exit(codes.FAILED)", "",
       f"{INSPECT}::test_a_damaged_file_is_named_and_the_rest_is_shown"),
     M("tangent_jax/commands/shared/accuracies.py", "Accuracies.of", "- len(own_old) + len(own_new)", "",
       f"{INSPECT}::test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task"),
@@ -1436,7 +1451,7 @@ MUTATIONS = [
       "True",
       f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
     M("tangent_jax/store/provenance.py", "Provenance.from_json",
-      'fields.pop("is_own", None)  # its seal says so, and never its text\n        fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)',
+      'fields.pop("is_own", None)  # the seal decides, never the text\n        fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)',
       "",
       f"{FOREIGN}::test_a_seal_is_of_the_whole_text_and_of_one_key"),
     M("tangent_jax/store/provenance.py", "Provenance.to_json", "if self.is_own", "if True",
@@ -1596,6 +1611,35 @@ MUTATIONS = [
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
+    # A federation and engines, in examples/
+    M("tangent_jax/solver/rounds.py", "network_loss", "float(loss(total))", "0.0",
+      "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
+    M(COLLECTION, "Collection.add", 'check_one_body("federation", self.expected, origin)', "pass",
+      f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[anchor]"),
+    M(COLLECTION, "Collection.add", "size <= most", "True",
+      f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[large]"),
+    M(COLLECTION, "Collection.add", "kind.check_beside(dw, origin, self.zeros(), self.expected)", "pass",
+      f"{FEDERATION}::test_a_file_of_other_shapes_or_an_altered_one_is_left_out"),
+    M(COLLECTION, "Collection.vouch", "is_own=False, ", "",
+      f"{FEDERATION}::test_what_is_sent_names_no_image_no_folder_and_no_data"),
+    M(COLLECTION, "remove_from", 'forget.setdefault(name, set()).update(asked)', "pass",
+      f"{FEDERATION}::test_an_image_that_is_removed_is_removed_on_both_sides"),
+    M(CONTRIBUTOR, "Contributor.contribute", "self.forget(request.forget)", "pass",
+      f"{FEDERATION}::test_an_image_that_is_removed_is_removed_on_both_sides"),
+    M(CONTRIBUTOR, "without_names", "(identifier, identifier)", "(identifier, _)",
+      f"{FEDERATION}::test_what_is_sent_names_no_image_no_folder_and_no_data"),
+    M(CONTRIBUTOR, "in_classes", "every.index(name) for name in own", "i for i, _ in enumerate(own)",
+      f"{FEDERATION}::test_contributors_of_other_classes_are_summed_by_the_names_of_classes"),
+    M(FIXED_POINT, "encode", "largest <= limit", "True",
+      f"{FEDERATION}::test_a_number_that_would_spoil_a_secure_sum_is_not_sent"),
+    M(FIXED_POINT, "decode", "count << (power - 1)", "1 << (power - 1)",
+      f"{FEDERATION}::test_limbs_add_without_an_error_and_one_limb_rounds"),
+    M("examples/federation/tangent_federation/private.py", "clipped", "min(1.0, clip_norm", "max(1.0, clip_norm",
+      f"{FEDERATION}::test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm"),
+    M(FOLD, "Parts.finish", "sorted(accumulator, key=sorted)", "accumulator",
+      f"{ENGINES}::test_parts_have_the_same_bits_whoever_computed_them_and_however_often"),
+    M(FOLD, "Totals.merge", "names <= other for other in within", "False for _ in within",
+      f"{ENGINES}::test_totals_are_equal_to_rounding_and_count_a_repeated_shard_once"),
 ]  # fmt: skip
 
 
@@ -1613,6 +1657,15 @@ def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int, int
             yield from definitions(node, within)
 
 
+@cache
+def lines_of(text: str) -> dict[str, list[tuple[int, int]]]:
+    """The first and last lines of the definitions in a file, by name."""
+    lines: dict[str, list[tuple[int, int]]] = {}
+    for name, first, last in definitions(ast.parse(text)):
+        lines.setdefault(name, []).append((first, last))
+    return lines
+
+
 def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
     """Where its fragment begins and ends in the text of its file: each place where it stands in the definition."""
     starts = [0]
@@ -1620,8 +1673,7 @@ def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
         starts.append(starts[-1] + len(line))
     spans = [(0, len(text))]
     if mutation.definition:
-        found = definitions(ast.parse(text))
-        spans = [(starts[first - 1], starts[last]) for name, first, last in found if name == mutation.definition]
+        spans = [(starts[first - 1], starts[last]) for first, last in lines_of(text).get(mutation.definition, ())]
     pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", mutation.old)))
     whole = re.compile(r"\b" * mutation.old[0].isidentifier() + pattern + r"\b" * mutation.old[-1].isidentifier())
     return [match.span() for start, end in spans for match in whole.finditer(text, start, end)]

@@ -339,8 +339,8 @@ def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(clus
 
 def test_the_page_shows_these_files():
     """And no second copy."""
-    page = (ROOT / "docs/batch_jobs.md").read_text()
+    page = (ROOT / "docs/howto/clusters.md").read_text()
     for path in FILES.iterdir():
-        assert f"```{{literalinclude}} ../examples/cluster/{path.name}\n" in page, path.name
+        assert f"```{{literalinclude}} ../../examples/cluster/{path.name}\n" in page, path.name
     assert "#SBATCH" not in page
     assert not [line for line in page.splitlines() if line.startswith(("apiVersion", "FROM "))]

@@ -1,6 +1,7 @@
 """`tangent-jax`: its list of commands, and how a command starts; what each does is tested in tests/experiments."""
 
 import ast
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import pytest
 from run_binary import ROOT
 from test_imports import MODULES, imports
 
+from experiments.shared.defined import definitions
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
+from tangent_jax.commands.shared import codes
 from tangent_jax.commands.shared.dispatch import COMMANDS
+from tangent_jax.commands.shared.flags import F, parse
+from tangent_jax.commands.shared.presets import PRESETS
 
 
 def call(*words, code=""):
@@ -61,6 +66,28 @@ def test_a_signal_while_a_command_is_imported_is_one_line():
     assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
 
 
+def test_every_exit_has_a_code_of_the_table():
+    """A text is code 1; `parent.join(), os._exit(1)` and the like lie below the commands, and give that number."""
+    known = {code for row in codes.MEANINGS for code in row.codes}
+    named = {f"codes.{name}" for name in ("DONE", "FAILED", "STOPPED")}
+    found = set()
+    experiments = {f"experiments/{path.name}": path for path in (ROOT / "experiments").rglob("*.py")}
+    for name, path in (MODULES | experiments).items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("sys.exit", "os._exit", "leave"):
+                text = ast.unparse(node.args[0])
+                signal_of = re.fullmatch(r"(codes\.)?of_signal\(number\)", text)
+                below = not name.startswith(("tangent_jax.commands", "experiments")) and text == "1"
+                said = isinstance(node.args[0], ast.JoinedStr | ast.Constant) and "'" in text
+                assert text in named | {"code"} or signal_of or below or said, f"{name}:{node.lineno} {text}"
+                found |= {text} & named
+    assert found == named
+    assert (
+        known == {0, 1, 130, 143, 137} == {codes.DONE, codes.FAILED, codes.STOPPED, *map(codes.of_signal, (2, 15, 9))}
+    )
+
+
 def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
     own = {f"tangent_jax.commands.{name}" for name in COMMANDS}
     assert own <= {*MODULES}
@@ -70,3 +97,18 @@ def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
     assert programs == own
     for name in own:
         assert ast.get_docstring(ast.parse(MODULES[name].read_text())), name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_other_defaults_which_flags_change(name):
+    own = PRESETS[name]
+    with definitions("compose"):
+        parse(["compose", f"--preset={name}"])
+        assert {flag: F[flag].serialize() for flag in own} == {flag: f"--{flag}={value}" for flag, value in own.items()}
+        assert not any(F[flag].present for flag in own)
+    with definitions("compose"):
+        parse(["compose", "--method=fc", f"--preset={name}"])
+        assert F.method == ["fc"]
+    with definitions("compose"):
+        parse(["compose"])
+        assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}

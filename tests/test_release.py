@@ -1,5 +1,6 @@
 """What a release holds, and that it works without a checkout; `make release` does it in an empty environment."""
 
+import operator
 import re
 import shutil
 import subprocess
@@ -61,7 +62,7 @@ def test_the_sdist_holds_what_a_packager_tests(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = files("tests", "*.py", "*.npz") | files("experiments", "*.py") | files("docs", "*.md", "*.png")
+    wanted = files("tests", "*.py", "*.npz") | files("experiments", "*.py") | files("docs", "*.md", "*.ipynb", "*.png")
     assert wanted <= names
     assert {"LICENSE", "CHANGELOG.md", "CITATION.cff", "Makefile", "constraints.txt", "lowest.txt"} <= names
     command = [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()]
@@ -104,3 +105,17 @@ def test_the_version_is_the_same_everywhere():
     assert dated == f"{tj.__version__} ({released})"
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "tangent_jax._version.__version__"
+
+
+def test_every_new_name_of_the_upgrading_table_exists():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    table = changelog.partition("### Upgrading from 0.3\n")[2].partition("\n### ")[0]
+    new = [name for row in table.splitlines() for name in re.findall(r"`tj\.([a-z_.A-Z]+)", row.split(" | ")[-1])]
+    assert len(new) > 20
+    for name in new:
+        value = operator.attrgetter(name.removesuffix(".NAME"))(tj)
+        old = re.search(rf"^\| `tj.NAME` for (.*) \| `tj.{name}` \|$", table, re.MULTILINE)
+        assert old or not name.endswith(".NAME")
+        for moved in re.findall(r"`(\w+)`", old[1]) if old else ():
+            assert hasattr(value, moved), f"{name}: {moved}"
+            assert not hasattr(tj, moved), moved

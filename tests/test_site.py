@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from pages import prose_of
 
 import tangent_jax as tj
 from experiments.shared.names import public_names
@@ -17,6 +18,7 @@ from experiments.shared.names import public_names
 ROOT = Path(tj.__file__).parents[1]
 sys.path.append(str(ROOT / "docs/_ext"))
 
+import codes  # noqa: E402
 import commands  # noqa: E402
 import docstrings  # noqa: E402
 import reference  # noqa: E402
@@ -81,6 +83,70 @@ def test_the_glossary_has_every_word():
     assert all(f"\n{word}\n" in words.text() for row in words.words() for word in row.split(", "))
 
 
+# What people search for, and the page that answers it.
+SEARCHED = (
+    ("linearized model", "explanation/idea.md"),
+    ("neural tangent", "explanation/comparison.md"),
+    ("NTK", "explanation/composition.md"),
+    ("linear probe", "explanation/composition.md"),
+    ("ridge", "explanation/optimum.md"),
+    ("certificate", "explanation/optimum.md"),
+    ("influence", "explanation/optimum.md"),
+    ("DP-SGD", "explanation/privacy.md"),
+    ("user-level privacy", "explanation/privacy.md"),
+    ("differential privacy", "explanation/guarantees.md"),
+    ("threat model", "explanation/guarantees.md"),
+    ("machine unlearning", "howto/choose_removal.md"),
+    ("GDPR", "howto/removal_request.md"),
+    ("model merging", "howto/merge.md"),
+    ("model soup", "howto/merge.md"),
+    ("RegMean", "howto/merge.md"),
+    ("leave-one-out", "howto/wrong_labels.md"),
+    ("Laplace", "howto/uncertainty.md"),
+    ("ONNX", "howto/serve.md"),
+    ("Kubernetes", "howto/clusters.md"),
+    ("federated", "howto/federation.md"),
+    ("membership inference", "tutorials/remove_data.ipynb"),
+    ("NNX", "tutorials/your_model.ipynb"),
+    ("linear probe", "tutorials/quickstart.ipynb"),
+    ("machine unlearning", "tutorials/remove_data.ipynb"),
+    ("DP-SGD", "tutorials/private.ipynb"),
+    ("user-level privacy", "tutorials/private.ipynb"),
+    ("class-incremental", "howto/merge.md"),
+    ("LoRA", "howto/merge.md"),
+    ("mislabeled data", "howto/wrong_labels.md"),
+    ("wrong labels", "howto/wrong_labels.md"),
+    ("uncertainty", "howto/uncertainty.md"),
+    ("StableHLO", "howto/serve.md"),
+    ("PyTorch", "howto/serve.md"),
+    ("Slurm", "howto/clusters.md"),
+    ("exit code", "reference/exit_codes.md"),
+    ("safetensors", "reference/models.md"),
+    ("webdataset", "reference/data.md"),
+    ("install", "reference/commands.md"),
+)
+
+
+def beginning(page):
+    """The title of a page and the first paragraph below it, in one line."""
+    text = re.sub(r"\A---\n.*?\n---\n", "", prose_of(page), flags=re.DOTALL).strip()
+    title, _, rest = text.partition("\n")
+    assert title.startswith("# "), page
+    return " ".join(f"{title} {rest.strip().partition(chr(10) * 2)[0]}".split())
+
+
+@pytest.mark.parametrize(("word", "page"), SEARCHED, ids=lambda value: value)
+def test_a_word_that_people_search_for_stands_at_the_beginning_of_the_page_that_answers_it(word, page):
+    assert word.lower() in beginning(ROOT / "docs" / page).lower()
+
+
+def test_the_table_of_exit_codes_has_a_row_for_each_meaning():
+    rows = [line for line in codes.text().splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) == len(codes.MEANINGS)
+    said = [{int(code) for code in row.split(" | ")[0].strip("| ").split(" or ")} for row in rows]
+    assert said == [{*row.codes} for row in codes.MEANINGS]
+
+
 SPHINXS = ("index", "genindex", "search", "py-modindex")
 
 
@@ -123,13 +189,14 @@ def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     check_links(site)
-    flags = (site / "binaries.html").read_text()
+    flags = (site / "reference/commands.html").read_text()
     for binary in commands.binaries():
         assert f'id="{binary.replace(" ", "-")}"' in flags
     assert flags.count("--seed<") > 10
+    assert (site / "reference/exit_codes.html").read_text().count("<tr") == len(codes.MEANINGS) + 1
     assert flags.count("--devices<") == 1
     for package, values in reference.places().items():
-        page = (site / f"api/{package}.html").read_text()
+        page = (site / f"reference/api/{package}.html").read_text()
         for name, value in values.items():
             place = value.__name__ if inspect.ismodule(value) else name
             assert page.count(f'id="{"module-" * inspect.ismodule(value)}{place}"') == 1, name

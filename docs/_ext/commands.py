@@ -1,4 +1,4 @@
-"""The flags of every binary, read off the binaries, below the table in binaries.md."""
+"""The flags of every command, read off the commands, below the table in reference/commands.md."""
 
 import functools
 import re
@@ -6,6 +6,8 @@ import re
 from absl import flags
 
 from experiments.shared.defined import binaries, defined
+
+PAGE = "reference/commands"
 
 
 def row(flag: flags.Flag) -> str:
@@ -24,11 +26,11 @@ def table(known: dict[str, flags.Flag]) -> str:
 
 @functools.cache
 def text() -> str:
-    """The sections of all binaries, in Markdown."""
+    """The sections of all commands, in Markdown."""
     all_of_them = {binary: defined(binary) for binary in binaries()}
     shared = set.intersection(*({*known} for _, known in all_of_them.values()))
     first = next(iter(all_of_them.values()))[1]
-    parts = ["\n## Flags of every binary\n", table({name: first[name] for name in sorted(shared)})]
+    parts = ["\n## Flags of every command\n", table({name: first[name] for name in sorted(shared)})]
     for binary, (about, known) in all_of_them.items():
         own = {name: flag for name, flag in known.items() if name not in shared}
         parts += [f"\n## {binary}\n", f"```text\n{about}\n```\n", table(own)]
@@ -37,7 +39,7 @@ def text() -> str:
 
 def append(app, docname: str, source: list[str]) -> None:
     """What Sphinx calls with every page that it reads, to change its text in place."""
-    if docname == "binaries":
+    if docname == PAGE:
         source[0] += text()
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import codes
 import commands
 import reference
 from docutils import nodes
@@ -31,12 +32,12 @@ def summary(env, page: str) -> str:
 
 def full(env, page: str) -> str:
     """A page as text: its source, and what is read off the library."""
-    if page.startswith("api/"):
-        values = reference.places().get(page.removeprefix("api/"), {})
+    if page.startswith("reference/api/"):
+        values = reference.places().get(page.removeprefix("reference/api/"), {})
         return "\n".join(f"## {name}\n\n{reference.docstring(name, value)}\n" for name, value in values.items())
     path = Path(env.doc2path(page))
     text = INCLUDED.sub(lambda of: (path.parent / of[1]).read_text(), path.read_text())
-    return text + (commands.text() if page == "binaries" else "")
+    return text + {commands.PAGE: commands.text, codes.PAGE: codes.text}.get(page, str)()
 
 
 def write(app, exception: Exception | None) -> None:

@@ -17,7 +17,7 @@ from experiments.shared.names import public_names
 from tangent_jax import rules
 
 NAMESPACES = {name.partition(".")[0] for name in public_names() if "." in name}
-API = Path(__file__).resolve().parents[1] / "api"
+API = Path(__file__).resolve().parents[1] / "reference/api"
 
 
 def places() -> dict[str, dict[str, Any]]:
@@ -81,13 +81,13 @@ def page(package: str, values: dict[str, Any]) -> str:
 
 def write(path: Path, text: str) -> None:
     """Writes a page where it is not there with this text."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
 
 def generate(app) -> None:
-    """Writes docs/api/: one page for each package, and their list."""
+    """Writes docs/reference/api/: one page for each package, and their list."""
     packages = places()
     for old in {*API.glob("*.rst")} - {API / f"{name}.rst" for name in (*packages, "index")}:
         old.unlink()

@@ -31,5 +31,5 @@ def text() -> str:
 
 def setup(app) -> dict[str, bool]:
     """Registers it with Sphinx."""
-    app.connect("builder-inited", lambda _: reference.write(DOCS / "glossary.md", text()))
+    app.connect("builder-inited", lambda _: reference.write(DOCS / "reference/glossary.md", text()))
     return {"parallel_read_safe": True}

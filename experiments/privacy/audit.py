@@ -21,7 +21,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.breaks import BREAKS, break_mechanism
 from tangent_jax.commands.shared import audited as audits
-from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared import codes, command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
 from tangent_jax.core import require
 
@@ -62,7 +62,7 @@ def main() -> None:
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
         print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def with_canary(train: tj.Features, classes: int) -> tj.Batches:
@@ -97,7 +97,7 @@ def audit_runs(
     command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
     if any(caught.values()):
         print(f"audit: expected proofs of epsilon <= {F.epsilon:g}; got more in {caught} runs", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism, proofs: tuple[float, float]) -> None:

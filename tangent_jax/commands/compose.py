@@ -11,8 +11,9 @@ composition at the largest number of shards; of one --lr, the soup's is --lr_nlf
 With --rounds=R the anchor moves by what the components merge to, R times, and the last line is {"rounds": {"10":
 {"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
 Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
+--preset=paper, optimum or classes stands for the flags that its help names: the paper's composition in one flag.
 With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
-Many machines train the components by --farm or --worker (docs/batch_jobs.md).
+Many machines train the components by --farm or --worker (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -58,7 +59,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("head_scale", "rounds", "anchor_images", settings="held_out")
+define("preset", "head_scale", "rounds", "anchor_images", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 

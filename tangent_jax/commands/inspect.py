@@ -19,7 +19,7 @@ import tangent_jax as tj
 from tangent_jax.commands.report import requests
 from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.report.rendering import write_page
-from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define
 from tangent_jax.core import expand_path, progress_bar, require, write_whole
@@ -54,7 +54,7 @@ def main() -> None:
     result |= {"wrong": seen.wrong, "seconds": time.perf_counter() - began, "page": str(out / "index.html")}
     command.finish(result | {"request": str(out / "request.html") if request else None})
     if seen.wrong:
-        sys.exit(1)
+        sys.exit(codes.FAILED)
 
 
 def asked() -> requests.Request | None:

@@ -1,9 +1,9 @@
 """Data sets of images: sources, decoding, preprocessing, shards.
 
-`tj.open_dataset`, `tj.examples` and `tj.shards` are what a user needs; the rest is for whoever writes commands.
+Users need `tj.open_dataset`, `tj.examples` and `tj.shards`; authors of commands also use the rest.
 """
 
-from tangent_jax.data.archives import ARCHIVES
+from tangent_jax.data.archives import ARCHIVES, locate
 from tangent_jax.data.decode import decode as decode_image
 from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.owners import Owner
@@ -25,4 +25,5 @@ __all__ = [
     "decode_chunks",
     "decode_image",
     "hidden",
+    "locate",
 ]

@@ -90,7 +90,7 @@ NO_LICENCE = "Not known: the licence of the pre-trained weights holds, and this 
 LIMITS = (
     "f_lin needs w and dw: w + dw is another model. A composition promises that a component can be taken out, not that "
     "its images do not show while it is in. Removal does not cover the pre-trained anchor, settings chosen with the "
-    "removed data, and exports made before, as this one is for every later removal (docs/removal.md of "
+    "removed data, and exports made before, as this one is for every later removal (docs/explanation/guarantees.md of "
     "tangent_jax)."
 )
 

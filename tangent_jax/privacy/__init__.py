@@ -1,4 +1,4 @@
-"""DP-SGD of tangent weights: mechanism, clipped sums, noise, accounting, a trainer with a ledger."""
+"""DP-SGD of tangent weights: mechanism, clipped sums, noise, accounting, and a trainer with a ledger."""
 
 from tangent_jax.privacy.accounting import epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum

@@ -1,11 +1,11 @@
-"""The cost of noise: (epsilon, delta) of Gaussian steps, and the noise that a budget needs.
+"""Privacy accounting: the (epsilon, delta) of Gaussian steps, and the noise multiplier for a budget.
 
     S + sigma C N(0, I),   T times,   each on the whole data or on a Poisson sample of rate q
 
 Neighbours differ by one example added or removed; sigma, the noise multiplier, is in units of the sensitivity C. On the
-whole data T steps are one Gaussian mechanism of noise sigma / sqrt(T), exactly (Dong et al. 2022); Poisson samples are
-accounted by dp-accounting's privacy loss distributions, whose losses are rounded up to a grid.
-dp-accounting takes seconds to import, so each function imports it.
+whole data T steps equal one Gaussian mechanism of noise sigma / sqrt(T) (Dong et al. 2022). Poisson samples are
+accounted by dp-accounting's privacy loss distributions, with losses rounded up to a grid. Importing dp-accounting takes
+seconds, so functions import it when they need it.
 """
 
 import functools
@@ -17,26 +17,29 @@ from tangent_jax.core import expect, finite_number, progress_bar, require, whole
 from tangent_jax.core.boundary import public
 
 EPSILONS = (1e-3, 100.0)
-"""Of budgets: less is lost in rounding, more protects nobody."""
+"""The range of budgets: rounding hides smaller ones, larger ones give no protection."""
 SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated
 COARSER = 8  # the grid of the search, in intervals of the grid of the answer
-CLOSE = 1e-3  # of a budget: as much may be left over
+CLOSE = 1e-3  # the share of a budget that may stay unused
 NOISES = (1e-9, 1e15)
-"""Of noise multipliers: beyond them nothing converges."""
+"""The range of noise multipliers; the search does not converge outside."""
 HOPELESS = 1000.0  # of the variance of the losses of all steps, which is about twice their epsilon
 STAGE = 100_000  # steps composed at once
-DISTANCE = 2.0**-52  # in total variation, of the discrete noise of a step on 2^28 numbers from its law
-RESERVED = 2.0**-10  # of delta, for that distance
+DISTANCE = 2.0**-52  # total variation distance of a step's discrete noise, on 2^28 numbers, from the exact law
+RESERVED = 2.0**-10  # the share of delta for that distance
 Steps = tuple[float, float, int]
 """(noise multiplier, Poisson rate, how many steps)."""
 
 
 @public
 def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_rate: float = 1.0) -> float:
-    """The epsilon that `steps` Gaussian steps spend at `delta`.
+    """The epsilon of `steps` Gaussian steps at `delta`.
 
     Args:   sampling_rate: the Poisson rate q of each step's batch; 1 is the whole data, and amplifies nothing.
     Raises: InputError for values outside their ranges.
+
+    >>> round(tj.privacy.epsilon_of(9.833, steps=50, delta=1e-5), 2)
+    3.0
     """
     from dp_accounting import get_epsilon_gaussian
 
@@ -58,9 +61,9 @@ def sampled_epsilon(part: Steps, delta: float, coarser: int = 1) -> float:
 def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> float:
     """The epsilon at `delta` of several runs on the same examples, one after another; 0 for no steps.
 
-    Args:       coarser: how many times wider the grid of losses is: quicker, and looser.
-    Edge cases: far above any budget, at an epsilon of about 500 or more, Poisson samples are taken for the whole data,
-                which bounds them: so no file's account takes long to read.
+    Args:       coarser: a factor on the grid's interval: faster, and less tight.
+    Edge cases: above an epsilon of about 500, Poisson samples are bounded by steps on the whole data, so that any
+                account is computed quickly.
     """
     from dp_accounting import get_epsilon_gaussian
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -69,24 +72,24 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     if not taken:
         return 0.0
     variance = sum(steps * rate**2 * math.expm1(min(sigma**-2, 700.0)) for sigma, rate, steps in taken)
-    likely = sum(steps * rate / sigma**2 for sigma, rate, steps in taken)  # of the steps that a unit is expected in
+    likely = sum(steps * rate / sigma**2 for sigma, rate, steps in taken)  # expected steps with a given unit
     if min(variance, likely) > HOPELESS:
         return get_epsilon_gaussian(sum(steps / sigma**2 for sigma, _, steps in taken) ** -0.5, delta)
     interval = coarser * grid(taken)
     runs = []
     for sigma, rate, steps in taken:
         loss_of = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
-        whole = rate == 1  # T steps are one of less noise
+        whole = rate == 1  # T steps equal one with less noise
         runs.append(loss_of(sigma / steps**0.5) if whole else self_compose(loss_of(sigma, sampling_prob=rate), steps))
     return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
 
 
 def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: int) -> float:
-    """epsilon_at(delta) where `steps` steps draw noise within DISTANCE of its law: a thousandth of delta pays for it.
+    """epsilon_at(delta) if each of `steps` steps draws noise within DISTANCE of its law, at the cost of delta / 1000.
 
-    Laws at a distance eta from two that are (epsilon, delta) apart are (epsilon, delta + (1 + e^epsilon) eta) apart.
+    If two laws are (epsilon, delta) apart, laws within eta of them are (epsilon, delta + (1 + e^epsilon) eta) apart.
 
-    Raises: InputError for an epsilon so large that this is more.
+    Raises: InputError for an epsilon so large that delta / 1000 is too little.
     """
     if not steps:
         return epsilon_at(delta)
@@ -100,15 +103,15 @@ def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: i
 
 
 def exact_delta(delta: float) -> float:
-    """The part of delta that does not pay for the distance of discrete noise from its law."""
+    """The part of delta that remains after the distance of discrete noise from its law."""
     return delta * (1 - RESERVED)
 
 
 def grid(parts: Iterable[Steps]) -> float:
     """The interval of losses: 1e-4, or a quarter of the least standard deviation of one step's; 2^16 of them at most.
 
-    Rounding adds about interval^2 / 6 to the variance of every step's loss. On a grid of 1e-4 alone a million steps of
-    noise 100 and rate 1e-3 would seem to spend three times what they do.
+    Rounding adds about interval^2 / 6 to the variance of each step's loss. On a grid of 1e-4 alone, the computed
+    epsilon of a million steps of noise 100 and rate 1e-3 would be three times the true one.
     """
     deviations, largest = [], []
     for sigma, rate, steps in parts:
@@ -123,9 +126,10 @@ def grid(parts: Iterable[Steps]) -> float:
 
 
 def self_compose(loss: Any, steps: int) -> Any:
-    """The privacy loss distribution of `steps` times one step's, truncated as dp-accounting truncates, by 1e-15.
+    """The privacy loss distribution of `steps` equal steps, truncated at 1e-15 as dp-accounting does.
 
-    In stages: at once, dp-accounting would compute (number of losses)^steps, which has millions of digits.
+    It is composed in stages: in a single call dp-accounting would compute (number of losses)^steps, which has millions
+    of digits.
     """
     rounds, rest = divmod(steps, STAGE)
     if rounds < 2:
@@ -137,11 +141,11 @@ def self_compose(loss: Any, steps: int) -> Any:
 @public
 @functools.cache
 def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0) -> float:
-    """The smallest noise multiplier with which `steps` Gaussian steps spend at most (epsilon, delta).
+    """The smallest noise multiplier with which `steps` Gaussian steps cost at most (epsilon, delta).
 
-    Guarantees: `epsilon_of` of it is at most epsilon; on the whole data it is the closed form
-                sqrt(steps) times the one-step Gaussian sigma of Balle and Wang 2018; of Poisson samples it spends at
-                least 0.999 epsilon, unless dp-accounting's rounding allows no more.
+    Guarantees: its `epsilon_of` is at most epsilon. On the whole data it is sqrt(steps) times the one-step Gaussian
+                sigma of Balle and Wang 2018. With Poisson samples it uses at least 0.999 epsilon, unless
+                dp-accounting's rounding prevents that.
     """
     from dp_accounting import get_sigma_gaussian
 
@@ -158,17 +162,17 @@ def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_ra
             bar.update()
             return sampled_epsilon((sigma, sampling_rate, steps), delta, coarser)
 
-        # by the central limit theorem many steps are one Gaussian mechanism (Bu et al. 2020)
+        # many steps approach one Gaussian mechanism, by the central limit theorem (Bu et al. 2020)
         start = math.log1p((alone * sampling_rate) ** -2 / steps) ** -0.5
         roughly, exactly = (functools.partial(spent, coarser) for coarser in (COARSER, 1))
         return search(exactly, epsilon, *search(roughly, epsilon, start, -2.0))[0]
 
 
 def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope: float) -> tuple[float, float]:
-    """(the noise multiplier that meets a budget, the slope there), by secants of log epsilon against log sigma.
+    """(the noise multiplier for a budget, the slope there), by secants of log epsilon against log sigma.
 
-    Args:   sigma, slope: where the search begins; spent: what a noise multiplier spends.
-    Raises: InputError where thirty trials found none.
+    Args:   sigma, slope: the starting point; spent: noise multiplier -> epsilon.
+    Raises: InputError if thirty trials find none.
     """
     goal, before, best = math.log(epsilon * (1 - CLOSE / 2)), None, (math.inf, 0.0)
     for _ in range(30):
@@ -187,7 +191,7 @@ def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope:
 
 
 def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: float) -> float:
-    """The noise multiplier, raised until it spends no more than the budget: rounding must not exceed the claim."""
+    """The noise multiplier, raised until its epsilon is at most the budget despite rounding."""
     more = 1e-15
     while spent(sigma) > epsilon:
         sigma, more = sigma * (1 + more), 2 * more
@@ -195,7 +199,7 @@ def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: floa
 
 
 def check(delta: float, steps: int, sampling_rate: float) -> None:
-    """Raises InputError naming the argument that is out of range; `function`: the one that was called."""
+    """Raises InputError naming the argument that is out of range."""
     expect(SMALLEST_DELTA <= delta < 1, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
     whole_number("steps", steps, 1, 10_000_000)
     expect(0 < sampling_rate <= 1, "sampling_rate in (0, 1]", sampling_rate)

@@ -1,7 +1,7 @@
-"""ChaCha20 (RFC 8439): random bits that nobody predicts without their key of 256 bits.
+"""ChaCha20 (RFC 8439): random bits that are unpredictable without their 256-bit key.
 
-XLA fuses the unrolled rounds into one loop if one number is made of each block of 16 words. So it takes 20 ns a number
-on a CPU core; with a number for each word or two, every block would be computed again for each of them.
+XLA fuses the unrolled rounds into one loop if each block of 16 words gives one number: 20 ns a number on a CPU core. If
+each word or two gave a number, XLA would compute every block again for each of them.
 """
 
 import jax.numpy as jnp

@@ -3,11 +3,11 @@
     g_b = grad_dw loss(predict(dw, x_b), y_b)
     S   = sum_b min(1, C / |g_b|) g_b
 
-S moves by at most C when one example is added to the data or taken out: that is its sensitivity (add-or-remove-one
-neighbouring; half of what replacing one can do). Source: Abadi et al. 2016. Here by vmapped per-example gradients, for
-any function and loss: the reference. `norms.py` gives the same sum for the tangent model without forming any g_b.
-Where the unit of protection is an owner, g_b is the sum of the gradients of all of one owner's examples, clipped as one
-(McMahan et al. 2018): then S moves by at most C when an owner comes or goes with all examples.
+Adding or removing one example changes S by at most C, its sensitivity; replacing one changes it by up to 2 C. Source:
+Abadi et al. 2016 (DP-SGD). This file computes vmapped per-example gradients, for any function and loss: the reference.
+`norms.py` computes the same sum for the tangent model without forming any g_b. For user-level privacy (the unit is an
+owner), g_b is the sum over all of one owner's examples, clipped as one (McMahan et al. 2018): then adding or removing
+an owner with all examples changes S by at most C.
 """
 
 import dataclasses
@@ -31,11 +31,15 @@ from tangent_jax.train.targets import as_targets, output_shape
 @partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite", "sensitivity"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class ClippedSum:
-    """A clipped sum that knows its own sensitivity.
+    """A clipped sum with its sensitivity.
 
-    `value`: the tree S; `sensitivity`: the most, in L2, that S moves when one unit comes or goes; `norms`: |g_b|
-    before clipping, "b" (0 where padded or not finite), which is not private; `non_finite`: how many units had a
-    gradient that is not finite, and contributed zero.
+    `value`: the tree S; `sensitivity`: the largest change of S, in L2, when one unit is added or removed; `norms`:
+    |g_b| before clipping, "b" (0 where padded or not finite), not private; `non_finite`: the number of units whose
+    gradient was not finite and counted as zero.
+
+    >>> a = tj.privacy.ClippedSum({"w": jnp.ones(2)}, norms=jnp.array([0.3]), non_finite=0, sensitivity=1.0)
+    >>> (a + a).value["w"].tolist(), (a + a).sensitivity
+    ([2.0, 2.0], 1.0)
     """
 
     value: Tree
@@ -44,7 +48,7 @@ class ClippedSum:
     sensitivity: float | Array
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """The sum over two micro-batches of different units: each is in one of them, so the sensitivity stays."""
+        """The sum over two micro-batches of different units; each unit is in one, so the sensitivity stays."""
         if not isinstance(self.sensitivity, Tracer):
             first, second = float(self.sensitivity), float(other.sensitivity)
             require(first == second, "ClippedSum", f"clip norm {first}", second)
@@ -58,8 +62,7 @@ def clip_scales(
 ) -> tuple[Array, Array, Array]:
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite), "b" each.
 
-    Args:   rounding: the most by which a squared norm may have been lowered by rounding, "b": it is clipped as if it
-            had.
+    Args:   rounding: the largest error of the squared norms by rounding, "b"; it is added before clipping.
     """
     finite = jnp.isfinite(squared_norms + rounding)
     squared = jnp.where(finite, jnp.maximum(squared_norms, 0), 0)
@@ -70,7 +73,7 @@ def clip_scales(
 
 
 def of_units(present: Array) -> Array:
-    """1 for each unit with an example that is present, 0 for padding, "o", from that of examples, "o" or "o e"."""
+    """1 for each unit with a present example, 0 for padding, "o", from examples, "o" or "o e"."""
     return present if present.ndim == 1 else present.max(1)
 
 
@@ -86,17 +89,23 @@ def clipped_sum(
     clip_norm: float | Array,
     chunk: int = 8,
 ) -> ClippedSum:
-    """The clipped sum by per-example gradients, `chunk` examples at a time, or by owners' gradients.
+    """The clipped sum by per-example gradients, `chunk` examples at a time, or by per-owner gradients.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", called with one example at a time; y: targets "b ...";
-                present: 1, or 0 where padded, "b" for examples; "o e" for owners, of each of which e examples follow
-                each other in x and y, and padding repeats one of its own; loss: (outputs, targets) -> "b", called as
-                predict; clip_norm: C > 0, L2 over the whole tree.
+                present: 1, or 0 for padding: "b" of examples, or "o e" of owners with e consecutive examples each in x
+                and y, padded by repeats of their own; loss: (outputs, targets) -> "b", called like predict; clip_norm:
+                C > 0, L2 over the whole tree.
     Returns:    ClippedSum.
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
-    Edge cases: a gradient that is not finite counts as zero, an owner's as a whole; padding contributes nothing; no
-                example gives zero.
+    Edge cases: an example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives
+                zero.
     Raises:     InputError for clip_norm <= 0.
+
+    >>> x, y = demo.train.inputs[:2], demo.train.targets[:2]
+    >>> loss = tj.losses.CrossEntropy()
+    >>> clipped = tj.privacy.clipped_sum(demo.predict, demo.dw, x, y, jnp.ones(2), loss=loss, clip_norm=0.1)
+    >>> float(jnp.linalg.norm(jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(clipped.value)]))) < 0.2
+    True
     """
     check_clip_norm(clip_norm)
     objective = Objective(loss)
@@ -143,6 +152,6 @@ def clip_units(
 
     def scaled_sum(g: Array) -> Array:
         finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-        return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 would exceed the norm
+        return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 could exceed the norm
 
     return jax.tree.map(scaled_sum, gradients), norms, bad

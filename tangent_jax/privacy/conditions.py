@@ -1,6 +1,6 @@
-"""The conditions of private training that a trace shows: on predictor and loss, on the optimiser, and on each step.
+"""Conditions of private training that a trace can verify: for predictor and loss, for the optimiser, for each step.
 
-A guarantee for one example needs examples that vmap separates, and an optimiser that reads the private gradient alone.
+Example-level privacy needs examples that vmap separates, and an optimiser that reads the private gradient alone.
 """
 
 import jax
@@ -26,7 +26,7 @@ def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: O
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
-    """Raises InputError for an optimiser that wants more than the private gradient, such as the loss."""
+    """Raises InputError for an optimiser that reads more than the private gradient, such as the loss."""
     try:
         jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
     except TypeError as error:
@@ -35,6 +35,6 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
 
 
 def check_finite(norm: float, step: int) -> None:
-    """Raises InputError for a step whose norm is not finite: from there on nothing is learned, only spent."""
+    """Raises InputError for a step with a norm that is not finite: later steps would only cost privacy."""
     do = "Lower the learning rate; what was paid stays paid"
     expect(np.isfinite(norm), "a finite step", f"a norm of {norm} after step {step + 1}", do)

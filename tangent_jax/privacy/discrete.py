@@ -1,28 +1,27 @@
-"""Discrete Gaussian noise on a grid, for a clipped sum: what is released has no bits that tell the sum from the noise.
+"""Discrete Gaussian noise for a clipped sum, on a grid: safe against floating-point attacks.
 
     S = sum over micro-batches m of round(S_m / gamma)      whole numbers, added without rounding
     G = gamma (S + K) / B                                   K_j ~ N_Z(0, s^2), P(k) proportional to exp(-k^2 / 2 s^2)
 
-Neighbours differ by one example that becomes nothing in its place (zero-out adjacency, Kairouz et al. 2021): were it
-taken out, those behind it would move to other micro-batches, and each of these be rounded anew. S moves by at most
-Delta / gamma then: its micro-batch of b examples moves by C, both
-sums of floats in it err by b^2 2^-24 C at most (Higham 2002, each example entering a leaf once), and rounding adds
-gamma to each of d numbers:
+Neighbours differ by one example whose gradient becomes zero in its place (zero-out adjacency, Kairouz et al. 2021). If
+it were removed instead, later examples would move to other micro-batches, which would round differently. S then changes
+by at most Delta / gamma: the micro-batch of b examples changes by C, its two float sums err by at most b^2 2^-24 C
+(Higham 2002, if each example enters a leaf once), and rounding adds gamma to each of d numbers:
 
     Delta = C (1 + 2^-20 + b^2 2^-22) + gamma sqrt(d),      gamma a power of two near C max(2^-20, sigma 2^-23)
 
-The noise is Canonne, Kamath and Steinke's (2020). It costs what the Gaussian costs. Let x = S + N(0, s^2 - 4), and draw
-k ~ N_Z(x, 4): that does not look at S, and k has the law of S + K, up to 2^-110 of each probability (Peikert 2010,
-theorem 3.1, by Poisson's summation). So S + K can be made of what a Gaussian mechanism releases, and
+Source: Canonne, Kamath and Steinke 2020. Its privacy cost is that of the Gaussian. Let x = S + N(0, s^2 - 4), and draw
+k ~ N_Z(x, 4), which does not depend on S otherwise. Then k has the law of S + K, up to 2^-110 of each probability
+(Peikert 2010, theorem 3.1, by Poisson's summation). So S + K is post-processing of a Gaussian mechanism's release, and
 s^2 >= (sigma Delta / gamma)^2 + 4 gives it the noise multiplier sigma.
 
     K = X_0 + 216 X_1 + z X_2       X_i ~ N_Z(0, 384^2) of an alias table (Walker 1977), compared to 96 bits
 
 is N_Z of variance 384^2 (1 + 216^2 + z^2) up to 2^-88 of each probability, by the same sum over the whole numbers, for
 1 <= z <= 216^2 (Micciancio and Walter 2017). With the table, K_j is within 2^-80 of its law in total variation;
-`accounting.py` adds that to delta. The bits are ChaCha20's, one block for each number: no step looks at a float, or
-takes longer for some numbers than for others. Assumed: that ChaCha20 is not broken; that a program gives the same bits
-for the same inputs; and, where an example enters a leaf by several tokens, that their sum errs no more than said above.
+`accounting.py` adds that to delta. The bits come from ChaCha20, one block for each number: no step reads a float, and
+the time does not depend on the numbers. Assumptions: ChaCha20 is not broken; a program gives the same bits for the same
+inputs; and, where an example enters a leaf by several tokens, their sum errs no more than stated above.
 """
 
 import dataclasses
@@ -43,11 +42,11 @@ from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noise_key
 
-WIDTH, STRIDE = 384, 216  # of the table's law; between the first two draws
+WIDTH, STRIDE = 384, 216  # the table's standard deviation; the factor of the second draw
 HALF = 4096  # the table holds -HALF to HALF - 1
 LOW = 15  # bits of the lower half
-LARGEST = 2.0**30  # of a micro-batch's sum, in units of the grid; what is beyond is cut, which moves no two sums apart
-NUMBERS, PARTS = 2**28, 2**16  # the most trained numbers; the most micro-batches
+LARGEST = 2.0**30  # limit of a micro-batch's sum in grid units; cutting beyond it moves no two sums apart
+NUMBERS, PARTS = 2**28, 2**16  # the largest counts of trained numbers and of micro-batches
 
 
 class Halves(NamedTuple):
@@ -65,7 +64,7 @@ def spacing_of(mechanism: Mechanism) -> Array:
 
 
 def sensitivity_of(mechanism: Mechanism, dw: Tree, batch: int) -> float | Array:
-    """The most, in L2, that a sum over micro-batches of `batch` examples moves: C, or Delta where it is on a grid."""
+    """The largest change, in L2, of a sum over micro-batches of `batch` examples: C, or Delta on a grid."""
     if mechanism.noise == "gaussian":
         return mechanism.clip_norm
     return mechanism.clip_norm * (1 + 2.0**-20 + batch**2 * 2.0**-22) + spacing_of(mechanism) * numbers_of(dw) ** 0.5
@@ -77,7 +76,7 @@ def numbers_of(dw: Tree) -> int:
 
 
 def on_grid(clipped: ClippedSum, mechanism: Mechanism) -> ClippedSum:
-    """The clipped sum of one micro-batch; under discrete noise in whole multiples of gamma, each leaf as Halves."""
+    """The clipped sum of one micro-batch; for discrete noise in whole multiples of gamma, each leaf as Halves."""
     if mechanism.noise == "gaussian":
         return clipped
     spacing = spacing_of(mechanism)
@@ -94,14 +93,14 @@ def on_grid(clipped: ClippedSum, mechanism: Mechanism) -> ClippedSum:
 def discrete_mean(clipped: ClippedSum, mechanism: Mechanism, count: float | Array, key: Array) -> Tree:
     """gamma (S + K) / B in float32, the private gradient; `clipped`: a sum of `on_grid`, `key`: of `step_key`.
 
-    Guarantees: a function of the whole numbers S + K alone, whatever the parts of which S came.
+    Guarantees: it depends only on the whole numbers S + K, however S was divided into micro-batches.
     """
     spacing = spacing_of(mechanism)
     stride = stride_of(jnp.float32(mechanism.noise_multiplier) * clipped.sensitivity / spacing)
     leaves, structure = jax.tree.flatten(clipped.value, is_leaf=lambda leaf: isinstance(leaf, Halves))
     sizes = [leaf.low.size for leaf in leaves]
-    # One loop of one turn for all leaves. XLA neither knows that nor can move its body, which asks for the turn:
-    # else it computes every block again for each of its words.
+    # One loop with a single iteration for all leaves. XLA cannot know that, nor move its body, which reads the index;
+    # without the loop it computes every block again for each of its words.
     turns, zeros = jnp.minimum(key[0] | 1, 1).astype(jnp.int32), jnp.zeros(sum(sizes), jnp.int32)
     noise = jax.lax.fori_loop(0, turns, lambda turn, _: discrete_normal(key, len(zeros), stride, turn), zeros)
     noises = jnp.split(noise, np.cumsum(sizes[:-1]))
@@ -117,7 +116,7 @@ def discrete_mean(clipped: ClippedSum, mechanism: Mechanism, count: float | Arra
 
 
 def stride_of(scale: Array) -> Array:
-    """z, the least with which the noise's variance is scale^2 + 4 or more, whatever float32 rounds."""
+    """z: the least with which the noise's variance is at least scale^2 + 4, despite rounding in float32."""
     rest = jnp.square(scale / WIDTH) * (1 + 2.0**-18) - STRIDE**2
     return jnp.ceil(jnp.sqrt(jnp.maximum(rest, 1.0))).astype(jnp.int32)
 
@@ -125,13 +124,13 @@ def stride_of(scale: Array) -> Array:
 def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Array = 0) -> Array:
     """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
     counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
-    words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # no nonce: a key is used once
+    words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # the nonce is 0: each key is used once
     near, middle, far = (draw(words[i : i + 3]) for i in (0, 3, 6))
     return near + STRIDE * middle + stride * far
 
 
 def draw(words: list[Array]) -> Array:
-    """N_Z(0, 384^2) of 96 random bits: a column of the table, and which of its two numbers."""
+    """N_Z(0, 384^2) from 96 random bits: they pick a column of the table, and one of its two numbers."""
     thresholds, other = alias_table()
     column = (words[0] >> 19).astype(jnp.int32)
     bits = [words[0] & jnp.uint32(2**19 - 1), words[1], words[2]]
@@ -158,7 +157,7 @@ def alias_table() -> tuple[np.ndarray, np.ndarray]:
         shares[giver] -= room - shares[column]
         if shares[giver] < room:
             small.append(large.pop())
-    thresholds = [min(share, room - 1) for share in shares]  # a column that is full gives itself in either case
+    thresholds = [min(share, room - 1) for share in shares]  # a full column gives its own number in either case
     words = [
         [t >> 64 for t in thresholds],
         [t >> 32 & 0xFFFFFFFF for t in thresholds],
@@ -177,19 +176,19 @@ def table_shares() -> list[int]:
 
 
 def step_key(mechanism: Mechanism, seed: int | None, step: int) -> Array:
-    """The key of a step's noise, new at every call; with a seed, a function of seed and step: then nothing is private.
+    """The key of a step's noise, fresh at every call; with a seed, a function of seed and step, which is NOT private.
 
-    256 bits of the operating system's entropy, uint32 "8", for discrete noise; `noise_key` for Gaussian noise.
+    Discrete noise: 256 bits of the operating system's entropy, uint32 "8". Gaussian noise: `noise_key`.
     """
     if mechanism.noise == "gaussian":
         return noise_key(seed, step)
     if seed is not None:
         return jnp.asarray(np.random.SeedSequence([seed, step]).generate_state(8))
-    return jnp.asarray(placement.agree(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw its own
+    return jnp.asarray(placement.agree(np.frombuffer(os.urandom(32), np.uint32)))  # each host would draw another key
 
 
 def check_grid(mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
-    """Raises InputError where the grid would be too coarse, or whole numbers overflow; Gaussian noise has no grid."""
+    """Raises InputError if the grid is too coarse or whole numbers overflow; Gaussian noise has no grid."""
     if mechanism.noise == "gaussian":
         return
     numbers = numbers_of(dw)

@@ -1,6 +1,6 @@
-"""Private models trained at once: one program for runs that differ in budget, clip norm, learning rate, head or seed.
+"""DP-SGD of many models in one program, for models that differ in budget, clip norm, learning rate, head or seed.
 
-For searches on public or held-out data and for tables: noise comes of seeds, so nothing here is private.
+It serves searches on public or held-out data, and tables. The noise comes from seeds, so the results are NOT private.
 """
 
 import time
@@ -40,14 +40,20 @@ def fit_private_many(
     seeds: Sequence[int],
     start: Tree | None = None,
 ) -> list[Fitted]:
-    """Trains one dw per mechanism, on all examples at every step; all protect one unit.
+    """Trains one dw per mechanism, on all examples at every step; all mechanisms protect the same unit.
 
-    Args:       predicts, mechanisms, optimizers, seeds: one per model, alike but for their numbers; what is one array
-                in all predictors is shared; data: Features or Batches, held on the device; others: as `fit_private`.
-    Returns:    one Fitted per model, with its account; dw is on the host, `seconds` its part of the time they took.
+    Args:       predicts, mechanisms, optimizers, seeds: one per model, equal except for numbers; arrays that all
+                predictors share are held once; data: Features or Batches, held on the device; others: as `fit_private`.
+    Returns:    one Fitted per model, with its privacy account; dw is on the host, `seconds` its share of the time.
     Guarantees: each equals `fit_private` with its seed, up to rounding.
-    Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or inputs not
-                resident.
+    Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or data that do not
+                fit on the device.
+
+    >>> mechanisms = [tj.make_mechanism(epsilon, delta=1e-2, steps=5) for epsilon in (1.0, 8.0)]
+    >>> options = {"optimizers": [tj.privacy.momentum()] * 2, "seeds": [0, 1]}
+    >>> runs = tj.privacy.fit_private_many([demo.predict] * 2, demo.train, mechanisms=mechanisms, **options)
+    >>> [round(run.spent.compute_epsilon(), 1) for run in runs]
+    [1.0, 8.0]
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     expect(len(counts) == 1 and len(seeds), "one entry per model in every list", sorted(counts))

@@ -1,15 +1,14 @@
-"""The account of a private run on disk, written before each step that it pays, so that no kill can hide a step.
+"""The privacy account of a run on disk, written before each step, so that no kill can hide a step.
 
     ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
     RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)
 
-Of the two, the one written last names the other by its hash. So where one is missing, altered, or older than the other,
-they do not fit, and nothing is trained. What this cannot tell: both restored together from a backup (the steps taken in
-between are taken again, each run counting its own), or both written anew by an owner of the disk who computes the
-hashes; and a folder deleted whole is no longer known. In a job of several processes there is one ledger, process 0's,
-and no process goes on to a step before it is paid there.
+The file written last holds the hash of the other. So a missing, altered or older file is detected, and training stops.
+Not detected: both files restored from one backup (the steps since then run again, and each run counts its own); both
+files forged, with correct hashes, by a person with access to the disk; a deleted folder. A job of several processes has
+one ledger, that of process 0, and no process starts a step before it is paid there.
 
-The ledger is one record that is rewritten whole, and no journal (core/journal.py): only its last state counts.
+The ledger is one record that is rewritten as a whole, not a journal (core/journal.py): only its last state counts.
 """
 
 import dataclasses
@@ -30,8 +29,11 @@ DO = "Count this run as spent, and choose another folder"
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """The fields of ledger.json: `spent` as `Spent.from_json` reads it, `checkpoint` the hash of checkpoint.json when
-    it was written, None before the first."""
+    """The fields of ledger.json.
+
+    `spent`: as `Spent.from_json` reads it; `checkpoint`: the hash of checkpoint.json at the time of writing, None
+    before the first.
+    """
 
     run: str
     spent: dict[str, Any]
@@ -41,7 +43,7 @@ class Content:
 class Ledger:
     """The steps that one run has paid for, with the run's checkpoints; `open_ledger` makes it.
 
-    A step is paid before it is taken. One that was paid and then lost to a kill stays paid: it is not taken again.
+    A step is paid before it runs. If a kill loses it, it stays paid, and it does not run again.
     """
 
     def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock | None) -> None:
@@ -49,7 +51,7 @@ class Ledger:
         self.spent: Spent = placement.from_writer(self.read)
 
     def read(self) -> Spent:
-        """The account on disk: this run's, whole and in agreement with its checkpoint, or an InputError."""
+        """The account on disk; InputError unless it is complete, this run's, and agrees with its checkpoint."""
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
             require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
@@ -72,18 +74,18 @@ class Ledger:
         return spent
 
     def pay(self, steps: int) -> None:
-        """Pays for `steps` in all: that is on disk when this returns, in every process."""
+        """Pays for `steps` in total; on disk, for every process, when this returns."""
         self.spent = self.spent.pay(steps)
         placement.in_writer(self.write)
 
     def write(self) -> None:
-        """Writes the account as it is."""
+        """Writes the present account."""
         self.check_lock()
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
         write_whole(self.path, seal_fields(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
-        """Writes a checkpoint that names the ledger as it is now; then the ledger names that checkpoint."""
+        """Writes a checkpoint with the ledger's hash, then the ledger with the checkpoint's hash."""
         self.saver.save(state, history, placement.from_writer(self.fingerprint))
         self.pay(self.spent.steps_paid)
 
@@ -93,17 +95,17 @@ class Ledger:
         return fingerprint(self.path.read_bytes())
 
     def check_lock(self) -> None:
-        """Raises InputError where this process no longer holds the ledger."""
+        """Raises InputError if this process no longer holds the ledger."""
         assert self.lock is not None
         self.lock.check()
 
 
 @contextmanager
 def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = 1.0) -> Iterator[Ledger]:
-    """The ledger of a run in a folder, held by one process at a time; `seconds`: between checkpoints.
+    """Opens the ledger of a run in a folder, for one process at a time; `seconds`: between checkpoints.
 
-    Args:   spent: the run's account, with no steps paid.
-    Raises: InputError where another process holds it, or it is damaged, another run's, or does not fit its checkpoint.
+    Args:   spent: the run's account before its first step.
+    Raises: InputError if another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
     """
     root = expand_path("fit_private", folder)
     with ExitStack() as held:

@@ -1,7 +1,7 @@
-"""The values of a private step that a log may hold: those computed of private values and of the mechanism alone.
+"""The values of a private step that may be logged: those computed from private values and the mechanism alone.
 
-Losses, norms before clipping and the size of a Poisson sample (so its time, too) are not among them; where an owner's
-presence is protected, neither is the number of examples.
+Not logged: losses, norms before clipping, and the size of a Poisson sample (and so its time); with owners as the unit,
+the number of examples.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from jax import Array
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.log import Log
 
-PARTS = 20  # of a Poisson run, at which epsilon is computed: half a second each
+PARTS = 20  # Poisson steps between two computations of epsilon, which take half a second each
 
 
 def log_private_step(log: Log, spent: Spent, norms: Array, examples: int) -> None:
-    """Logs the step that `spent` ends with; norms: of the noisy gradient and of the step, "2"."""
+    """Logs the last step of `spent`; norms: of the noisy gradient and of the step, "2"."""
     mechanism, (gradient_norm, step_norm) = spent.mechanism, map(float, norms)
     row: dict[str, Any] = {"step": spent.steps_paid, "gradient_norm": gradient_norm, "step_norm": step_norm}
     row["noise_multiplier"] = float(mechanism.noise_multiplier)

@@ -1,11 +1,11 @@
-"""A mechanism: how much each step reveals of one unit, as one value for training, ledger, accounting and audits.
+"""The mechanism: clip norm, noise, sampling and steps, as one value; together they set epsilon.
 
     G_t = (S_t + sigma C N(0, I)) / B,    t = 1..T,    S_t the clipped sum over the data or a Poisson sample of it
 
-C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample: a public constant, never
-the size of a sample, which would tell who is in it. A unit is an example, or an owner: all examples of one contributor.
-An account of one unit says nothing of the other. Discrete noise (discrete.py) on a grid is as private as the Gaussian
-of the same sigma.
+C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample. B is a public constant; the
+actual size of a sample would leak membership. A unit is an example, or an owner with all examples (user-level privacy).
+An account for one kind of unit does not bound the other. Discrete noise (discrete.py) is as private as the Gaussian of
+the same sigma.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ from tangent_jax.privacy.accounting import (
 )
 
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
-"""How neighbouring data sets differ, by the unit of protection."""
+"""The neighbouring relation, by the unit of protection."""
 ZERO_OUT = "zero-out-one"
-"""How they differ under discrete noise: one example becomes nothing in its place, and no other moves."""
+"""The relation under discrete noise: one example's gradient becomes zero in its place."""
 CLIP_NORMS = (1e-12, 1e12)
-LEAST_DISCRETE = 0.25  # noise multiplier: with less, the noise would be more than it says
+LEAST_DISCRETE = 0.25  # noise multiplier; below it, the noise would be larger than stated
 
 
 @public_class
@@ -48,10 +48,14 @@ class Mechanism:
     """Gaussian steps on clipped sums; clip norm and noise multiplier are data to jit.
 
     `clip_norm`: C, L2 over the whole tree, the sensitivity of a sum for adding or removing one unit;
-    `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: at which epsilon is stated; `sampling_rate`: 1 takes
-    all units at every step, less is the rate q of Poisson samples of them; `unit`: whose presence is protected, that of
-    one "example" or of one "owner" with all examples; `noise`: "gaussian" floats, or "discrete" on a grid, of which
-    rounding tells nothing; `count`: the public number n of units, None: that of the data, which then is public.
+    `noise_multiplier`: sigma, in units of C; `steps`: T; `delta`: for which epsilon is stated; `sampling_rate`: 1 uses
+    all units at every step, less is the rate q of Poisson samples; `unit`: the protected unit, "example" or "owner"
+    (all examples of one contributor); `noise`: "gaussian" in floats, or "discrete" on a grid, safe against
+    floating-point attacks; `count`: the public number n of units, None for that of the data, which is then public.
+
+    >>> mechanism = tj.privacy.Mechanism(clip_norm=1.0, noise_multiplier=9.833, steps=50, delta=1e-5)
+    >>> round(mechanism.compute_epsilon(), 2), mechanism.neighbouring
+    (3.0, 'add-or-remove-one')
     """
 
     clip_norm: float | Array
@@ -80,19 +84,19 @@ class Mechanism:
 
     @property
     def neighbouring(self) -> str:
-        """The difference of two data sets that the steps make hard to tell apart."""
+        """The neighbouring relation: the difference of two data sets that are made indistinguishable."""
         return ZERO_OUT if self.noise == "discrete" else NEIGHBOURING[self.unit]
 
     def public_count(self, units: int) -> int:
-        """The public number n of units, where the data hold `units`."""
+        """The public number n of units, for data with `units`."""
         return units if self.count is None else self.count
 
     def expected_size(self, units: int) -> float:
-        """B = q n, the constant by which a clipped sum is divided, whatever the size of its sample."""
+        """B = q n, the divisor of a clipped sum, whatever the size of its sample."""
         return self.sampling_rate * self.public_count(units)
 
     def compute_epsilon(self) -> float:
-        """The epsilon that all steps spend; 0 for none."""
+        """The epsilon of all steps; 0 for none."""
         if not self.steps:
             return 0.0
         sigma, discrete = float(self.noise_multiplier), self.steps * (self.noise == "discrete")
@@ -110,10 +114,10 @@ def make_mechanism(
     unit: str = "example",
     noise: Literal["gaussian", "discrete"] = "gaussian",
 ) -> Mechanism:
-    """The mechanism whose `steps` spend at most (epsilon, delta): its noise multiplier is calibrated.
+    """The mechanism of `steps` that cost at most (epsilon, delta): calibrates the noise multiplier.
 
-    50 steps on the whole data are the paper's private runs; delta and clip norm are not given there. The noise
-    multiplier is the same for every unit.
+    The paper's private runs are 50 steps on the whole data; it does not give delta and clip norm. The noise multiplier
+    does not depend on the unit.
 
     >>> round(make_mechanism(3.0, 1e-5).noise_multiplier, 3)
     9.833
@@ -123,15 +127,16 @@ def make_mechanism(
     sigma = noise_multiplier_of(epsilon, exact, steps, sampling_rate=sampling_rate)
     mechanism = Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit, noise)
     if noise == "discrete":
-        mechanism.compute_epsilon()  # refuses what the distance of its noise does not allow
+        mechanism.compute_epsilon()  # raises if the distance of discrete noise needs too much of delta
     return mechanism
 
 
 def check_discrete(mechanism: Mechanism) -> None:
-    """Raises InputError for discrete noise on Poisson samples or for owners, or too little of it.
+    """Raises InputError for discrete noise on Poisson samples or for owners, or with too small a multiplier.
 
-    An example that joins a sample moves those behind it to other places, and so the rounding of every micro-batch. Of
-    an owner's examples the clip norm bounds the sum alone: each may be larger, and so may be what floats round.
+    An example that joins a sample moves later examples to other places, and so changes the rounding of every
+    micro-batch. The clip norm bounds an owner's sum alone: single examples may be larger, and so may their rounding
+    errors.
     """
     if mechanism.noise == "discrete":
         do = "Take Gaussian noise"
@@ -144,9 +149,9 @@ def check_discrete(mechanism: Mechanism) -> None:
 
 
 def check_clip_norm(clip_norm: float | Array) -> None:
-    """Raises InputError for a number that is no clip norm; an array, which jit may trace, is taken as it is.
+    """Raises InputError for an invalid clip norm; an array, which jit may trace, is not checked.
 
-    Beyond the bounds float32 loses noise or norms: at 1e-38 a quarter of the coordinates would have no noise.
+    Outside the bounds float32 loses noise or norms: at 1e-38 a quarter of the coordinates would have no noise.
     """
     if not isinstance(clip_norm, Array):
         finite_number("clip_norm", clip_norm, 0.0)
@@ -157,9 +162,13 @@ def check_clip_norm(clip_norm: float | Array) -> None:
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """An account: the mechanism of a run, the steps paid for, and False where a fixed seed drew the noise.
+    """A privacy account: the mechanism of a run, the steps paid for, and False if a fixed seed drew the noise.
 
     A step that was paid for and then lost to a kill stays paid.
+
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps_paid=25, private=True)
+    >>> round(spent.compute_epsilon(), 2)
+    2.03
     """
 
     mechanism: Mechanism
@@ -170,23 +179,29 @@ class Spent:
         whole_number("steps_paid", self.steps_paid, 0, self.mechanism.steps)
 
     def pay(self, steps: int) -> "Spent":
-        """The same run once `steps` in all are paid for."""
+        """The account of the same run once `steps` in total are paid for."""
         return dataclasses.replace(self, steps_paid=steps)
 
     def compute_epsilon(self) -> float:
-        """The epsilon that the steps paid for spend, at the mechanism's delta; 0 for none."""
+        """The epsilon of the steps paid for, at the mechanism's delta; 0 for none."""
         return dataclasses.replace(self.mechanism, steps=self.steps_paid).compute_epsilon()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
-        """The account whose fields JSON gives; InputError naming the field that is wrong."""
+        """The account of JSON fields; InputError naming a wrong field."""
         return convert(cls, fields, function, where)
 
 
 @public_class
 @dataclasses.dataclass(frozen=True)
 class PrivacyCost:
-    """The most that accounts cost one unit: (epsilon, delta) for these neighbours; private if all of them are."""
+    """The largest cost of several accounts for one unit: (epsilon, delta); private if all of them are.
+
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps_paid=50, private=True)
+    >>> cost = tj.privacy.spent_together([(spent, frozenset({"ann"}))])
+    >>> round(cost.epsilon, 2), cost.delta
+    (3.0, 1e-05)
+    """
 
     epsilon: float
     delta: float
@@ -198,14 +213,20 @@ class PrivacyCost:
 def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost:
     """The cost of several accounts, each with the names of the units that its component saw.
 
-    Units are content identifiers of examples, or owners. Components that share no unit compose in parallel, those that
-    share one in sequence (McSherry 2009): a unit pays for the components that saw it, by privacy loss distributions;
-    the whole costs what its dearest unit pays. Delta is the largest of the parts'.
+    Units are content identifiers of examples, or owners. Components without a common unit compose in parallel, others
+    in sequence (McSherry 2009): a unit pays for each component that saw it, by privacy loss distributions, and the cost
+    is that of the unit that pays most. Delta is the largest of the accounts'.
 
-    Guarantees: holds where a unit's component does not depend on the other units: sharding by owner; for examples also
-                by content hash, by class; not by a shuffle.
-    Raises:     InputError for no parts, or accounts of different units: neither bounds the other's. An image more or
-                less is another owner's data, not an owner more or less; and an owner has many images.
+    Guarantees: valid if a unit's component does not depend on other units: sharding by owner, and for examples also by
+                content hash or class, but not by a shuffle.
+    Raises:     InputError for no accounts, or accounts of different units: neither bounds the other. One image more is
+                not one owner more, and an owner has many images.
+
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=1.0, delta=1e-5), steps_paid=50, private=True)
+    >>> apart = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"bob"}))])
+    >>> shared = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"ann", "bob"}))])
+    >>> round(apart.epsilon, 2), round(shared.epsilon, 2)
+    (1.0, 1.47)
     """
     expect(parts, "at least one component", "none")
     accounts = [spent for spent, _ in parts]
@@ -225,7 +246,7 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
             steps = [(float(s.mechanism.noise_multiplier), s.mechanism.sampling_rate, s.steps_paid) for s in paid]
             discrete = sum(s.steps_paid for s in paid if s.mechanism.noise == "discrete")
             epsilons.append(beside_distance(partial(composed_epsilon, steps), delta, discrete))
-    # an example that becomes nothing moves a sum of floats by C too: so accounts of both kinds of noise state this
+    # zeroing an example changes a sum of floats by C too, so this relation holds for both kinds of noise
     neighbouring = next((s.mechanism.neighbouring for s in accounts if s.mechanism.noise == "discrete"), None)
     private = all(spent.private for spent in accounts)
     return PrivacyCost(max(epsilons), delta, private, neighbouring or NEIGHBOURING[units[0]])

@@ -1,13 +1,13 @@
-"""Gaussian noise for a clipped sum, and where its key comes from.
+"""Gaussian noise for a clipped sum, and its key.
 
     G = (S + sigma C N(0, I)) / B       S a clipped sum of sensitivity C, B the expected number of examples in it
 
-The noise is drawn once, for the sum over all micro-batches, in the units of S; B is taken as public. Normals are Box
-and Muller's (1958) of Threefry's bits (Salmon et al. 2011). Not `jax.random.normal`, for two reasons: in float32 it
-ends at z = 5.4, and delta grows by up to sqrt(d) phi(z) / sigma a step of d numbers, where one neighbour's noise ends
-and the other's goes on: in 50 steps of d = 455,000 and sigma = 10 by 6e-4 (here, z = 7.4: 1e-9); and on a CPU it writes
-every round of the generator to memory, four times the time. Neither is a cryptographic generator, and the rounding of
-floating-point noise tells of S (Mironov 2012): `discrete.py` has neither fault.
+The noise is drawn once, for the sum over all micro-batches, in the units of S; B is public. Normals are computed by Box
+and Muller (1958) from Threefry's bits (Salmon et al. 2011), not by `jax.random.normal`, for two reasons. In float32 its
+tail ends at z = 5.4. Where one neighbour's noise ends before the other's, delta grows by up to sqrt(d) phi(z) / sigma a
+step of d numbers: by 6e-4 in 50 steps of d = 455,000 and sigma = 10 (here, with z = 7.4, by 1e-9). And on a CPU it
+takes four times the time, as it writes every round of the generator to memory. Neither generator is cryptographic, and
+the rounding of floating-point noise leaks information about S (Mironov 2012): `discrete.py` avoids both.
 """
 
 import os
@@ -27,8 +27,8 @@ def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: floa
     """(S + sigma C N(0, I)) / B, the private gradient.
 
     Args:       noise_multiplier: sigma, in units of the sensitivity C that `clipped` carries; count: B > 0;
-                key: secret, and used for nothing else: `noise_key`.
-    Guarantees: the noise of every coordinate is N(0, (sigma C / B)^2), whatever the micro-batches.
+                key: secret, and used once: `noise_key`.
+    Guarantees: the noise of every coordinate is N(0, (sigma C / B)^2), for any micro-batches.
     Raises:     InputError for a noise multiplier that is not positive.
     """
     traced = isinstance(noise_multiplier, Array)
@@ -44,13 +44,13 @@ def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: floa
 
 
 def noise_key(seed: int | None, step: int) -> Array:
-    """64 bits from the operating system's entropy, new at every call; with a seed, a function of seed and step.
+    """64 bits of the operating system's entropy, fresh at every call; with a seed, a function of seed and step.
 
-    Noise that a seed decides can be subtracted by whoever knows or guesses it: such a run is not private.
+    Anyone who knows or guesses the seed can subtract the noise: such a run is NOT private.
     """
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
-    bits = placement.agree(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw its own
+    bits = placement.agree(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw another key
     return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
 
 
@@ -59,13 +59,13 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
 
         z = sqrt(-2 log u) cos(2 phi)       u in (0, 1] of 40 bits, phi in [-pi/2, pi/2) of 32
 
-    The last 8 bits of u are those of phi, which float32 rounds away but where |phi| < 0.02.
+    The last 8 bits of u are also bits of phi; float32 rounds them away unless |phi| < 0.02.
     Guarantees: |z| reaches sqrt(80 log 2) = 7.45.
     """
     u, v = threefry(key, int(np.prod(shape)))
     phi = v.astype(jnp.int32).astype(jnp.float32) * (np.pi * 2**-32)
     square, sine = jnp.square(phi), jnp.ones_like(phi)
-    for k in range(14, 0, -2):  # Taylor's series, to 2e-7: XLA's own takes ten times as long
+    for k in range(14, 0, -2):  # Taylor series, accurate to 2e-7; XLA's own cosine takes ten times as long
         sine = 1 - square / (k * (k + 1)) * sine
     more = ((v & 0xFF).astype(jnp.float32) + 1) * 2**-8
     radius = jnp.sqrt(-2 * jnp.log((u.astype(jnp.float32) + more) * 2**-32))
@@ -73,7 +73,7 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def threefry(key: Array, count: int) -> tuple[Array, Array]:
-    """Threefry-2x32 of the counters (0, 0), (1, 0), ...: JAX's own, the 20 rounds unrolled so that XLA fuses them."""
+    """Threefry-2x32 of the counters (0, 0), (1, 0), ...: as in JAX, with the 20 rounds unrolled for XLA to fuse."""
     a, b = jax.random.key_data(key)
     schedule = (a, b, a ^ b ^ jnp.uint32(0x1BD11BDA))
     x, y = jax.lax.iota(jnp.uint32, count) + a, jnp.full(count, b)

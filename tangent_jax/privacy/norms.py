@@ -5,10 +5,10 @@ The tangent is linear in every leaf, so an example's gradient of a kernel is its
     y += x dW      g_b = sum_t x_bt (x) s_bt       |g_b|^2 = sum_{t,u} (x_bt . x_bu) (s_bt . s_bu)
     y += x * dg    g_b = sum_t x_bt * s_bt         y += dbeta      g_b = sum_t s_bt
 
-over the tokens t of example b, head by head where the kernel has heads: with one token a product of two norms, with
-several of two Gram matrices (Goodfellow 2015; Li et al. 2022, "ghost clipping"). The signals s come of one backward
-pass that forms no gradient; the clipped sum is then outer products of inputs and reweighted signals: about one step.
-Where owners are clipped, the examples of one are so many more tokens: its gradient is the sum over all of them.
+over the tokens t of example b, head by head where the kernel has heads. With one token this is a product of two norms,
+with several a product of two Gram matrices (Goodfellow 2015; Li et al. 2022, "ghost clipping"). One backward pass gives
+the signals s and forms no gradient; the clipped sum is then outer products of inputs and reweighted signals. The cost
+is about one training step. For owners, the tokens of all examples of one owner are summed.
 """
 
 import dataclasses
@@ -35,12 +35,18 @@ ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at
 def clipped_sum_closed_form(
     predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float | Array
 ) -> ClippedSum:
-    """`clipped_sum` of a model of the protocol at the price of about one ordinary step.
+    """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
 
     The gradient of the non-linear f_{w + dw} is that of its own tangent at w + dw, for a step of zero.
 
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
+
+    >>> x, y, present = demo.train.inputs[:2], demo.train.targets[:2], jnp.ones(2)
+    >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
+    >>> clipped = tj.privacy.clipped_sum_closed_form(demo.predict, demo.dw, x, y, present, **settings)
+    >>> clipped.sensitivity, clipped.norms.shape
+    (0.1, (2,))
     """
     check_clip_norm(clip_norm)
     predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")
@@ -51,7 +57,7 @@ def clipped_sum_closed_form(
     losses, units = Objective(loss).losses, len(present)
     slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
     leaves = probed.rows(slope[None])
-    with jax.default_matmul_precision("highest"):  # a GPU's own for f32 is TF32, whose rounding no bound here holds
+    with jax.default_matmul_precision("highest"):  # no bound here covers TF32, a GPU's default
         squared, rounding = squared_norms(leaves, units)
         scales, norms, bad = clip_scales(squared, of_units(present), clip_norm, rounding)
         value = scaled_sum(dw, leaves, jnp.repeat(scales, len(y) // units))
@@ -59,7 +65,7 @@ def clipped_sum_closed_form(
 
 
 def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Array, Array]:
-    """(|g_o|^2 over the whole tree, the most by which rounding may have lowered it), "o" each, of the batch's units o.
+    """(|g_o|^2 over the whole tree, the largest underestimate by rounding), "o" each, of the batch's units o.
 
     leaves: one row of each example. Each unit has equally many examples of the batch "b", which follow each other.
     """
@@ -75,11 +81,11 @@ def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Array, Array]:
 
 
 def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
-    """(|sum_t x_t (x) s_t|^2 of each unit, the most by which rounding may have lowered it), "o" each.
+    """(|sum_t x_t (x) s_t|^2 of each unit, the largest underestimate by rounding), "o" each.
 
-    From Gram matrices over the tokens t, or where the kernel is smaller than those, as a convolution's at many pixels,
-    from the sum itself (Bu et al. 2022, "mixed ghost clipping"). The sum over Gram matrices cancels where the tokens'
-    gradients do: its rounding is of the size of eps (sum_t |x_t| |s_t|)^2, whatever is left.
+    Computed from Gram matrices over the tokens t, or from the sum itself where the kernel is smaller than those, as for
+    a convolution with many pixels (Bu et al. 2022, "mixed ghost clipping"). Where tokens' gradients cancel, the sum
+    over Gram matrices cancels too, with rounding errors of the size of eps (sum_t |x_t| |s_t|)^2.
     """
     x, s = (a.reshape(units, -1, *a.shape[-2:]) for a in (leaf.x, leaf.s))  # an owner's tokens, of all examples
     inputs, outputs, tokens = x.shape[-1], s.shape[-1], x.shape[1]
@@ -97,9 +103,9 @@ def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
 
 
 def of_reweighting(squared: Array, largest: Array, dtype: Any) -> Array:
-    """The most by which |sum_t x_t (x) s_t|^2 rises, "b", as the reweighted signals are rounded to half precision.
+    """The largest growth of |sum_t x_t (x) s_t|^2, "b", when the reweighted signals are rounded to half precision.
 
-    Each moves by eps / 2 of itself: the norm |g| becomes at most |g| + eps / 2 sum_t |x_t| |s_t|.
+    Each signal changes by eps / 2 of itself: the norm |g| becomes at most |g| + eps / 2 sum_t |x_t| |s_t|.
     """
     if jnp.finfo(dtype).bits >= 32:
         return jnp.zeros_like(squared)

@@ -1,14 +1,14 @@
-"""Public images: the coordinates in which private training clips gradients and adds noise.
+"""Whitening by public images: better coordinates for clipping and noise.
 
     M  = sum_(i,t) x_it x_it^T / m + 0.1 I       over public images i, their tokens t; m: the mean eigenvalue
     dW = R dV,  R R^T = M^-1                         a kernel's tangent, trained as dV
 
-Noise is alike in all directions of the coordinates that are trained, but a kernel's inputs are not: few directions hold
-most of them, and in the others noise outweighs the gradient. Whitened by the second moments of public images they are
-more alike. The mechanism is the same, on another predictor: nothing about its sensitivity or its noise changes. Any
-root of M^-1 serves, as clip norm and noise see lengths alone: here the inverse of a Cholesky factor. Biases and gains
-stay as they are; so do signals, whose factor G won nothing. Public images cost no privacy. Only their inputs are read,
-so their classes may be any.
+Noise is equal in all directions, but a kernel's inputs are not: a few directions hold most of their energy, and in the
+others noise exceeds the gradient. Whitening by the second moments of public images makes directions more equal. It
+changes the predictor only, not the mechanism: sensitivity and noise stay. Any root of M^-1 serves, as clip norm and
+noise depend on lengths alone; this file takes the inverse of a Cholesky factor. Biases, gains and signals are not
+whitened; whitening signals by their factor G gave no gain. Public images cost no privacy. Only their inputs are read,
+so they may be of any class.
 """
 
 import dataclasses
@@ -33,20 +33,24 @@ DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike
 
 @public
 def whiten(predict: Predictor, public: Features, private: Features) -> Predictor:
-    """The predictor whose kernels train in coordinates whitened by public images; `unwhiten` gives its dw.
+    """The predictor with kernels in coordinates whitened by public images; `unwhiten` converts its dw back.
 
-    Args:       predict: a model with a closed form; public: its features of images whose inputs may be known to all;
-                private: those that it will be trained on, to see that none of them is public.
+    Args:       predict: a model with a closed form; public: its features of public images; private: its features of the
+                training images, to check that none of them is public.
     Returns:    Predictor of the same outputs, whose kernels' leaves have other names.
-    Guarantees: reads nothing of the private images but their content identifiers; labels of no image.
+    Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
     Edge cases: fewer public images than a kernel has inputs: the damping makes M definite.
-    Raises:     InputError for no public image, one that is private too, by its content, or inputs that are not finite.
+    Raises:     InputError for no public image, an image that is public and private, or inputs that are not finite.
+
+    >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
+    >>> white.subset.paths
+    ('head/bias', 'head/kernel_whitened', 'second/bias', 'second/kernel_whitened')
     """
     expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
     predict.closed_form("whiten")
     expect(len(public), "a public image at least", "none")
     check_public("whiten", *([identifier for identifier, _ in part.examples] for part in (public, private)))
-    # square loss and no targets: of the factors the inputs' alone are read
+    # square loss without targets: only the inputs' factors are used
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
     public_curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
@@ -63,7 +67,10 @@ def whiten(predict: Predictor, public: Features, private: Features) -> Predictor
 
 @public
 def check_public(function: str, public: Collection[str], private: Collection[str]) -> None:
-    """Raises InputError where an image is public and private, by content identifiers."""
+    """Raises InputError if an image is public and private, by content identifiers.
+
+    >>> tj.privacy.check_public("whiten", public={"aa", "bb"}, private={"cc"})
+    """
     shared = {*public} & {*private}
     got = f"{len(shared)} of {len(public)} that are among the private ones"
     require(not shared, function, "public images that are not private", got, "Take them out of one of the two")
@@ -81,10 +88,14 @@ def inverse_root(a: np.ndarray) -> jax.Array:
 
 @public
 def unwhiten(predict: Predictor, dw: Tree) -> Tree:
-    """The tangent weights of the predictor that was whitened: R dV for dV, other leaves as they are.
+    """The tangent weights in the original coordinates: R dV for each whitened dV, other leaves unchanged.
 
-    Edge cases: a predictor that is not whitened gives dw as it is.
+    Edge cases: for a predictor that is not whitened, dw is returned unchanged.
     Raises:     InputError for a step of another predictor.
+
+    >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
+    >>> tj.privacy.unwhiten(white, white.zeros())["head"]["kernel"].shape
+    (6, 3)
     """
     model = predict.model
     trees.check_part("unwhiten", predict.w, dw)

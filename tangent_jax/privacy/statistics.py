@@ -1,20 +1,20 @@
-"""Private statistics: one release of noised class sums, and of G and counts if wanted, as one private step.
+"""Private sufficient statistics: one noisy release of class sums, and optionally of G and counts.
 
     u = (z - mean) R / |(z - mean) R|          an image's features at length 1, in coordinates whitened by public images
     g = (a tri(u u^T), b e_y u^T, c e_y)       shares a^2 + b^2 + c^2 = 1, so that |g| = 1
     S = sum_i g_i + sigma N(0, I),    G = tri^-1(S_1) / a,   B = S_2 / b,   counts = S_3 / c
 
-tri(A) holds the diagonal of A, and sqrt 2 times what is above it: |tri(u u^T)| = |u|^2. So 1 is the joint sensitivity,
-in L2, of the triangle of G, B and the counts, for one image more or less; of an owner the sum over all images is
-clipped. One Gaussian mechanism releases them all, and its epsilon is exact. As g is the gradient of the loss <g, dw>,
-whatever dw is, the release is one step of `fit_private`: with its ledger, units, discrete noise and audits.
+tri(A) holds the diagonal of A, and sqrt 2 times the entries above it, so that |tri(u u^T)| = |u|^2. So the joint L2
+sensitivity of the triangle of G, of B and of the counts is 1 for adding or removing one image; an owner's sum over all
+images is clipped. One Gaussian mechanism releases them together, with an exact epsilon. g is the gradient of the loss
+<g, dw> at any dw, so the release is one step of `fit_private`, with its ledger, units, discrete noise and audits.
 
-What has no share is not released. Noise on G has a spectral norm of sigma sqrt(2 k) / a, which a few thousand images do
-not exceed; public images say what G is: in their coordinates it is n / k I.
+A statistic with share 0 is not released. Noise on G has a spectral norm of sigma sqrt(2 k) / a, larger than G of a few
+thousand images. Instead public images give G: in their coordinates it is n / k I.
 
 Source: sufficient statistics perturbation, as AdaSSP (Wang 2018, "Revisiting differentially private linear
-regression"), which divides epsilon among three releases, and has no public images. Class means shrink as James and
-Stein's (1961).
+regression"), which splits epsilon over three releases and has no public images. Class means shrink as in James and
+Stein 1961.
 """
 
 import dataclasses
@@ -43,16 +43,16 @@ from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import as_labels
 
-SHARES = (0.2, 0.98, 0.0)  # of G, B and the counts; chosen on held-out images of other data (docs/privacy.md)
+SHARES = (0.2, 0.98, 0.0)  # of G, B and the counts; chosen on held-out images of other data sets (docs/benchmarks.md)
 SETTINGS = Settings("lda", 10.0, 1.0)
-LEAST = 0.02  # of the class means, that shrinking leaves
-ADDED = optax.identity()  # the step is the noised mean itself
+LEAST = 0.02  # the smallest share of the class means that shrinking keeps
+ADDED = optax.identity()  # the step is the noisy mean itself
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Picked(Loss):
-    """The output of an example's class: a loss that is linear in the outputs."""
+    """The output of an example's own class: a loss that is linear in the outputs."""
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
         return jnp.take_along_axis(outputs, targets[:, None], 1)[:, 0]
@@ -68,9 +68,12 @@ OBJECTIVE = Objective(Picked())
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size", "shares"])
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """(dw, u "b k") -> <g_c, dw> for each class c, "b c": a predictor whose gradients are contributions.
+    """(dw, u "b k") -> <g_c, dw> for each class c, "b c": the predictor whose gradients are the contributions g.
 
-    `classes`: how many; `size`: k; `shares`: of G, B and the counts, 0 for what is not released.
+    `classes`: their number; `size`: k; `shares`: of G, B and the counts, 0 for one that is not released.
+
+    >>> tj.privacy.Contribution(classes=3, size=6).zeros()["sums"].shape
+    (3, 6)
     """
 
     classes: int
@@ -87,7 +90,7 @@ class Contribution:
         return np.array(self.shares) / np.linalg.norm(self.shares)
 
     def zeros(self) -> Tree:
-        """The tree of S: {"gram": "k(k+1)/2", "sums": "c k", "counts": "c"}, f32, without what has no share."""
+        """The tree of S: {"gram": "k(k+1)/2", "sums": "c k", "counts": "c"}, f32, without those of share 0."""
         c, k = self.classes, self.size
         shapes = {"gram": (k * (k + 1) // 2,), "sums": (c, k), "counts": (c,)}
         return {name: jnp.zeros(shape) for (name, shape), a in zip(shapes.items(), self.shares, strict=True) if a}
@@ -101,10 +104,10 @@ class Contribution:
         return outputs + c * dw["counts"] if c else outputs
 
     def statistics(self, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]) -> Statistics:
-        """The statistics of the step that was taken: its dw is the noised sum S over C n, both public.
+        """The statistics of the step: its dw is the noisy sum S over C n, both public.
 
-        Of what is not released: the counts are equal, and G is that of class means around which images lie as public
-        ones do.
+        Statistics that were not released are replaced: equal counts, and a G with the spread of public images around
+        the class means.
         """
         assert fitted.spent is not None
         mechanism = fitted.spent.mechanism
@@ -126,7 +129,7 @@ class Contribution:
         return whole.of_classes(sorted(names))
 
     def head(self, noised: Statistics, classes: Sequence[str], mechanism: Mechanism) -> Tree:
-        """The head {"kernel": "k c", "bias": "c"} of noised statistics, in the order of `classes`."""
+        """The head {"kernel": "k c", "bias": "c"} of noisy statistics, in the order of `classes`."""
         deviation = float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(self.scales[1])
         return denoise(noised, deviation).of_classes(classes).solve(SETTINGS)
 
@@ -139,12 +142,16 @@ def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @public
 def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> FeatureMap:
-    """The map whose rows have length 1, in coordinates whitened by public images; with none of them, as they point.
+    """The feature map with rows of length 1, in coordinates whitened by public images (None: not whitened).
 
-    Args:       map_: of `feature_map`; public: its features of images whose inputs may be known to all, or None;
-                private: those whose statistics will be released, to see that none of them is public.
-    Guarantees: reads nothing of the private images but their content identifiers; labels of no image.
-    Raises:     InputError for no public image, or one that is private too, by its content.
+    Args:       map_: by `feature_map`; public: its features of public images, or None; private: its features of the
+                images whose statistics will be released, to check that none of them is public.
+    Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
+    Raises:     InputError for no public image, or an image that is public and private.
+
+    >>> unit = tj.privacy.on_sphere(demo.map, demo.test, demo.train)
+    >>> float(np.linalg.norm(tj.models.rows_of(unit, demo.train)[0]))
+    1.000
     """
     expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")
     k = sum(map_.sizes)
@@ -169,15 +176,20 @@ def release_statistics(
     seed: int | None = None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Statistics, Fitted]:
-    """Noised statistics of examples, released once; `Contribution.head` solves them.
+    """Releases noisy statistics of examples, once; `Contribution.head` solves for the head.
 
-    Args:       map_: of `on_sphere`; data: its features, with `owners` where these are the mechanism's unit; classes:
-                the names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
+    Args:       map_: by `on_sphere`; data: its features, with `owners` if these are the mechanism's unit; classes: the
+                names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
                 seed, folder: as `fit_private`.
-    Returns:    (Statistics, Fitted): the account is `spent`.
-    Guarantees: (epsilon, delta)-differentially private, for adding or removing one unit, as the mechanism says; the
-                ledger pays before noise is drawn. Statistics of several owners add; each has spent its own.
-    Raises:     InputError for a mechanism of more steps, a map whose rows are not of length 1, and as `fit_private`.
+    Returns:    (Statistics, Fitted), with the privacy account in `spent`.
+    Guarantees: (epsilon, delta)-differentially private for adding or removing one unit; the ledger pays before noise is
+                drawn. Statistics of several owners add; each owner has their own account.
+    Raises:     InputError for a mechanism of more steps, a map whose rows do not have length 1, and as `fit_private`.
+
+    >>> unit, mechanism = tj.privacy.on_sphere(demo.map, demo.test, demo.train), tj.make_mechanism(8.0, 1e-2, steps=1)
+    >>> noisy, fitted = tj.privacy.release_statistics(unit, demo.train, ["a", "b", "c"], mechanism=mechanism, seed=0)
+    >>> noisy.sums.shape, round(fitted.spent.compute_epsilon(), 1)
+    ((3, 6), 8.0)
     """
     step, rows, settings = contributions(map_, data, classes, mechanism, shares)
     fitted = fit_private(step, rows, mechanism=mechanism, seed=seed, folder=folder, **settings)
@@ -188,7 +200,13 @@ def release_statistics(
 def contributions(
     map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
 ) -> tuple[Contribution, Features, dict[str, Any]]:
-    """(predictor, features u, {"objective", "optimizer"}) of which `fit_private` or `fit_audited` make the release."""
+    """(predictor, features u, {"objective", "optimizer"}) with which `fit_private` or `fit_audited` make the release.
+
+    >>> unit, mechanism = tj.privacy.on_sphere(demo.map, demo.test, demo.train), tj.make_mechanism(8.0, 1e-2, steps=1)
+    >>> predict, u, options = tj.privacy.contributions(unit, demo.train, ["a", "b", "c"], mechanism)
+    >>> u.inputs.shape, sorted(options)
+    ((24, 6), ['objective', 'optimizer'])
+    """
     expect(map_.root is not None, "a map of on_sphere", "one whose rows have any length")
     expect(mechanism.steps == 1, "a mechanism of one step", mechanism.steps)
     as_labels(data.targets, len(classes))
@@ -199,13 +217,17 @@ def contributions(
 
 @public
 def denoise(noised: Statistics, deviation: float) -> Statistics:
-    """The statistics to solve for a head: class means that shrink to their mean, and no negative variance.
+    """The statistics that a head is solved from: shrunk class means, and no negative variance.
 
         m_c -> m + r (m_c - m),    r = 1 - (the expected square of noise) / (that of m_c - m)
 
-    Args:       deviation: of the noise of B, sigma C / b. What is computed of released values is as
-                private as they are.
-    Edge cases: no noise leaves all as it is, but for counts below 1.
+    Args:       deviation: the standard deviation of the noise of B, sigma C / b. The result is post-processing of
+                released values, and as private as they are.
+    Edge cases: without noise all stays the same, except counts below 1.
+
+    >>> calm = tj.privacy.denoise(demo.statistics, deviation=0.5)
+    >>> calm.counts.tolist()
+    [8.0, 8.0, 8.0]
     """
     counts = np.maximum(noised.counts, 1.0)
     n, mean = counts.sum(), noised.sums.sum(0) / counts.sum()

@@ -1,13 +1,13 @@
-"""Private training: clipped sums, noise and a ledger, on the whole data at every step or on Poisson samples.
+"""DP-SGD: clipped sums, noise and a ledger, on the whole data at every step or on Poisson samples.
 
     S  = sum of clipped g_b over the sample
     G  = (S + sigma C N(0, I)) / (q n)          or discrete noise on a grid (discrete.py)
     dw = dw + optimiser((G + penalty dw) / C)
 
-The paper's private runs are 50 full-batch steps of cross entropy (q = 1: nothing is amplified). Covered is the presence
-of each unit, an example or an owner; g_b is its gradient, an owner's the sum of all examples'. Released may be every dw
-on the way. The number of units n is taken as public, and q n divides the sum of every sample, large or small. The
-gradient reaches the optimiser in units of C, so that learning rate and clip norm are chosen apart.
+The paper's private runs are 50 full-batch steps of cross entropy (q = 1, without amplification). The unit of protection
+is an example, or an owner, whose g_b is the sum over all their examples. Every intermediate dw may be released. The
+number of units n is public, and q n divides the sum of every sample, whatever its size. The optimiser gets the gradient
+in units of C, so that learning rate and clip norm are independent.
 """
 
 import dataclasses
@@ -45,11 +45,11 @@ from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, start_of
 
-SAVE_SECONDS = 1.0  # at most as much is lost, though paid, when a run is killed
+SAVE_SECONDS = 1.0  # seconds between checkpoints; a kill loses at most as much, though it is paid
 
 
 def default_objective() -> Objective:
-    """The paper's private runs': cross entropy without penalty."""
+    """The default of private runs: cross entropy without penalty."""
     return make_objective("ce", penalty=0.0)
 
 
@@ -63,7 +63,7 @@ def clip(
 
 
 def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
-    """True where norms come from the model's `dual`."""
+    """True if norms come from the model's `dual`."""
     return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
 
@@ -99,14 +99,14 @@ def private_step(
 ) -> tuple[State, Tree]:  # fmt: skip
     """One step on the noisy mean of a clipped sum over `expected` examples, and that mean, the private gradient G.
 
-    The one place where noise is added: for the trainer, for searches and for audits. What is computed from private
-    values alone is private.
+    Noise is added here and nowhere else: for the trainer, for searches and for audits. Values computed from private
+    values alone are private.
     """
     if mechanism.noise == "gaussian":
         gradient = noisy_mean(total, mechanism.noise_multiplier, expected, key)
     else:
         gradient = discrete_mean(total, mechanism, expected, key)
-    gradient = jax.lax.optimization_barrier(gradient)  # else XLA draws the noise for the momentum and again for dw
+    gradient = jax.lax.optimization_barrier(gradient)  # else XLA draws the noise twice, also for dw
     ridge = jax.grad(objective.ridge)(state.dw)
     scaled = jax.tree.map(lambda g, r: (g.astype(r.dtype) + r) / mechanism.clip_norm, gradient, ridge)
     return State(*apply(optimizer, scaled, state.optimizer_state, state.dw)), gradient
@@ -137,26 +137,30 @@ def fit_private(
     on_step: OnStep | None = None,
     folder: str | os.PathLike | None = None,
 ) -> Fitted:
-    """Trains dw under differential privacy: the mechanism's steps.
+    """Trains dw under differential privacy by the mechanism's steps (DP-SGD).
 
-    Args:       predict, start, on_step: as in `fit`; data: Features or Batches, whose batch size is that of
-                micro-batches, in memory only, with `owners` where these are the mechanism's unit; objective: None:
-                cross entropy without penalty; mechanism: of `make_mechanism`; optimizer: None: `momentum()`; seed:
-                None draws noise and samples from the operating system's entropy; a number repeats them, and then
-                nothing is private;
-                folder: holds the ledger and the last step; the same run goes on from there, or, finished, is read.
-    Returns:    Fitted, with `spent`; each row of the history has the `seconds` until its step ended, and `non_finite`,
-                the units whose gradient was not finite. Neither is private, nor is `run`: what else is there depends
-                on a training example through dw alone.
-    Guarantees: (epsilon, delta)-differentially private in dw and every dw_t before it, for adding or removing one
-                unit, given secret noise, and a start and a predictor that do not come of the data; sums are divided by
-                q n, never by their sample's size; a run never takes a step that `spent` does not count, killed or not.
-                Losses and a function's gradients are evaluated one example at a time; a model's closed form is held
-                against single examples before the first step.
+    Args:       predict, start, on_step: as in `fit`; data: Features or Batches in memory, whose batch size is that of
+                micro-batches, with `owners` if these are the mechanism's unit; objective: None: cross entropy without
+                penalty; mechanism: by `make_mechanism`; optimizer: None: `momentum()`; seed: None takes noise and
+                samples from the operating system's entropy; a number makes them repeatable, and the result NOT private;
+                folder: of ledger and checkpoints, from which the same run resumes, or, once finished, is read.
+    Returns:    Fitted, with the account `spent`. Each row of the history has the `seconds` until its step ended, and
+                `non_finite`, the units whose gradient was not finite. These two and `run` are not private; everything
+                else depends on a training example through dw alone.
+    Guarantees: (epsilon, delta)-differentially private in dw and every earlier dw_t, for adding or removing one unit,
+                given secret noise, and a start and predictor that do not depend on the data; sums are divided by q n,
+                never by a sample's size; a run, killed or not, takes no step that `spent` does not count. Losses and a
+                function's gradients see one example at a time; a model's closed form is checked against single examples
+                before the first step.
     Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
-    Raises:     InputError for delta >= 1 / n, an example that is there twice among the rows, owners that are not known
-                or have more examples than a micro-batch, a model whose examples see each other, targets of no class, a
-                ledger that is another run's or does not fit its checkpoint, a step that is not finite.
+    Raises:     InputError for delta >= 1 / n, a repeated example, owners that are unknown or have more examples than a
+                micro-batch, a model that mixes examples, targets of no class, a ledger of another run or one that
+                disagrees with its checkpoint, a step that is not finite.
+
+    >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5)
+    >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism)
+    >>> fitted.steps, round(fitted.spent.compute_epsilon(), 1)
+    (5, 8.0)
     """
     dw, predict = start_of(predict, start), trees.as_pytree(predict)
     objective = as_objective(objective, default_objective)
@@ -171,7 +175,7 @@ def fit_private(
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
             state, spent = resume(run, folder, name, spent, state)
-        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # the caller's dw is not donated
+        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # a copy: dw is donated
         began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
@@ -189,9 +193,9 @@ def fit_private(
 
 
 def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: State) -> tuple[State, Spent]:
-    """(The state of the last save in the folder, the account of its ledger); each step from here on is paid there.
+    """(the last saved state in the folder, the account of its ledger); later steps are paid there.
 
-    Raises: InputError for a budget that is spent where the result is lost.
+    Raises: InputError if the budget is spent but the result is lost.
     """
     ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
     run.keep(ledger.saver, measure_name(run.on_step, state.dw), ledger)
@@ -202,7 +206,7 @@ def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: 
 
 
 def show_steps(run: Run, spent: Spent) -> float:
-    """Opens the bar and the log of a private run; returns the seconds that its steps so far have taken."""
+    """Opens the progress bar and log of a private run; returns the seconds of its steps so far."""
     last = run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
     run.show(spent.mechanism.steps, "step", spent.steps_paid)
     run.open_log(last["step"], spent.mechanism.steps)
@@ -210,7 +214,7 @@ def show_steps(run: Run, spent: Spent) -> float:
 
 
 def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
-    """The result of a private run, whole on every device."""
+    """The result of a private run, gathered on every device."""
     rows = run.history.merge()
     return Fitted(placement.replicate(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
 
@@ -218,8 +222,8 @@ def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
 def check_private(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, units: int
 ) -> None:
-    """Raises InputError where the guarantee would not hold for one of the units."""
-    n = max(mechanism.public_count(units), units)  # a public count below the true one must not loosen the bound
+    """Raises InputError if the guarantee would not hold for one of the units."""
+    n = max(mechanism.public_count(units), units)  # an understated public count must not loosen the bound
     expect(units >= 2, f"at least 2 {mechanism.unit}s", units)
     twice = len(batches) - len(np.unique(batches.rows))
     expect(not twice, "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once")
@@ -235,10 +239,10 @@ def check_private(
 
 
 def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective: Objective) -> None:
-    """Raises InputError where a model's closed form lets an example of a batch see another.
+    """Raises InputError if a model's closed form mixes the examples of a batch.
 
-    At a random step, on a whole micro-batch: the norm of one example's gradient must be the same beside the others,
-    beside others that are not finite, which any use of them would show, and beside itself many times over.
+    At a random step, on a whole micro-batch: the norm of one example's gradient must not change beside the others,
+    beside others that are not finite, or beside copies of itself.
     """
     x, rng = np.array(as_numbers(predict.model, jnp.asarray(x), predict.subset.stage)), np.random.default_rng(0)
     at = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype), dw)
@@ -264,7 +268,7 @@ def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective:
 def step_program(
     predict: Predict, state: State, batches: Batches, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
 ) -> str:
-    """The fingerprint of what a private run computes besides its numbers: the start of the optimiser, and a step."""
+    """The fingerprint of a private run's programs: the start of the optimiser, and a step."""
     rows = batches.rows[:1].repeat(batches.batch_size)
     present = np.ones((1, len(rows)) if mechanism.unit == "example" else (1, 1, len(rows)), np.float32)
     chunk = Chunk(batches.inputs[rows][None], batches.targets[rows][None], None, present)
@@ -284,7 +288,7 @@ def add_up(
     total = None
     for chunk in chunks:
         steps = len(chunk.present)
-        chunk = chunk.pad(1 << (steps - 1).bit_length()).place()  # few shapes, whatever the sample's size
+        chunk = chunk.pad(1 << (steps - 1).bit_length()).place()  # few shapes, for samples of any size
         part = _clip_all(predict, dw, chunk, steps, objective, mechanism, traced=traced)
         total = part if total is None else total + part
     assert total is not None

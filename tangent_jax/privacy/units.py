@@ -1,8 +1,8 @@
-"""Micro-batches of the units that a mechanism protects: single examples, or owners, each whole in one micro-batch.
+"""Micro-batches of protected units: single examples, or owners, each within one micro-batch.
 
-An owner's examples stand side by side, padded by its own to a power of two: so owners of 1 to 100 examples make 8
-shapes at most, and rows at most double. No micro-batch has more rows than the batch size, which bounds its memory; an
-owner with more examples is refused, for it would have to be divided.
+An owner's examples are contiguous, padded by repeats to a power of two. So owners of 1 to 100 examples make at most 8
+shapes, and rows at most double. A micro-batch has at most the batch size of rows, which bounds its memory; an owner
+with more examples is refused.
 """
 
 import os
@@ -20,10 +20,10 @@ MICRO_BATCH = 64  # rows, unless an owner has more
 
 
 def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
-    """(the data in micro-batches, the rows of each unit of protection: of each owner, or each row by itself).
+    """(the data in micro-batches, the rows of each unit: of each owner, or each row by itself).
 
-    Raises: InputError where the unit is an owner, and the data do not say whose an example is, or one owner has more
-            examples than a micro-batch.
+    Raises: InputError if the unit is an owner, and the owner of an example is unknown or has more examples than a
+            micro-batch.
     """
     instance("a mechanism of make_mechanism", mechanism, Mechanism)
     if mechanism.unit == "example":
@@ -44,7 +44,7 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
 
 
 def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.ndarray:
-    """True for each unit that a step takes: for all, or as independent coins of chance q fall."""
+    """True for each unit in a step: all units, or each with probability q, independently."""
     if mechanism.sampling_rate == 1:
         return np.ones(units, bool)
     entropy = placement.agree(np.frombuffer(os.urandom(16), np.uint32)) if seed is None else [seed, step]
@@ -52,7 +52,7 @@ def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.
 
 
 def sample_chunks(batches: Batches, mechanism: Mechanism, units: Any, seed: int | None, step: int) -> Iterator[Chunk]:
-    """Yields the units that a step takes, in chunks of micro-batches."""
+    """Yields the units of a step, in chunks of micro-batches."""
     for part in micro_batches(batches, mechanism, units, sample(len(units), mechanism, seed, step)):
         yield from batches.chunks(*part)
 
@@ -60,9 +60,9 @@ def sample_chunks(batches: Batches, mechanism: Mechanism, units: Any, seed: int 
 def micro_batches(
     batches: Batches, mechanism: Mechanism, units: Any, chosen: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (order, present) of the chosen units: "k b" and "k b" of examples; of owners "k b" and "k o e", by shape.
+    """Yields (order, present) of the chosen units, by shape: "k b" and "k b" of examples; "k b" and "k o e" of owners.
 
-    At least one micro-batch, which may be empty; chosen: True for each unit that the step takes.
+    There is at least one micro-batch, which may be empty; chosen: True for each unit of the step.
     """
     if mechanism.unit == "example":
         yield batches.pad(batches.rows[chosen])
@@ -70,12 +70,12 @@ def micro_batches(
     widths = np.array([min(1 << (len(rows) - 1).bit_length(), batches.batch_size) for rows in units])
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)
-        count = min(batches.batch_size // width, len(members))  # owners of one micro-batch, whatever is chosen
+        count = min(batches.batch_size // width, len(members))  # owners of one micro-batch, for any choice of units
         taken = members[chosen[members]]
         if len(taken) or width == widths.min():
             order = np.zeros((-(-max(len(taken), 1) // count) * count, width), np.int32) + units[members[0]][0]
             present = np.zeros(order.shape, np.float32)
             for i, owner in enumerate(taken):
-                order[i] = np.resize(units[owner], width)  # padding repeats its own rows: another's may hold NaN
+                order[i] = np.resize(units[owner], width)  # padding repeats the owner's rows, as others may hold NaN
                 present[i, : len(units[owner])] = 1
             yield order.reshape(-1, count * width), present.reshape(-1, count, width)

@@ -1,4 +1,4 @@
-"""Components trained apart on shards of one data set, and the steps by which processes fill a store with them."""
+"""Components trained apart on shards of one data set, and how several processes fill one store with them."""
 
 import dataclasses
 import sys
@@ -33,10 +33,16 @@ Rows = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """Components to train apart: of one predictor, by one recipe, on the rows of the features that each shard names.
+    """Components to train apart: one for each shard, all of one predictor and one recipe.
 
-    `classes`: the names of the predictor's outputs. A component of a named head has those that it has images of.
-    `at_once`: the most models that train as one program.
+    `rows`: the rows of the features in each shard, by the shard's name. `classes`: the names of the predictor's
+    outputs; with a named head, a component has only the classes of its own images. `at_once`: the most models that
+    train as one program.
+
+    >>> recipe = tj.Recipe(kind="head", learning_rate=0.3, epochs=5)
+    >>> shards = tj.store.Shards(demo.predict, demo.train, recipe, demo.halves)
+    >>> sorted(shards.fit())
+    ['ann', 'bob']
     """
 
     predict: Predictor
@@ -47,7 +53,7 @@ class Shards:
     at_once: int = AT_ONCE
 
     def own(self, name: str) -> tuple[Predictor, Features]:
-        """The predictor and the features of a shard: with a named head of the classes that it has images of."""
+        """The predictor and the features of a shard; with a named head, restricted to the shard's own classes."""
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
     def batches(self, names: Iterable[str]) -> list[Batches]:
@@ -56,11 +62,12 @@ class Shards:
         return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
 
     def groups(self) -> list[list[str]]:
-        """The names of the shards of each group that trains as one program.
+        """The shards of each group that trains as one program, by name.
 
-        Optima, and heads of their own classes, are trained one by one.
-        Guarantees: decided by all shards and `at_once`, not by which of them are trained already nor by whom: a
-                    component has the same bits whichever process trains its group, on one kind of device.
+        Optima, and heads of a shard's own classes, train one by one.
+        Guarantees: all shards and `at_once` decide the groups; it does not matter which shards are trained already, or
+                    by which process. So a component has the same bits whichever process trains it, on one kind of
+                    device.
         """
         names = [*self.rows]
         if self.recipe.solver == "optimum" or self.recipe.is_by_class:
@@ -68,7 +75,7 @@ class Shards:
         return [[names[s] for s in members] for members in groups(self.batches(names), self.at_once)]
 
     def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
-        """One result for each of these shards, or for all: trained as one program, or one by one, as `groups` says."""
+        """Trains these shards, or all: as one program or one by one, as `groups` says. Returns a result for each."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
         if recipe.is_by_class:
             return {name: recipe.for_shard(name).fit(*self.own(name)) for name in names}
@@ -79,14 +86,14 @@ class Shards:
         return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
-        """The provenance that all their components share."""
+        """The provenance that all components share."""
         names = [name for _, name in self.features.examples]
         said = zip(names, owners_of(names, owners), strict=True)
         shared = make_provenance(self.predict, self.recipe, self.classes)
         return dataclasses.replace(shared, owners={name: owner for name, owner in said if owner})
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
-        """The rows without the examples that were removed from the store; a shard of nothing is left out."""
+        """The rows of each shard without examples that were removed from the store; empty shards are left out."""
         gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
         left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
         count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
@@ -103,15 +110,21 @@ def fill(
     owners: Mapping[str, str] | None = None,
     only: Container[int] | None = None,
 ) -> None:
-    """Makes the store hold one component for each shard, and no other; with its Kronecker factors, if asked for.
+    """Trains one component for each shard into a store, and removes all other components from it.
 
-    `owners`, image name -> owner as `shards.read_owners` reads it, is kept with each component: so all that is an
-    owner's can be removed. `only`: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
+    Other processes may fill the same store: each group is trained by the process that claims it, and the others wait.
+    A component that `fill` made with other settings, data or weights is discarded and trained again. Examples that were
+    removed from the store are left out of their shards, with a message.
 
-    A component of this function's that came of other settings, data or weights is taken out and trained anew. Examples
-    that were removed from the store are left out of their shards, and said. Other processes may fill the same store:
-    who finds a group claimed waits, and takes what the other one added.
-    Raises: InputError where the store holds a component that this function did not make.
+    Args:   factors: keep the Kronecker factors of each component too, which merges by curvature need; owners: image
+            name -> owner (`shards.read_owners`), kept with each component, so that a removal finds all images of an
+            owner; only: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
+    Raises: InputError if the store holds a component that `fill` did not make.
+
+    >>> store = tj.Store(demo.folder() / "store")
+    >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, tj.Recipe(epochs=5), demo.halves))
+    >>> [*store]
+    ['ann', 'bob']
     """
     recipe = shards.recipe
     by_name = recipe.head != "drawn" or recipe.features is not None
@@ -130,7 +143,7 @@ def fill(
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """The steps that fill a store; `shared`: the provenance that all its components share."""
+    """The steps that fill a store; `shared`: the provenance of all its components."""
 
     store: Store
     claims: Claims
@@ -139,7 +152,7 @@ class Filling:
     factors: bool
 
     def discard_stale(self) -> None:
-        """Takes stale components out, one process after the other: what another has just added is not stale."""
+        """Discards stale components, under a claim: so a component that another process just added stays."""
         if self.stale():
             with self.claims.hold("stale"):
                 old = self.stale()
@@ -149,12 +162,12 @@ class Filling:
                     self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:
-        """The shards of a group that the store of process 0 has no component of."""
+        """The shards of a group that have no component in the store of process 0."""
         return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
 
     @contextmanager
     def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
-        """Holds a group, after whoever holds it now; the store's state is then what that one left."""
+        """Holds a group's claim, once it is free, and reads the store's state again."""
 
         def claim() -> None:
             self.claims.write_groups(groups)
@@ -165,15 +178,15 @@ class Filling:
             yield
 
     def train(self, group: Sequence[str]) -> None:
-        """Trains a group whole, and adds the components that are missing: each has the bits of its group."""
-        missing = self.missing(group)  # less than before it was claimed, where another process had it
+        """Trains a whole group, so that bits agree, and adds the components that are missing."""
+        missing = self.missing(group)  # another process may have added some before the claim
         if missing:
             fits = self.shards.fit([name for name in group if name in self.shards.rows])
             for name in missing:
                 self.add(name, fits[name])
 
     def mirror(self) -> None:
-        """Makes the stores of a job's other processes hold what process 0's does: only that one is kept."""
+        """Copies process 0's components to the stores of a job's other processes; only process 0's store is kept."""
         if jax.process_count() == 1:
             return
         for name in placement.from_writer(lambda: [*self.store]):
@@ -182,11 +195,11 @@ class Filling:
                 self.store.add(name, *held)
 
     def stale(self) -> list[str]:
-        """The components in the store that came of other settings, data or weights, or lack their factors."""
+        """The components of other settings, data or weights, or without the factors that are asked for."""
         return [name for name in self.store if not self.is_current(name)]
 
     def is_current(self, name: str) -> bool:
-        """True for a component that training would make again."""
+        """True if training now would give this component."""
         if name not in self.shards.rows or (self.factors and not self.store.has_factors(name)):
             return False
         return self.store.provenance(name).same_training(self.origin(name))
@@ -213,7 +226,7 @@ class Filling:
 
 
 def check_own(store: Store) -> None:
-    """Raises InputError where the store holds a component that `fill` did not make: its recipe is not of its name."""
+    """Raises InputError if the store holds a component that `fill` did not make, by its recipe."""
     recipes = {name: store.provenance(name).recipe for name in store}
     foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
     do = "Choose another folder for the stores"
@@ -223,7 +236,7 @@ def check_own(store: Store) -> None:
 def own_head(
     predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
 ) -> tuple[Predictor, Features]:
-    """(predictor, features) of a component: where its head is named, of the classes that it has images of."""
+    """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
     if not recipe.is_by_class:
         return predict, features
     own = classes_in(features, classes)
@@ -232,11 +245,11 @@ def own_head(
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:
-    """The provenance of a component of these classes, whose predictor this is."""
+    """The provenance of a component of these classes, trained by this predictor."""
     head, config = trees.fingerprint(predict.w["head"]), {**origin.config, "classes": len(classes)}
     return dataclasses.replace(origin, classes=tuple(classes), head=head, config=config)
 
 
 def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
-    """A component's factors, of the signals of all classes."""
+    """A component's Kronecker factors, from the signals of all classes."""
     return make_curvature(predict, features, recipe.objective(), dw)

@@ -1,10 +1,10 @@
-"""Claims: which group of shards which process trains now. The shards of a group train as one program.
+"""Claims: the group of shards that each process is training. The shards of a group train as one program.
 
     claims/groups.json     in the store's folder: the names of each group's shards, in order
-    claims/7.lock          held, by flock, while a process trains group 7; names that process
+    claims/7.lock          locked (flock) while a process trains group 7; holds that process's name
 
-A process that ends, however it ends, releases its locks: no claim needs to expire. A lock that names a process and is
-not held was that of one which was killed. The store is whole without this folder.
+The system releases the locks of a process that ends, so claims need no expiry. A lock file that names a process but is
+not locked belonged to a process that was killed. The store is complete without this folder.
 """
 
 import dataclasses
@@ -29,7 +29,11 @@ class Groups:
 
 @public_class
 class Claims:
-    """The claims on the groups of a store's shards."""
+    """The claims on the groups of a store's shards.
+
+    >>> tj.store.Claims(demo.store()).states()["ann"]
+    {'state': 'done'}
+    """
 
     STATES = ("done", "running", "lost", "waiting")
 
@@ -38,31 +42,31 @@ class Claims:
         self.path = inside(self.folder, "groups.json")
 
     def write_groups(self, groups: Sequence[Sequence[str]]) -> None:
-        """Writes which shards make which group; every process that fills the store writes the same."""
+        """Writes the shards of each group; all processes that fill the store write the same."""
         content = json.dumps({"groups": groups}).encode()
         if not self.path.exists() or self.path.read_bytes() != content:
             write_whole(self.path, content)
 
     def lock(self, group: int | str) -> Path:
-        """The lock file of a group, or of other work that is done by one process at a time."""
+        """The lock file of a group, or of other work for one process at a time."""
         return self.folder / f"{group}.lock"
 
     @contextmanager
     def hold(self, group: int | str) -> Iterator[None]:
-        """Holds a group, after whoever holds it now; the store's state is then what that one left."""
+        """Holds a group's claim, once it is free, and reads the store's state again."""
         with hold_lock(self.lock(group)):
             self.store.reload()
             yield
 
     def states(self) -> dict[str, dict[str, str]]:
-        """For each component and shard, by name: {"state": one of STATES, "process": who has it, "since": when}.
+        """For each component and shard, by name: {"state": one of STATES, "process": its holder, "since": when}.
 
         done      the store holds its component
         running   a process holds its group
-        lost      a process held its group and was killed before it was done; whoever comes next trains it
+        lost      the process that held its group was killed; the next process trains it
         waiting   no process has its group
 
-        Edge cases: where the file system's locks do not reach other hosts, what runs there is said to be lost.
+        Edge cases: a file system whose locks do not reach other hosts shows their running groups as lost.
         """
         states = {name: {"state": "done"} for name in self.store.state.components}
         if self.path.exists():
@@ -83,5 +87,5 @@ class Claims:
 
 
 def stamp(path: Path) -> str:
-    """The time at which a file was written, in UTC."""
+    """The modification time of a file, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(path.stat().st_mtime))

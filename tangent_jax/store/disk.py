@@ -1,19 +1,19 @@
-"""A store's folder: its mark, its journal, its lock, and files that exist only while the journal names them.
+"""The folder of a store: marker, journal, lock, and the files that the journal names.
 
-    store.json                  marks the folder as a store: its identity, the version of the format
+    store.json                  the marker: the store's identity, the version of the format
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
-    lock                        held while the store is used; names the process that changes it
-    claims/                     which process trains which shards now (claims.py): no part of what the store holds
+    lock                        locked while the store is used; names the process that changes it
+    claims/                     the shards that processes are training (claims.py); not part of the store's content
 
-The store *is* what the journal says. An operation writes what it adds, then its line (the commit), then deletes
-what the line took out; whoever changes the store next deletes every file of the store's that the journal does not name.
-So a store killed at any instruction reopens as it was before the operation, or as after.
+The journal defines the content. An operation writes its new files, then its line (the commit), then deletes the files
+that the line removed. The next change deletes every file of the store that the journal does not name. So a store that
+is killed at any instruction reopens as before the operation, or as after it.
 
-A store may be another party's: opening and reading one writes nothing and follows no link.
+The store may come from another party: opening and reading it writes nothing and follows no link.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
 FORMAT = 2
-OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of the files that a store writes
+OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 MARKS = ("store.json", "journal.jsonl", "HEAD")
 CLAIMS = "claims"
@@ -58,10 +58,9 @@ class Marker:
 
 
 class Disk:
-    """A folder under a journal.
+    """A folder with a journal.
 
-    `trust`: follow what the provenance of components says that were not made on this machine: their folders, weights
-    and data sets.
+    `trust`: follow the folders, weights and data sets that provenance from other machines names.
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
@@ -76,7 +75,7 @@ class Disk:
         self.reload()
 
     def create(self) -> None:
-        """The marks of a new store, in a folder that holds nothing else."""
+        """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
@@ -87,7 +86,7 @@ class Disk:
                 self.mark()
 
     def mark(self) -> None:
-        """Writes store.json, with a new identity."""
+        """Writes store.json with a fresh identity."""
         write_whole(self.marker, seal_fields({"format": FORMAT, "store": uuid.uuid4().hex}))
 
     # Its files
@@ -105,9 +104,9 @@ class Disk:
         return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
 
     def read_checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
-        """The tangent weights in a file, once the file's checksum is the journal's.
+        """The tangent weights in a file, if the file's checksum is the journal's.
 
-        CRC-32, at a few GB/s, tells every accident; `verify` computes the SHA-256, an order of magnitude slower.
+        The CRC-32, at a few GB/s, detects accidents; `verify` computes the SHA-256, about ten times slower.
         """
         whole = path.is_file() and is_whole(path, entry)
         require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
@@ -116,7 +115,7 @@ class Disk:
     def write(
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Writes a file that no journal line names yet, and returns what its line must say."""
+        """Writes a file that no journal line names yet; returns its journal entry."""
         dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
         text = "" if provenance is None else provenance.to_json(tree_fingerprint)
@@ -130,7 +129,7 @@ class Disk:
     def factors(self, name: str) -> Curvature:
         """The Kronecker factors of a component.
 
-        Raises: InputError where none were kept.
+        Raises: InputError if it has none.
         """
         entry = self.state.components.get(name, {}).get("factors")
         do = "Add it with its factors, or merge by mean"
@@ -144,7 +143,7 @@ class Disk:
         return bool(self.state.components.get(name, {}).get("factors"))
 
     def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
-        """Writes a component's factors, if there are any, and returns what its line must say of them.
+        """Writes a component's factors, if there are any, and returns their journal entry.
 
         Raises: InputError for factors of another anchor or subset, or of a private component.
         """
@@ -159,7 +158,7 @@ class Disk:
         return {"factors": self.write("factors", numbers, None, metadata)}
 
     def verify(self) -> list[str]:
-        """One line for each file that is missing, altered or not the store's; none where all is as journaled."""
+        """One line for each file that is missing, altered or not the store's; none if all is as journaled."""
         with self.using():
             expected = self.fingerprints()
             wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
@@ -176,7 +175,7 @@ class Disk:
         return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def commit(self, entry: dict) -> None:
-        """Journals the operation: from here on it has happened."""
+        """Appends the operation to the journal: this commits it."""
         check_stop()
         assert self._lock is not None
         self._lock.check()
@@ -185,7 +184,7 @@ class Disk:
         self.sweep()
 
     def leftovers(self) -> list[Path]:
-        """Files of the store's that no line names: removed weights, and what a killed writer left."""
+        """The store's files that no line names: removed weights, and files of a writer that was killed."""
         state = self.state
         live = {entry["id"] for entry in state.files()} | {*state.receipts}
         ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
@@ -194,18 +193,18 @@ class Disk:
         return [p for p in (*dead, *partial) if p.is_symlink() or p.is_file()]
 
     def sweep(self) -> None:
-        """Deletes every file of the store's that no line names."""
+        """Deletes the store's files that no line names."""
         for path in self.leftovers():
             path.unlink()
 
     def settle(self) -> None:
-        """Deletes what a killed writer left, as the next change would."""
+        """Deletes the files of a writer that was killed, as the next change would."""
         with self.using(change=True):
             pass
 
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
-        """Holds the lock, shared for reading, alone for changing, with the state as the journal has it now."""
+        """Holds the lock, shared for reading or exclusive for a change, with the journal's present state."""
         for name in (*KINDS, *MARKS, CLAIMS, "lock"):
             inside(self.root, name)
         with hold_lock(self.root / "lock", shared=not change) as lock:
@@ -225,7 +224,7 @@ class Disk:
             pass
 
     def load(self) -> None:
-        """Reads marker and journal; InputError where one is missing, altered or of another version."""
+        """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json("Store", self.marker.read_bytes(), self.marker)
             do = "Update tangent_jax; nothing was changed"
@@ -236,7 +235,11 @@ class Disk:
 
 
 class Factors(Mapping[str, Curvature]):
-    """The factors of a store's components by name, of those that have some; read as they are asked for."""
+    """The Kronecker factors of a store's components, by name, read on access; components without factors are left out.
+
+    >>> len(tj.store.Factors(demo.store()))
+    0
+    """
 
     def __init__(self, store: Disk) -> None:
         self.store = store
@@ -256,10 +259,14 @@ class Factors(Mapping[str, Curvature]):
 
 @public
 def is_store(path: Path) -> bool:
-    """True for the folder of a store, whole or damaged."""
+    """True for the folder of a store, complete or damaged.
+
+    >>> tj.store.is_store(demo.store().root), tj.store.is_store(demo.folder())
+    (True, False)
+    """
     return (path / "HEAD").exists() or (path / "store.json").exists()
 
 
 def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
-    """True for a file that has the checksum of its journal entry."""
+    """True for a file with the checksum of its journal entry."""
     return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]

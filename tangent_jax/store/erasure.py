@@ -1,11 +1,11 @@
-"""Erasure of removed images outside the store: in caches and run folders; and the list of what must be left alone.
+"""Erases removed images outside the store, in caches and run folders; lists the copies that it must leave alone.
 
-    traces of a removal     found first (`find_traces`), so that a plan can list them; then erased
+    `find_traces`   finds the traces of a removal, so that a plan can list them
+    `erase_traces`  deletes them
 
-Where they lie is the caller's word, or that of a provenance that this machine's user wrote (`Provenance.is_own`); what
-is found there must be what the removed component left, by its content. Nothing else is deleted, and no link is
-followed. Other stores beside this one, the data set itself, and what is missing or cannot be written are named and left
-alone.
+The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A file is
+deleted only if its content shows that it belongs to the removed component; no link is followed. Neighbouring stores,
+the data set itself, and files that are missing or read-only are listed and left alone.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import inside
+from tangent_jax.core.urls import CACHE, url_of
 from tangent_jax.data.identifiers import INDEX, forget, kept_of
 from tangent_jax.models.cache import erase, rows_of
 from tangent_jax.store.files import read_component
@@ -30,14 +31,14 @@ from tangent_jax.store.store import Store
 from tangent_jax.train.checkpoints import saved_run
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
-"""The names of the steps that an audited run released (privacy/canaries.py)."""
+"""The files of the steps that an audited run released (privacy/canaries.py)."""
 NOT_OWN = "was not made on this machine, or is damaged"
 TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
 class Trace(NamedTuple):
-    """A place where this library wrote something of a removed image: a line that says so, and what erases it."""
+    """A place where this library wrote data of a removed image: a line that names it, and a function that erases it."""
 
     line: str
     erase: Callable[[], object]
@@ -46,7 +47,7 @@ class Trace(NamedTuple):
 def erase_traces(
     store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
 ) -> Traces:
-    """Deletes what this library wrote of removed examples, outside the store; arguments as `find_traces`."""
+    """Deletes this library's data of removed examples outside the store; arguments as `find_traces`."""
     traces, not_reached = find_traces(store, names, identifiers, caches)
     done = Traces([], not_reached)
     for trace in traces:
@@ -61,10 +62,10 @@ def erase_traces(
 def find_traces(
     store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
 ) -> tuple[list[Trace], list[str]]:
-    """(what this library wrote of removed examples outside the store, a line for all that is left alone).
+    """(data of removed examples that this library wrote outside the store, a line for each copy left alone).
 
-    Args:   names: of the components that go; identifiers: of the content that does; caches: searched besides the
-            folders that the components' provenance names.
+    Args:   names: the removed components; identifiers: of the removed content; caches: searched besides the folders
+            that the components' provenance names.
     """
     traces: list[Trace] = []
     left: list[str] = []
@@ -77,12 +78,16 @@ def find_traces(
     known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
     for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
         traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
+        if (url := url_of(Path(place))) and Path(place).name == CACHE:
+            left.append(f"{url}: cached rows there, if any; delete that folder, as they are computed again")
     if kept_of(known, images):
         traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
         for place in origin.folders if name in made_here else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
+            if (url := url_of(Path(place))) and Path(place).name != CACHE:
+                left.append(f"{url}: results and state of the run of {name}; delete them there")
         other = [place for place in origin.folders if place not in own]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
         if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:
@@ -95,14 +100,14 @@ def find_traces(
 
 
 def has_its_weights(store: Store, name: str) -> bool:
-    """True where a component has the numbers that its journal, and so its seal, says; False where it is damaged."""
+    """True if a component's numbers are those of the journal, and so of its seal; False if it is damaged."""
     with contextlib.suppress(InputError):
         return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
     return False
 
 
 def look(search: Callable[..., Iterator[Trace]], folder: Path, left: list[str], *what: object) -> Iterator[Trace]:
-    """Yields the traces that a search finds in a folder; of what cannot be read, or is a link, a line in `left`."""
+    """Yields the traces that a search finds in a folder; adds a line to `left` for a link or an unreadable file."""
     try:
         yield from search(folder, left, *what)
     except (OSError, InputError) as error:
@@ -139,7 +144,7 @@ def run_in(folder: Path, left: list[str], origin: Provenance, fingerprint: str) 
 
 
 def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
-    """The folders of exports of these components that a kill left: they hold weights, and no export."""
+    """The folders of unfinished exports of these components, left by a kill: they hold weights."""
     for export in store.state.exports:
         folder = export.partial
         ours = {*export.names} & {*names} and machine.is_own(export.text(store.identity), export.seal)
@@ -148,7 +153,7 @@ def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
 
 
 def files_of(store: Store, names: Sequence[str]) -> list[str]:
-    """A line for each file of the store's own that a removal of these components deletes."""
+    """A line for each of the store's own files that a removal of these components deletes."""
     gone, state = {*names}, store.state
     entries = {name: state.components[name] for name in names}
     lines = {store.file("components", entry): f"the component {name}" for name, entry in entries.items()}
@@ -161,7 +166,7 @@ def files_of(store: Store, names: Sequence[str]) -> list[str]:
 
 
 def others(store: Store, identifiers: set[str]) -> list[str]:
-    """Other stores beside this one whose components saw the removed examples."""
+    """Neighbouring stores whose components saw the removed examples."""
     lines = []
     for marker in sorted(store.root.parent.glob("*/store.json")):
         if marker.parent == store.root:

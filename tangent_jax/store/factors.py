@@ -1,4 +1,4 @@
-"""A component's Kronecker factors as a tree that a store keeps: leaves by path, the rest as metadata.
+"""A component's Kronecker factors as a tree that a store keeps: leaves by path, all else as metadata.
 
 input/PATH, signal/PATH   A and G of a kernel        block/PATH   of a gain or bias        weight   N
 sum/PATH                  the last row of A', of a kernel with a bias
@@ -34,9 +34,9 @@ def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:
 
 
 def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvature:
-    """`as_tree` undone.
+    """The factors of a tree: inverts `as_tree`.
 
-    Raises: InputError where the file is none of factors, or of version 0.3, which had no `sums`.
+    Raises: InputError if the file holds no factors, or those of version 0.3, which had no `sums`.
     """
     flat, do = trees.leaves(tree), "Make them again by tj.solver.make_curvature, or compose by mean"
     is_old = "layouts" in metadata and "biases" not in metadata
@@ -56,13 +56,25 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
 
 @public
 def write_factors(path: str | os.PathLike, factors: Curvature) -> None:
-    """The factors of a step in a file beside it."""
+    """Writes Kronecker factors to a file.
+
+    >>> path = demo.folder() / "factors.safetensors"
+    >>> tj.store.write_factors(path, demo.curvature)
+    >>> sorted(tj.store.read_factors(path).kernels)
+    ['head/kernel', 'second/kernel']
+    """
     write_component(path, *as_tree(factors))
 
 
 @public
 def read_factors(path: str | os.PathLike) -> Curvature:
-    """The factors that `write_factors` wrote; InputError where they were altered, or the file is another."""
+    """Reads the factors of `write_factors`; InputError for altered ones, or another kind of file.
+
+    >>> path = demo.folder() / "factors.safetensors"
+    >>> tj.store.write_factors(path, demo.curvature)
+    >>> float(tj.store.read_factors(path).count)
+    24.0
+    """
     return from_tree(*read_component(path), Path(path))
 
 
@@ -73,10 +85,14 @@ def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
 
 @public
 def widen_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
-    """The factors of a component of `own` classes under a square loss, as of one of all `classes`.
+    """The factors of a component of `own` classes under a square loss, as for a component of all `classes`.
 
-    Its Hessian is 2 / C for each class, so that signals of the body shrink by own / all, and those of the head are the
-    same for every class. The mean over its classes stands for alpha, which only a true class has.
+    The Hessian is 2 / C for each class. So signals of the body shrink by own / all, and those of the head are equal for
+    all classes: their mean, as alpha weighs only the true class.
+
+    >>> wide = tj.store.widen_factors(demo.curvature, ["a", "b", "c", "d"], ["a", "b", "c"])
+    >>> [np.shape(tensor) for tensor in wide.kernels["head/kernel"]]
+    [(1, 6, 6), (1, 4, 4)]
     """
     if tuple(classes) == tuple(own):
         return dataclasses.replace(factors, anchor="")
@@ -98,7 +114,11 @@ def isotropic(g: np.ndarray, count: int) -> np.ndarray:
 
 @public
 def body_factors(factors: Curvature) -> Curvature:
-    """The factors of the leaves below the head, at the anchor without its head."""
+    """The factors of the leaves below the head, for the anchor without its head.
+
+    >>> [*tj.store.body_factors(demo.curvature).kernels]
+    ['second/kernel']
+    """
     kernels = {path: pair for path, pair in factors.kernels.items() if not path.startswith("head/")}
     blocks = {path: block for path, block in factors.blocks.items() if not path.startswith("head/")}
     layouts = tuple((path, own) for path, own in factors.layouts if path in kernels)

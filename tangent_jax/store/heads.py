@@ -1,11 +1,10 @@
-"""Components that share a body and differ in their classes: their bodies sum, their heads join over all classes.
+"""Components that share a body and differ in their classes: bodies are summed, heads are joined over all classes.
 
-What a component says of a class c that it has not seen is in `widen`: the outputs of c are 0, as a square loss wants
-them for every image of another class. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component are
-counter-examples for the classes of all others, by their second moments A_s alone: no image is shown again. Exact for a
-head without penalty; what a body adds to the outputs of classes that its component has not seen is left out
-(docs/tasks.md measures the gap). Source of A_s as all that a linear head needs: Zhuang et al. 2022 (analytic
-class-incremental learning).
+`widen` sets the outputs of a class that a component has not seen to 0: the target of a square loss for images of other
+classes. So in  dw = (sum_s H_s)^-1 sum_s H_s dw_s  the images of each component count as negatives for the classes of
+all others, through their second moments A_s alone; no image is needed again. This is exact for a head without penalty.
+The body's contribution to the outputs of unseen classes is neglected (docs/benchmarks.md measures the gap). Source:
+Zhuang et al. 2022 (analytic class-incremental learning): A_s is all that a linear head needs.
 """
 
 import dataclasses
@@ -27,10 +26,14 @@ from tangent_jax.train.losses import SquareLoss
 @public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Joined:
-    """Components of several class sets as components of one model, whose outputs are `classes`.
+    """Components of several class sets, as components of one model with the outputs `classes`.
 
-    `predict`: that model at its anchor; `store`, `factors`: by name, read and widened as they are asked for, so
-    that `compose`, `merge` and `evaluate` take them as any others.
+    `predict`: that model at its anchor; `components`, `factors`: by name, read and widened on access, as `compose`,
+    `merge` and `evaluate` take them.
+
+    >>> joined = tj.join(demo.bird_store())
+    >>> [*joined.components], joined.components["ann"]["head"]["kernel"].shape
+    (['ann', 'bob'], (96, 3))
     """
 
     predict: Predictor
@@ -49,14 +52,20 @@ def join(
 ) -> Joined:
     """The components of a store as components of one classifier over the union of their classes.
 
-    Args:       predict, classes: a predictor with a head of these names, at least those of the components; None: the
-                recipe's, over the sorted union. same_classes: names that mean one class wherever they are; else a name
-                in the components of two data sets is refused. weights: the file of the network, where it is now.
-    Guarantees: the same bits whatever the order in which components came, and after one has gone those of a store that
-                never held it; a component alone gives the outputs of its own classes.
-    Raises:     InputError for components that do not say their classes, of several bodies, of heads that were not drawn
-                by name, of several losses, or of one that is no square: it asks nothing of classes that it has not
-                seen.
+    Args:       predict, classes: a predictor and the names of its outputs, which include those of the components; None:
+                the recipe's predictor over the sorted union. same_classes: names that mean the same class in all data
+                sets; any other name that two data sets share is refused. weights: the present path of the weights'
+                file.
+    Guarantees: the same bits in any order of insertion, and, after a removal, as if the store had never held the
+                removed component; a single component gives the outputs of its own classes.
+    Raises:     InputError for components without class names, of several bodies or losses, or with heads that were not
+                drawn by name; for a loss that is not square, which says nothing of unseen classes.
+
+    >>> joined = tj.join(demo.bird_store())
+    >>> joined.classes
+    ('gull', 'owl', 'wren')
+    >>> tj.compose(joined.components)["head"]["bias"].shape
+    (3,)
     """
     origins = {name: store.provenance(name) for name in store}
     expect(origins, "a store with components", f"none in {store.root}")
@@ -86,7 +95,7 @@ def join(
 
 
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
-    """Raises InputError for a component that does not say its classes, or what it wants of classes not seen."""
+    """Raises InputError for a component without class names, or whose loss says nothing of unseen classes."""
     got, do = f"statistics in {name}", "Sum them: store.statistics()"
     expect(origin.features is None, "components of tangent weights", got, do)
     do = "Train it again with the names of its classes"
@@ -102,7 +111,11 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
 
 @public
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """The classes of all heads, sorted."""
+    """The classes of all heads, sorted.
+
+    >>> tj.store.union([["owl", "gull"], ["wren", "owl"]])
+    ('gull', 'owl', 'wren')
+    """
     heads = [*heads]
     good = all(isinstance(classes, (tuple, list)) for classes in heads)
     expect(good, "the classes of each head, as a list", "others")
@@ -110,7 +123,7 @@ def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
 
 
 def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[str]) -> None:
-    """Raises InputError for a name that is a class of two data sets, unless it is said to mean the same."""
+    """Raises InputError if two data sets share a class name that `same_classes` does not list."""
     meaning: dict[str, tuple[str, str]] = {}
     for component, origin in origins.items():
         assert origin.recipe is not None
@@ -123,7 +136,7 @@ def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[s
 
 
 def check_head(predict: Predictor, classes: Sequence[str], name: str, origin: Provenance) -> None:
-    """Raises InputError where a component's head is not the joined one's, restricted to its classes."""
+    """Raises InputError if a component's head is not the joined head restricted to its classes."""
     same = trees.fingerprint(head_of(predict.w, classes, origin.classes)) == origin.head
     got, do = "another head", "Draw all heads by name, with one seed"
     expect(same, f"the head of {name} drawn by the names of its classes", got, do)

@@ -1,10 +1,11 @@
-"""The two kinds of components, and how each composes: the one place that tells them apart.
+"""The two kinds of components, and how each composes. Only this file distinguishes them.
 
-    tangent weights   dw = sum_s dw_s / S           where their heads are their own: the bodies alone
-    statistics        G, B, n = sum_s G_s, B_s, n_s over all classes: a class that a component has not counts 0
+    tangent weights   dw = sum_s dw_s / S                  the mean; of the bodies alone where heads differ
+    statistics        G, B, n = sum_s (G_s, B_s, n_s)      the sum, over all classes; a class that a component lacks
+                                                           counts 0
 
-Both are trees of leaves that a store keeps, adds in the order of their names, removes and exports in the same way. A
-component is of statistics where its provenance says the settings of its features (solver/statistics.py).
+Both are trees of leaves. A store keeps, adds, removes and exports them in the same way, in the order of their names. A
+component is of statistics if its provenance has the settings of features (solver/statistics.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,32 +26,32 @@ Origins = Mapping[str, Provenance]
 
 
 class TangentWeights:
-    """Components of which the mean composes."""
+    """Components of tangent weights: their composition is the mean."""
 
     def check(self, dw: Tree, origin: Provenance) -> None:
-        """Raises InputError for numbers that are not what the provenance says, or not finite."""
+        """Raises InputError for numbers that differ from the provenance, or are not finite."""
         check_component(dw, origin)
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
-        """Raises InputError for shapes or dtypes with which a component cannot be added to another."""
+        """Raises InputError for shapes or dtypes that differ from those of another component."""
         check_shapes(dw, origin, other, first)
 
     def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
-        """True where not all of the components have one head: then their bodies alone are summed."""
+        """True if the components have different heads: then only their bodies are summed."""
         origins = [*origins]
         return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
 
     def summands(self, components: Mapping[str, Tree], origins: Origins) -> Mapping[str, Tree]:
-        """The components as they are added."""
+        """The trees that are summed, by name."""
         return Mapped(components, lambda _, dw: body(dw)) if self.have_own_heads(origins.values()) else components
 
     def sum(self, summands: Mapping[str, Tree]) -> Tree:
-        """Their composition."""
+        """The composition of the summands."""
         return compose(summands)
 
 
 class SumsOfFeatures(TangentWeights):
-    """Statistics, of which the sum composes."""
+    """Components of statistics: their composition is the sum."""
 
     def check(self, dw: Tree, origin: Provenance) -> None:
         k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
@@ -68,8 +69,8 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             origin = origins[name]
-            with speaking("Store"):  # in the thread that reads ahead
-                self.check(own, origin)  # a file that another machine wrote need not be one that `add` takes
+            with speaking("Store"):  # runs in the thread that reads ahead
+                self.check(own, origin)  # another machine may have written the file, past the checks of `add`
             return widen(own, origin.classes, classes)
 
         return Mapped(components, wide)
@@ -80,14 +81,18 @@ class SumsOfFeatures(TangentWeights):
 
 @public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
-    """The kind of components of these provenances, all alike: what makes them fit, and how they are added."""
+    """The kind of these components: its methods check that they fit, and sum them.
+
+    >>> type(tj.store.kind_of(demo.store().origins.values())).__name__
+    'TangentWeights'
+    """
     first = next(iter(origins), None)
     first = None if first is None else instance("the Provenance of each component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 
 def check_summable(origins: Origins, new: Provenance) -> None:
-    """Raises InputError for a component of another body, or of another head for classes that are here already."""
+    """Raises InputError for a component of another body, or with another head for the same classes."""
     first = next(iter(origins.values()), new)
     check_one_body("Store.add", first, new)
     if new.classes and first.head != new.head:
@@ -97,13 +102,13 @@ def check_summable(origins: Origins, new: Provenance) -> None:
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
-    """All components together: the mean of tangent weights, the sum of statistics, in the order of names."""
+    """The composition of all components in the order of their names: a mean of tangent weights, a sum of statistics."""
     kind = kind_of(origins.values())
     return kind.sum(kind.summands(components, origins))
 
 
 def statistics_of(total: Tree, origins: Origins) -> Statistics:
-    """The sum of components that are statistics; InputError for tangent weights."""
+    """The sum of components of statistics; InputError for tangent weights."""
     do = "Compose them"
     expect(all(origin.features for origin in origins.values()), "statistics", "tangent weights", do)
     first = next(iter(origins.values()))
@@ -113,7 +118,7 @@ def statistics_of(total: Tree, origins: Origins) -> Statistics:
 
 
 def settings_of(origin: Provenance) -> FeatureSettings:
-    """The settings of the features of a component of statistics."""
+    """The feature settings of a component of statistics."""
     expect(origin.features is not None, "a component of statistics", "tangent weights")
     assert origin.features is not None
     return origin.features
@@ -125,7 +130,7 @@ def classes_of(origins: Origins) -> tuple[str, ...]:
 
 
 def widen(own: Tree, classes: tuple[str, ...], every: tuple[str, ...]) -> Tree:
-    """The leaves of statistics of these classes as of `every`: others count no example."""
+    """Statistics over `classes` as statistics over `every` class; the other classes count no example."""
     if classes == every:
         return own
     at = columns(every, classes)

@@ -1,8 +1,9 @@
-"""Moves of an anchor: the files and the images that made it of the one where its rounds began.
+"""Moves of an anchor: each adds a composition of components, or of a model tuned on public images.
 
     anchor = w + sum over moves of size * dw        summed in f32, in the order of the moves (solver/rounds.py)
 
-A recipe holds them, so the provenance of each component at a moved anchor names its history, and trains again from it.
+A recipe lists its moves. So the provenance of a component at a moved anchor has the anchor's history, and the component
+can be trained again from it.
 """
 
 import dataclasses
@@ -23,9 +24,10 @@ from tangent_jax.store.files import read_component
 class Move:
     """One move: by `size` times the composition of a round's components.
 
-    `file`: the composition's absolute path, in the store of that round; `dw`: its fingerprint; `merge`: how it was
-    merged, with `penalty`; `components`: the fingerprints of what was merged, by name; `examples`: (content identifier,
-    name) of each image that they saw and no move before this one; `public`: True where nobody may remove these.
+    `file`: the absolute path of the composition, in that round's store; `dw`: its fingerprint; `merge`, `penalty`: how
+    it was merged; `components`: the fingerprints of the merged components, by name; `examples`: (content identifier,
+    name) of each image that they saw and no earlier move did; `public`: True if these images are public and need no
+    removal.
     """
 
     file: str
@@ -44,14 +46,14 @@ class Move:
 
 
 def images_of(moves: Iterable[Move], public: bool) -> tuple[tuple[str, str], ...]:
-    """(content identifier, name) of each image by which anchors were moved: of public moves, or of the others."""
+    """(content identifier, name) of each image that moved the anchor: of public moves, or of the others."""
     return tuple(pair for move in moves if move.public == public for pair in move.examples)
 
 
 def total_of(zero: Tree, moves: Sequence[Move]) -> Tree:
-    """The sum of all moves, on the host, in the leaves of `zero`.
+    """The sum of all moves, on the host, with the leaves of `zero`.
 
-    Raises: InputError where a composition is not there any more, or is another one.
+    Raises: InputError if a composition's file is missing or has changed.
     """
     total, do = jax.tree.map(np.asarray, zero), "Repeat its rounds: a removal, or another hand, took it out"
     for number, move in enumerate(moves, 1):
@@ -64,9 +66,9 @@ def total_of(zero: Tree, moves: Sequence[Move]) -> Tree:
 
 
 def anchors_that_saw(left: Mapping[str, Any], rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """A line for each anchor that removed images moved in earlier rounds.
+    """A line for each anchor that the removed images moved in earlier rounds.
 
-    Args: left: the provenance of each component that is left, by name; rows: (content identifier, name) of the images.
+    Args: left: the provenance of each remaining component, by name; rows: (content identifier, name) of the images.
     """
     gone, names, counts = {identifier for identifier, _ in rows}, dict[str, list[str]](), dict[str, int]()
     for name, origin in left.items():
@@ -79,7 +81,7 @@ def anchors_that_saw(left: Mapping[str, Any], rows: Iterable[tuple[str, str]]) -
 
 
 def without_names(moves: Iterable[Move]) -> tuple[Move, ...]:
-    """The moves as an export says them: files without folders, images by identifiers, components by number."""
+    """The moves as an export lists them: files without folders, images by identifier, components by number."""
     return tuple(
         dataclasses.replace(
             move,

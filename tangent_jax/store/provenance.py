@@ -1,4 +1,4 @@
-"""The provenance of a component: what it may be summed with, whose data it holds, how to train it again."""
+"""The provenance of a component: the data it saw, how to train it again, and the components it may be summed with."""
 
 import dataclasses
 import json
@@ -28,33 +28,36 @@ from tangent_jax.store.moves import Move, images_of
 from tangent_jax.store.recipe import HEADS, Recipe
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
-"""Fields in which components must agree for their bodies to be summed, of `config` all but the number of classes."""
+"""Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
-"""Fields in which components must agree to be summed; those of SAID where both say them."""
+"""Fields that must be equal for components to be summed; those of SAID if both have them."""
 SAID = ("preprocessing", "output", "classes", "targets")
 TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
-"""Fields in which components agree that the same training gave."""
+"""Fields that are equal for components of the same training."""
 
 
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """A component's origin.
+    """The origin of a component.
 
     `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
-    linearised (new head, resets and new class token included); `subset`: its leaves; `examples`: (content identifier,
-    name) of each it saw; `recipe`: what trained it, None where that cannot be told; `privacy`: the account of what
-    it spent, None where none was kept; `seconds`: what the training took; `run`: the identity of the
-    run, None where no checkpoints were kept; `folders`: where caches and checkpoints of these examples lie;
-    `total_penalty`: of a component solved to its optimum Lambda, which stays what it was when examples leave;
-    `certificate`: how far at most it is from that optimum; `owners`: whose an example is, by its name, where known;
-    `classes`: the names of its outputs, () where unknown; `preprocessing`: of its inputs, as JSON; `targets`: the
-    fingerprint of what its examples were trained towards; `public`: (content identifier, name) of each public image
-    whose inputs whitened its training, or by which its anchor was moved; `features`: the settings of the features that
-    a component of statistics sums, None for tangent weights (kinds.py); `is_own`: False where it was read from a file
-    that this machine's user did not write: then no folder, weights or data are touched because it names them (`own`).
+    linearised (after new head, resets and new class token); `subset`: its leaves; `examples`: (content identifier,
+    name) of each example it saw; `recipe`: how it was trained, None if unknown; `privacy`: the privacy account, None if
+    none was kept; `seconds`: the training time; `run`: the identity of the run, None without checkpoints; `folders`:
+    the caches and checkpoints of these examples; `total_penalty`: Lambda of a component that was solved to its optimum,
+    which stays when examples leave; `certificate`: the bound on its distance to that optimum; `owners`: the owner of
+    each example, by the example's name, if known; `classes`: the names of its outputs, () if unknown; `preprocessing`:
+    of its inputs, as JSON; `targets`: the fingerprint of the training targets; `public`: (content identifier, name) of
+    each public image that whitened its training or moved its anchor; `features`: the settings of the features that a
+    component of statistics sums, None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote
+    it: then no folder, weights or data that it names are opened (`own`).
 
-    Guarantees: owners are in one spelling, and names of images and classes hold no character that does not show.
+    Guarantees: owners have one spelling; names of images and classes hold printable characters only.
+
+    >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe()).trained_on(demo.train, seconds=0.1)
+    >>> origin.subset, len(origin.examples)
+    (('head/bias', 'head/kernel', 'second/bias', 'second/kernel'), 24)
     """
 
     method: str
@@ -84,7 +87,7 @@ class Provenance:
     def __post_init__(self) -> None:
         """Normalises owners and names.
 
-        Raises: InputError for identifiers that are no hashes, a run or folder that is none, or a bound below 0.
+        Raises: InputError for identifiers that are not hashes, an invalid run or folder, or a negative bound.
         """
         for field in ("examples", "public"):
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
@@ -104,13 +107,13 @@ class Provenance:
             expect(good, f"{field} finite and >= 0", value)
 
     def own(self, function: str, what: str, do: str = "") -> None:
-        """Raises InputError for a provenance that was not written here: nothing is opened because it says so."""
+        """Raises InputError if another machine or user wrote this provenance: its paths are then not opened."""
         do = f"{do or 'Name it yourself'}, or open the store with trust if you know who made it"
         got = f"{what}, which a file names that was not written on this machine"
         require(self.is_own, function, "what this machine's user named", got, do)
 
     def dataset(self, function: str) -> str:
-        """The data set of its recipe, where it was written here or is embedded; InputError for another's."""
+        """The data set of its recipe; InputError unless this user wrote it or the data set is embedded."""
         assert self.recipe is not None
         if self.recipe.dataset != "digits":
             self.own(function, self.recipe.dataset, "Drop the component")
@@ -119,7 +122,7 @@ class Provenance:
     def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
-        """This provenance, of a component trained on these examples; `folders`: besides their cache."""
+        """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
         folders = (*([features.folder] if features.folder else []), *folders)
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
@@ -129,7 +132,7 @@ class Provenance:
         return dataclasses.replace(self, **{**fields, **changes})
 
     def same_training(self, now: "Provenance") -> bool:
-        """True where training now would make the component that was made: the same settings, examples and targets."""
+        """True if training now would give the same component: equal settings, examples and targets."""
         pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
         return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
 
@@ -140,24 +143,24 @@ class Provenance:
 
     @property
     def output(self) -> str:
-        """The outputs that it was trained by, f_lin ("total") or its tangent alone; "" where no recipe says it."""
+        """The outputs that training used: f_lin ("total") or its tangent alone; "" without a recipe."""
         return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
 
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image that its numbers depend on: its own, public ones, its anchor's."""
+        """(content identifier, name) of each image that the numbers depend on: its own, public ones, its anchor's."""
         own = dict.fromkeys((*self.examples, *self.public))
         return *self.examples, *self.public, *(pair for pair in images_of(self.moves, False) if pair not in own)
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """The moves of its anchor; none where no recipe says them."""
+        """The moves of its anchor; none without a recipe."""
         return () if self.recipe is None else self.recipe.moves
 
     def protected_units(self) -> set[str]:
-        """The names of the units that its account protects: owners where these are the unit, else identifiers.
+        """The names of the units that its privacy account protects: owners if the unit is an owner, else identifiers.
 
-        Raises: InputError where the unit is an owner, and an example's is not known.
+        Raises: InputError if the unit is an owner and the owner of an example is unknown.
         """
         if self.privacy is None or self.privacy.mechanism.unit == "example":
             return self.identifiers
@@ -167,27 +170,27 @@ class Provenance:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All that its file says, as JSON has it."""
+        """All fields of its file, as JSON has them."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "is_own"}
 
     def to_json(self, weights: str = "") -> str:
-        """The JSON text that `from_json` reads, with the seal of this machine's user where it is theirs.
+        """The JSON text that `from_json` reads; sealed if this machine's user wrote it.
 
-        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`): the seal counts beside it alone.
+        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
+              alone.
         """
         fields = self.fields
         return json.dumps(fields | ({"seal": machine.seal(json.dumps([fields, weights]))} if self.is_own else {}))
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
-        """The provenance that `to_json` wrote; InputError naming the field that is missing or wrong.
+        """Reads the text of `to_json`; InputError names a field that is missing or wrong.
 
-        Args: weights: the fingerprint of the dw that the text came with; without the one under the seal `is_own` is
-              False.
+        Args:   weights: the fingerprint of the dw beside the text; if it is not the sealed one, `is_own` is False.
         """
         fields = parse_json("Provenance", text, where)
         seal = fields.pop("seal", "")
-        fields.pop("is_own", None)  # its seal says so, and never its text
+        fields.pop("is_own", None)  # the seal decides, never the text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
         return convert(cls, fields, "Provenance", where)
 
@@ -196,11 +199,15 @@ class Provenance:
 def make_provenance(
     predict: Predictor | FeatureMap, recipe: Recipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:
-    """The provenance of components of this predictor, whose outputs are these classes; `trained_on` adds the examples.
+    """The provenance of this predictor's components; `trained_on` adds the examples.
 
-    Of a feature map the components are statistics, of which the classes must be said, in the order of their sums.
+    Args:   recipe: how they are trained, None if unknown; classes: the names of the outputs. A feature map gives
+            components of statistics, which need the names, in the order of their sums.
+    Edge cases: the anchor is hashed here, once; call it once for many components.
 
-    The anchor is hashed here, once.
+    >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe(seed=3), ["a", "b", "c"])
+    >>> origin.recipe.seed, origin.classes
+    (3, ('a', 'b', 'c'))
     """
     is_recipe = recipe is None or isinstance(recipe, Recipe)
     expect(is_recipe, "a Recipe, or None", type(recipe).__name__)
@@ -221,9 +228,9 @@ def make_provenance(
 
 
 def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
-    """The pre-trained model of a component, from the file `weights` or, where it was made here, as its recipe says.
+    """The pre-trained model of a component: from the file `weights`, or from its recipe if it was made here.
 
-    Raises: InputError where a component that another machine made names a file or a hub.
+    Raises: InputError if another machine's component names a file or a hub.
     """
     recipe = origin.recipe
     assert recipe is not None
@@ -237,21 +244,21 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:
-    """Raises InputError naming the first field in which two components differ and so cannot be summed."""
+    """Raises InputError naming the first field that differs, so that two components cannot be summed."""
     check_fields(function, here, new, SUMMED)
 
 
 def check_one_body(function: str, here: Provenance, new: Provenance) -> None:
-    """Raises InputError naming the first field in which two components differ and so their bodies cannot be summed.
+    """Raises InputError naming the first field that differs, so that the bodies of two components cannot be summed.
 
-    Their heads may be of other classes, where both say which; a head of the same classes must be the same.
+    Heads may differ if both provenances name their classes; heads of the same classes must be equal.
     """
     is_own = bool(here.classes and new.classes) and here.classes != new.classes
     check_fields(function, here, new, BODY if is_own else SUMMED)
 
 
 def check_fields(function: str, here: Provenance, new: Provenance, fields: Sequence[str]) -> None:
-    """Raises InputError naming the first of these fields in which two components differ."""
+    """Raises InputError naming the first of these fields that differs."""
     for field in fields:
         first, second = getattr(here, field), getattr(new, field)
         if field == "config":
@@ -265,7 +272,7 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
 
 
 def same(function: str, field: str, first: Any, second: Any) -> None:
-    """Raises InputError naming the field where two components have different values of it."""
+    """Raises InputError naming a field with two different values."""
     do = "Components are summed only at one anchor, configuration, output and subset"
     do = "Heads of the same classes are drawn alike: with one seed" if field == "head" else do
     if field == "classes":
@@ -274,7 +281,7 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
 
 
 def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, has other leaves than its provenance says, or is not finite."""
+    """Raises InputError for a component that is empty, not finite, or with other leaves than its provenance names."""
     leaves = trees.leaves(dw)
     do = "Add what finetune or private wrote"
     expect(leaves, "a component with leaves", "none", do)
@@ -285,9 +292,9 @@ def check_component(dw: Tree, provenance: Provenance) -> None:
 
 
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
-    """Raises InputError naming a leaf that another component has not, or in another shape or dtype.
+    """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
 
-    Of components with heads of their own the bodies are compared.
+    Where heads differ, the bodies are compared.
     """
     if provenance.head != first.head:
         dw, other = body(dw), body(other)

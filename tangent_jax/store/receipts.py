@@ -1,7 +1,7 @@
-"""Receipts of removals, files that the journal of their store commits, and the check of one.
+"""Receipts of removals: files that the store's journal commits, and their check.
 
-A receipt names its store and the journal's last line before the removal; the journal names the receipt's hash. So a
-receipt that was edited or forged is told from one of another store.
+A receipt names its store and the last journal line before the removal; the journal holds the receipt's hash. So an
+edited or forged receipt, and one of another store, are detected and distinguished.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
 
 
 class Traces(NamedTuple):
-    """The work of a removal outside its store: a line for all that it deleted, and for all that it could not reach."""
+    """The effect of a removal outside its store: a line for each deletion, and for each copy out of reach."""
 
     deleted: list[str]
     not_reached: list[str]
@@ -41,10 +41,10 @@ class Traces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """The move of a component to the optimum of its remaining data.
+    """The move of a component to the optimum on its remaining data.
 
-    `total_penalty`: Lambda, which stays what it was; `certificate_before`, `certificate`: how far at most, in L2, the
-    component was from that optimum and is now; `passes`: over the data; `converged`: as close as was asked for.
+    `total_penalty`: Lambda, unchanged; `certificate_before`, `certificate`: bounds on the L2 distance to that optimum
+    before and after; `passes`: over the data; `converged`: True if the requested certificate was reached.
     """
 
     total_penalty: float
@@ -57,13 +57,17 @@ class Optimum:
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """The record of a removal; components are named by their fingerprints.
+    """The record of a removal; fingerprints name the components.
 
-    `asked`: the examples that it answers; `owner`: whose they are, where all of an owner's had to go; `deleted`: what
-    it deleted besides the store's own files; `not_reached`: what it knows to hold the removed images or what was
-    trained on them, and could not or must not delete; `anchors`: a line for each anchor of what is left that removed
-    images moved; `optima`: of retrained components that are optima; `path`: the
-    receipt's file, which does not say so itself.
+    `asked`: the requested examples; `owner`: the owner, if all images of one were requested; `deleted`: deletions
+    outside the store; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
+    must not delete; `anchors`: a line for each remaining anchor that removed images moved; `optima`: of retrained
+    components that are optima; `path`: the receipt's file, which is not part of its text.
+
+    >>> store = demo.store()
+    >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
+    >>> [*receipt.removed], [*receipt.survivors]
+    (['bob'], ['ann'])
     """
 
     removed: dict[str, str]
@@ -93,7 +97,13 @@ def receipt_text(receipt: Receipt) -> str:
 
 @public
 def read_receipt(path: Path) -> tuple[Receipt, str]:
-    """(the receipt of a file, the fingerprint of its text)."""
+    """(the receipt in a file, the hash of its text).
+
+    >>> store = demo.store()
+    >>> path = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"])).path
+    >>> [*tj.store.read_receipt(path)[0].removed], store.verify_receipt(path)
+    (['bob'], [])
+    """
     try:
         with open_plain(path, "rb") as file:
             content = file.read()
@@ -106,11 +116,11 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
 
 
 def check_spelling(name: str) -> None:
-    """Raises InputError for what is no name of a component; those of contributors may be e-mail addresses."""
+    """Raises InputError for an invalid component name; e-mail addresses are valid."""
     expected = "a name of letters, digits, '.', '-', '_', '@', '+', single spaces"
     require(is_name(name), "Store.add", expected, repr(name))
 
 
 def is_name(name: object) -> bool:
-    """True for what can name a component, in a journal too: no character moves a cursor or leaves a folder."""
+    """True for a valid component name: printable, moves no cursor in a journal, leaves no folder."""
     return isinstance(name, str) and bool(NAME.fullmatch(name))

@@ -1,4 +1,4 @@
-"""The recipe of a component, one value that JSON holds; the same value trains it again."""
+"""The recipe of a component, as one value that JSON holds; equal recipes and examples give equal components."""
 
 import dataclasses
 import time
@@ -33,30 +33,34 @@ from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
 
 SOLVERS = ("adam", "optimum")
-"""How a component is found: see `Recipe`."""
+"""The ways to train a component: see `Recipe`."""
 HEADS = ("drawn", "named")
-"""The heads that are new; any other name is the file of a frozen one."""
+"""The kinds of new heads; any other value is the file of a frozen head."""
 OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")
-"""The fields of a recipe of statistics."""
+"""The fields that a recipe of statistics uses."""
 
 
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """All that decides a component, its examples apart (defaults: the paper's).
+    """All settings that decide a component, except its examples. The defaults are the paper's.
 
-    Anchor: `weights`, `architecture` and `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a
-    side or (height, width), None for the weights' own; `reset` is PT=F, `new_class_token` CLS=T. `method`: taft, nlft,
-    or fc, the head alone; `kind` and `blocks` as `make_subset`, with the `rank` of LoRA (of which a tangent trains B
-    alone) or the width of adapters; `output`, `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`.
-    `head`: drawn whole; or named, each class by its name, so that heads of other classes join (and a component of a
-    shard has those classes that it has images of); or the file of a frozen head, as `read_frozen_head` takes it.
-    `head_scale`: a new head's multiple of what the model draws, N(0, 0.01^2). `moves`: of the anchor, by rounds.
-    Objective: `loss`, `penalty`, alpha and kappa of the rescaled square loss. `seed` draws the head and what is reset;
-    `order` is folded into its key for the order of examples.
-    `solver`: adam, or optimum, which `tj.solve` finds to `certificate` or in `passes`: without a learning rate, epochs
-    or an order of examples. `radius`: of adam's projected descent, None for none.
-    `features`: of a recipe of statistics, which are of these features of the pre-trained model and of no training.
+    Anchor: `weights`, `architecture`, `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a side
+    or (height, width), None for the weights' own; `reset`: re-initialise the trained leaves (the paper's PT=F);
+    `new_class_token`: the paper's CLS=T; `head_scale`: a factor on a new head, drawn N(0, 0.01^2); `moves`: of the
+    anchor, by rounds. Head: `head` is "drawn" as a whole; or "named", each class drawn by its name, so that heads of
+    other classes join and a component has only the classes of its images; or the file of a frozen head, as for
+    `read_frozen_head`. Trained leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone); `kind`,
+    `blocks` as `make_subset`; `rank` of LoRA (a tangent trains B alone) or width of adapters; `output`,
+    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `loss`, `penalty`, and `alpha`,
+    `kappa` of the rescaled square loss. Training: `seed` draws the head and reset leaves; `order` is folded into its
+    key for the order of examples; `solver` is "adam", with `radius` as the bound of projected descent (None: no bound),
+    or "optimum", by `tj.solve` to `certificate` or in `passes`, without learning rate, epochs or order. Statistics:
+    `features`, the settings of the features of the pre-trained model; nothing is trained.
+
+    >>> recipe = tj.Recipe(loss="ce", penalty=1e-3, solver="optimum")
+    >>> recipe.objective()
+    Objective(loss=CrossEntropy(), penalty=0.001)
     """
 
     weights: str = "builtin"
@@ -92,7 +96,7 @@ class Recipe:
     moves: tuple[Move, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises InputError for settings that the objective or the optimiser refuses: before any long work."""
+        """Raises InputError for invalid settings, before any long computation."""
         self.objective()
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
@@ -109,23 +113,23 @@ class Recipe:
 
     @property
     def is_by_class(self) -> bool:
-        """True where a component of a shard has only those classes that it has images of."""
+        """True if a component has only the classes of its own images."""
         return self.head == "named" or self.features is not None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields that decide a component, by name: of statistics those of the features alone."""
+        """The fields that decide a component, by name; for statistics, those of the features alone."""
         fields = dataclasses.asdict(self)
         return fields if self.features is None else {name: fields[name] for name in OF_FEATURES}
 
     @property
     def has_bound(self) -> bool:
-        """True where |grad L| / lambda bounds the distance to the optimum."""
+        """True if |grad L| / lambda bounds the distance to the optimum."""
         return self.method != "nlft" and self.penalty > 0 and self.features is None
 
     @property
     def key(self) -> Array:
-        """The key of the order of the examples."""
+        """The key of the examples' order."""
         return jax.random.fold_in(jax.random.key(self.seed), self.order)
 
     def objective(self) -> Objective:
@@ -133,22 +137,22 @@ class Recipe:
         return make_objective(self.loss, self.penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)})
 
     def optimizer(self) -> Optimizer:
-        """Adam, projected to the ball of the radius where one is given."""
+        """Adam, projected to a ball if a radius is given."""
         own = adam(self.learning_rate)
         return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor, or the feature map.
 
-        The anchor has the new head, new class token and reset that are asked for, then its moves.
-        Args:   classes: their names, or where the head is drawn their number; pretrained: the weights, where they are
-                loaded already.
+        The anchor gets its new head, new class token and reset, then its moves.
+        Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
+                already.
         """
         predict = self.first_predictor(classes, pretrained)
         return move_anchor(predict, total_of(predict.zeros(), self.moves)) if self.moves else predict
 
     def first_predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at the anchor where rounds begin; arguments as `predictor`."""
+        """The predictor at the anchor before its moves; arguments as `predictor`."""
         fits = self.head == "drawn" or not isinstance(classes, int)
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
@@ -184,17 +188,17 @@ class Recipe:
         return tangent(pretrained, self.blocks, kind, **options)
 
     def map(self, pretrained: Pretrained, outputs: int) -> Any:
-        """The feature map, which is called, evaluated and exported as a predictor is."""
+        """The feature map; it is called, evaluated and exported like a predictor."""
         assert self.features is not None
         features, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
         return dataclasses.replace(features.in_dtype(dtype), outputs=outputs)
 
     def for_shard(self, name: str) -> "Recipe":
-        """The recipe of a named shard: its own order of examples."""
+        """The recipe of a named shard: with its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains dw from zero on the features, or those at `rows`; options are `fit`'s. Statistics are one pass."""
+        """Trains dw from zero on the features, or on `rows` of them; options as `fit`. Statistics need one pass."""
         if self.features is not None:
             return sum_features(predict, features if rows is None else features.take(rows))
         if self.solver == "optimum":
@@ -214,7 +218,7 @@ class Recipe:
         on_step: Any = None,
         folder: Any = None,
     ) -> Fitted:
-        """The optimum on the features, or those at `rows`, from zero or a start; options are `solve`'s."""
+        """Solves for the optimum on the features, or on `rows` of them, from zero or a start; options as `solve`."""
         data = features if rows is None else features.take(rows)
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
@@ -222,7 +226,7 @@ class Recipe:
 
 
 def sum_features(map_: Any, features: Features) -> Fitted:
-    """The leaves of the statistics of the features, as what a run gives: of one pass."""
+    """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()
     leaves = as_tree(*moments(rows_of(map_, features), np.asarray(features.targets), map_.outputs))
     return Fitted(leaves, [], time.perf_counter() - began, 1)

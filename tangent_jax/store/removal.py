@@ -1,10 +1,10 @@
-"""Removal: a plan says what must go, where it lies and what that costs; one call carries it out and returns a receipt.
+"""Machine unlearning (removal): a plan lists what a removal deletes and costs; `remove` carries it out.
 
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-What takes a component's place is trained and checked first; then traces outside the store are erased; then the journal
-gets one line, the commit. A kill leaves the store as it was, or as it will be; the same plan then does the rest.
+The order: train and check replacements, erase traces outside the store, then append one line to the journal (the
+commit). A kill leaves the store as before or as after; the same plan then completes the rest.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.sums import Mapped
 
 WAYS = ("drop", "retrain", "exact")
-"""What a removal does with a component: see `remove`."""
+"""The ways to treat a component that saw removed examples: see `remove`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
     """The effect of a removal on one component.
 
-    `rows`: (content identifier, name) of each of its rows that go, and of public images that whitened its training and
-    must; `left`: how many rows stay; `seconds`: of each way that is possible, about what the training costs;
-    `impossible`: of each other way, why.
+    `rows`: (content identifier, name) of each lost row, and of removed public images that whitened its training;
+    `left`: the number of remaining rows; `seconds`: for each possible way, roughly the training time; `impossible`: for
+    each other way, the reason.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -52,11 +52,15 @@ class Holding:
 @public_class
 @dataclasses.dataclass(frozen=True)
 class RemovalPlan:
-    """The effect that a removal would have on a store, as it is now.
+    """The effect that a removal would have on a store in its present state.
 
-    `store`: of each that holds what must go; `identifiers`: of the content that may not come back; `copies`: the
-    places of each of them that lies in several rows; `asked`, `owner`: what was asked for; `unknown`: what of it no
-    component saw; `store`, `contents`: the store of this plan, and the fingerprint of the components that it held.
+    `components`: the affected ones, by name; `identifiers`: of the content that may not return; `copies`: the places of
+    content that lies in several rows; `asked`, `owner`: the request; `unknown`: the part of the request that no
+    component saw; `store`, `contents`: the store's identity, and the fingerprint of its components.
+
+    >>> plan = tj.store.plan_removal(demo.store(), examples=["0-13"])
+    >>> [*plan.components], plan.components["bob"].left, plan.unknown
+    (['bob'], 11, ())
     """
 
     components: dict[str, Holding]
@@ -69,7 +73,7 @@ class RemovalPlan:
     contents: str
 
     def check_possible(self, how: str) -> None:
-        """Raises InputError naming a component for which the way is not possible, and why."""
+        """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS, by="remove")
         for name, holding in self.components.items():
             reason, do = holding.impossible.get(how), "Drop it; train anew"
@@ -85,13 +89,17 @@ def plan_removal(
     owner: str | None = None,
     owners: Mapping[str, str] | None = None,
 ) -> RemovalPlan:
-    """The plan to remove examples, whole components, or all that is an owner's; nothing is changed.
+    """Plans the removal of examples, of whole components, or of all data of an owner; changes nothing.
 
-    Args:    examples: content identifiers or names of images; names: of components; owner: whose images must go, where
-             they were said when the components were made or are in `owners`, image name -> owner, which comes first
-             (`shards.read_owners` reads a CSV).
-    Returns: RemovalPlan. Content is found under every name, in every component: a copy goes too.
-    Raises:  InputError unless one of the three is given, and for an image whose owner nobody says.
+    Args:    examples: content identifiers or names of images; names: of components; owner: the contributor whose images
+             go; owners: image name -> owner, which overrides what the components say (`shards.read_owners` reads a
+             CSV).
+    Returns: RemovalPlan. Copies are found by content, under any name and in any component.
+    Raises:  InputError unless exactly one of the three is given, and for an image without a known owner.
+
+    >>> plan = tj.store.plan_removal(demo.store(), names=["bob"])
+    >>> len(plan.identifiers), plan.unknown
+    (12, ())
     """
     expect(not isinstance(examples, str) and not isinstance(names, str), "lists", "one text")
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
@@ -121,7 +129,7 @@ def plan_removal(
 
 
 def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
-    """(the identifiers of what was asked for, by identifier or name; what of it no component saw)."""
+    """(the identifiers of the request, given by identifier or name; the part that no component saw)."""
     known: dict[str, set[str]] = {}
     for identifier, name in (pair for origin in origins.values() for pair in origin.images_seen):
         known.setdefault(name, set()).add(identifier)
@@ -130,7 +138,7 @@ def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> t
 
 
 def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
-    """The places of each content that goes from more than one row."""
+    """The places of each removed content that lies in more than one row."""
     places: dict[str, list[str]] = {}
     for name, holding in components.items():
         for identifier, image in holding.rows:
@@ -139,7 +147,7 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
 
 
 def rows_of_owner(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
-    """The identifiers of the rows that are an owner's; InputError for a row whose owner nobody says."""
+    """The identifiers of an owner's rows; InputError for a row without a known owner."""
     gone = set()
     for component, origin in origins.items():
         said = owners_of([name for _, name in origin.examples], owners)
@@ -153,7 +161,7 @@ def rows_of_owner(origins: Mapping[str, Provenance], owner: Owner, owners: Mappi
 
 
 def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
-    """The effect of a removal of these identifiers, or of the whole component, on it."""
+    """The effect on a component of removing these identifiers, or the whole component."""
     rows = origin.examples if whole else tuple(pair for pair in origin.images_seen if pair[0] in gone)
     left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
     seconds, impossible = {"drop": 0.0}, {}
@@ -167,7 +175,7 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
 
 
 def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
-    """Why a component cannot be trained again this way without these identifiers; None where it can."""
+    """The reason why a component cannot be treated this way without these identifiers; None if it can."""
     if gone & {i for i, _ in origin.public}:
         return "public images went into its anchor or its training, and must go"
     if gone & {i for i, _ in images_of(origin.moves, False)}:
@@ -184,17 +192,22 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
 def remove(
     store: Store, plan: RemovalPlan, how: str = "drop", *, cache: Cache | None = None, weights: str | None = None
 ) -> Receipt:
-    """Carries out a plan: the components that hold what must go leave the store, and with them all traces of it.
+    """Carries out a plan: removes the affected components from the store, and erases all their traces.
 
-    Args:       how: "drop"; "retrain" puts each component back, trained again from its recipe on the rows that are
-                left; "exact" moves each from where it is to the optimum of its remaining examples, Lambda as it was.
-                cache: where features are read and kept for that (None: `Cache()`), and searched for traces, as are all
-                folders that the provenance names; weights: the file of the network's weights, where it is now.
-    Returns:    the Receipt, which lies in the store.
-    Guarantees: the recomposed sum is bitwise that of a store of the survivors and the retrained alone, into which
-                nothing of the removed entered, but by "exact" as the point from which a solve began; content that went
-                cannot come back into the store; a kill leaves the store as before or as after.
-    Raises:     InputError for a way that is not possible, a plan of nothing, and a store that changed since the plan.
+    Args:       how: "drop" removes only; "retrain" then trains each component again by its recipe on the remaining
+                rows; "exact" moves each to the optimum of its remaining examples, with Lambda unchanged. cache: where
+                features are read and kept for training (None: `Cache()`); it and all folders that the provenance names
+                are searched for traces; weights: the present path of the network's weights.
+    Returns:    the Receipt, a file in the store.
+    Guarantees: the new sum is bitwise that of a store with the survivors and the retrained components alone. Removed
+                content enters nothing, except, by "exact", the point where a solve starts. It cannot come back. A kill
+                leaves the store as before or as after.
+    Raises:     InputError for an impossible way, an empty plan, or a store that changed since the plan.
+
+    >>> store = demo.store()
+    >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["0-13"]))
+    >>> [*store], store.verify_receipt(receipt.path)
+    (['ann'], [])
     """
     plan.check_possible(how)
     expect(plan.components, "a plan of something that the store holds", "nothing")
@@ -210,10 +223,14 @@ def remove(
 def rehearse(
     store: Store, plan: RemovalPlan, how: str, *, cache: Cache | None = None, weights: str | None = None
 ) -> dict[str, Retrained]:
-    """Trains what `remove` would put in the places of the components that go; the store stays as it is.
+    """Trains the components that `remove` would put back, without changing the store.
 
     Args:    as `remove`.
-    Returns: by name, of each component of which examples are left; none for how="drop".
+    Returns: by name, each component with remaining examples; none for how="drop".
+
+    >>> store = demo.store()
+    >>> tj.store.rehearse(store, tj.store.plan_removal(store, names=["bob"]), "drop")
+    {}
     """
     plan.check_possible(how)
     data, held = functools.cache(open_dataset), {} if how == "drop" else plan.components
@@ -226,9 +243,14 @@ def rehearse(
 
 @public
 def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> tuple[list[str], Traces]:
-    """(a line for each file of the store that `remove` would delete, its Traces outside the store); nothing changes.
+    """(a line for each file of the store that `remove` would delete, its Traces outside the store); changes nothing.
 
     Args:    cache: as `remove`.
+
+    >>> store = demo.store()
+    >>> files, traces = tj.store.preview_removal(store, tj.store.plan_removal(store, names=["bob"]))
+    >>> len(files), traces.deleted
+    (1, [])
     """
     names, caches = [*plan.components], () if cache is None else cache.folders
     traces, left = find_traces(store, names, {*plan.identifiers}, caches)
@@ -236,7 +258,7 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
 
 
 def contents(store: Store) -> str:
-    """The fingerprint of the names and files of all components in a store."""
+    """The fingerprint of the names and files of a store's components."""
     return fingerprint(
         json.dumps(sorted((name, entry["id"]) for name, entry in store.state.components.items())).encode()
     )
@@ -249,7 +271,7 @@ def check_fits(store: Store, plan: RemovalPlan) -> None:
 
 
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
-    """Raises InputError for what cannot take a component's place, or would leave what must go."""
+    """Raises InputError for a component that does not fit the store, or still depends on removed content."""
     for name, new in retrained.items():
         check_one_body("remove", store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
@@ -259,7 +281,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
 
 
 def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], traces: Traces) -> Receipt:
-    """Takes a plan's components out of the store, puts the retrained in, recomposes, and writes the receipt."""
+    """Removes a plan's components, adds the retrained ones, recomposes, and writes the receipt."""
     with store.using(change=True):
         check_fits(store, plan)
         before = {name: store.provenance(name) for name in plan.components}

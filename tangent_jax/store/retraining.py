@@ -1,4 +1,4 @@
-"""Components trained again from their recipes, without the examples that must go."""
+"""Components trained again by their recipes, without the removed examples."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,9 +24,13 @@ from tangent_jax.train.objective import distance_bound
 
 @public
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
-    """The predictor of a component, from its recipe; `weights` says where their file is now.
+    """The predictor of a component, made by its recipe; `weights`: the present path of the weights' file.
 
-    Raises: InputError naming the field in which the anchor made now differs from the component's.
+    Raises: InputError naming a field in which the anchor differs from the component's.
+
+    >>> origin = demo.bird_store().provenance("ann")
+    >>> tj.store.predictor_of(origin, "ann").subset.paths
+    ('head/bias', 'head/kernel')
     """
     recipe = origin.recipe
     expect(recipe is not None, f"a recipe of {name}", "none", "Make its predictor as it was made")
@@ -37,10 +41,14 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
 
 
 class Retrained(NamedTuple):
-    """The component that takes a removed one's place.
+    """The component that replaces a removed one.
 
-    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: where it is
-    one; `factors`: where the removed one had some.
+    `distance_bound`: |grad L_retain| / lambda, None without a convex objective and a penalty; `optimum`: if it is one;
+    `factors`: if the removed component had some.
+
+    >>> new = tj.store.Retrained(demo.fitted.dw, demo.origin, distance_bound=0.01)
+    >>> new.optimum is None, new.factors is None
+    (True, True)
     """
 
     dw: Tree
@@ -54,12 +62,11 @@ def retrain(
     store: Store, name: str, gone: set[str], data: Callable[[str], Dataset], warm: bool, cache: Cache | None,
     weights: str | None,
 ) -> Retrained:  # fmt: skip
-    """A component trained again from its recipe, without its rows of the content identifiers `gone`.
+    """Trains a component again by its recipe, without its rows of the content identifiers `gone`.
 
     A named head also loses the classes that have no image any more.
-    Args:   data: opens a data set; warm: begins the search for a new optimum at the old one, which
-            takes fewer passes than from zero.
-    Raises: InputError where the images that are left are no longer in the data set.
+    Args:   data: opens a data set; warm: starts from the old optimum, which takes fewer passes than starting from zero.
+    Raises: InputError if a remaining image is no longer in the data set.
     """
     origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
@@ -87,9 +94,9 @@ def read_remaining(
     origin: Provenance, predict: Predictor, remaining: Sequence[tuple[str, str]], name: str, dataset: Dataset,
     cache: Cache | None,
 ) -> Features:  # fmt: skip
-    """The features of examples that stay, by (identifier, name), labelled by the classes of their provenance.
+    """The features of the remaining examples, by (identifier, name), with the classes of their provenance.
 
-    Raises: InputError where one of them, or the classes of `name`, are no longer in the data set.
+    Raises: InputError if one of them, or a class of `name`, is no longer in the data set.
     """
     recipe, train = origin.recipe, dataset.train
     assert recipe is not None
@@ -98,7 +105,7 @@ def read_remaining(
     expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
     require(there == len(remaining), "remove", expected, f"{there} of them")
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
-    with show_progress(f"{name}: train inputs"):  # of these alone: what is removed is not computed again
+    with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
         left = predict.features(train.take(np.array(rows)), cache)
     classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
     require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
@@ -106,9 +113,9 @@ def read_remaining(
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
-    """The optimum of a component's remaining examples, with the Lambda of all of them.
+    """The optimum on a component's remaining examples, with the Lambda of all its examples.
 
-    From a start, the certificate is a tenth of the start's or finer: else a start that is near would stay as it is.
+    The certificate is at most a tenth of the bound at the start: so a start near the optimum moves too.
     """
     recipe, total = origin.recipe, origin.total_penalty
     assert recipe is not None

@@ -1,9 +1,9 @@
-"""Rounds of components at an anchor that moves: trained apart, merged, and the anchor moved by what they merge to.
+"""Rounds: components train apart at one anchor, are merged, and the merge moves the anchor.
 
     FOLDER/round 01, round 02, ...    one store for each round: its components, their composition, receipts
 
-Each component names the moves of its anchor (moves.py), and so all images that it depends on. A removal that began at
-the last round alone would leave them in the anchor: `remove_rounds` repeats the rounds from the first that saw them.
+The provenance of a component lists the moves of its anchor (moves.py), and so all images that it depends on. Images
+also live on in later anchors, so `remove_rounds` repeats the rounds from the first one that saw them.
 """
 
 import dataclasses
@@ -45,15 +45,20 @@ def fill_rounds(
     owners: Mapping[str, str] | None = None,
     on_round: Callable[[Round], object] | None = None,
 ) -> list[Round]:
-    """Trains rounds of components, one of each shard, in stores below a folder; what is there already stays.
+    """Trains rounds of components, one component of each shard, into stores below a folder; completed ones stay.
 
-    Args:       shards: their predictor is at the recipe's anchor before its moves (`recipe.first_predictor`): a tangent
-                of output total, or non-linear, whose rounds merged by mean are federated averaging; merge, penalty: as
-                `tj.merge` takes them; a penalty of None is the recipe's, by which square losses merge to joint
-                training; owners: as `fill`; on_round: called after each.
+    Args:       shards: with a predictor at the recipe's anchor before its moves (`recipe.first_predictor`): a tangent
+                with output total, or a non-linear one, whose rounds merged by mean are federated averaging; merge,
+                penalty: as `tj.merge`; None: the recipe's penalty, with which square losses merge to joint training;
+                owners: as `fill`; on_round: called after each round.
     Returns:    the rounds, as `tj.solver.fit_rounds`.
-    Guarantees: a killed call goes on where it was, with the same bits; a round of one shard is `recipe.fit` itself.
-    Raises:     InputError for a named head, whose components are of classes of their own, and as `fill`, `fit_rounds`.
+    Guarantees: a killed call resumes with the same bits; a round of one shard is `recipe.fit` itself.
+    Raises:     InputError for a named head, whose components have different classes, and as `fill`, `fit_rounds`.
+
+    >>> shards = tj.store.Shards(demo.predict, demo.train, tj.Recipe(solver="optimum", penalty=0.1), demo.halves)
+    >>> rounds = tj.store.fill_rounds(demo.folder(), shards, 2)
+    >>> rounds[1].loss < rounds[0].loss
+    True
     """
     predict, recipe, do = shards.predict, shards.recipe, "Take head=drawn"
     require(not recipe.is_by_class, "fill_rounds", "one head for all shards", "a named head, or statistics", do)
@@ -79,7 +84,7 @@ def fill_rounds(
 
 
 def composition_of(store: Store, how: str, penalty: float) -> tuple[dict[str, Any], Tree]:
-    """(entry, dw) of the composition of all components: the one that is there, or made now."""
+    """(entry, dw) of the composition of all components: read if it exists, else made now."""
     settings = {"merge": None if how == "mean" else how, "penalty": penalty if how in WEIGHTED else None}
     for attempt in range(2):
         for line in store.journal.entries[::-1]:
@@ -96,7 +101,7 @@ def move_of(
     store: Store, entry: Mapping[str, Any], size: float, merge: str, penalty: float, before: Sequence[Move],
     public: bool = False,
 ) -> Move:  # fmt: skip
-    """The move of an anchor by the composition of all components of a store, after the moves `before`."""
+    """The anchor's move by the composition of a store's components, after the moves `before`."""
     known = {pair for move in before for pair in move.examples}
     seen = dict.fromkeys(pair for name in store for pair in store.provenance(name).examples)
     components = {name: store.state.components[name]["weights"] for name in store}
@@ -109,10 +114,14 @@ def move_of(
 def public_move(
     folder: str | os.PathLike, predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str] = ()
 ) -> Move:
-    """The move of an anchor by a network fine-tuned on public images, which nobody may remove.
+    """The move of an anchor by a network fine-tuned on public images, which need no removal.
 
-    Args:    folder: of the store that keeps it; predict, recipe: non-linear, as `fill` takes them; features: of the
+    Args:    folder: of a store that keeps it; predict, recipe: non-linear, as `fill` takes them; features: of the
              public images. `dataclasses.replace(recipe, moves=(move,))` makes components at the moved anchor.
+
+    >>> tuned, recipe = tj.nonlinear(demo.model), tj.Recipe(method="nlft", epochs=5)
+    >>> tj.store.public_move(demo.folder() / "public", tuned, demo.test, recipe).public
+    True
     """
     store = Store(folder)
     fill(store, Shards(predict, features, recipe, {"public": np.arange(len(features))}, classes))
@@ -121,7 +130,11 @@ def public_move(
 
 @public
 def round_stores(folder: str | os.PathLike) -> list[Store]:
-    """The stores of the rounds below a folder, in their order; none where it holds no rounds."""
+    """The stores of the rounds below a folder, in order; none if it holds no rounds.
+
+    >>> tj.store.round_stores(demo.folder())
+    []
+    """
     root = expand_path("round_stores", folder).absolute()
     return [Store(path) for path in sorted(root.glob("round [0-9][0-9]*")) if is_store(path)]
 
@@ -137,17 +150,23 @@ def remove_rounds(
     cache: Cache | None = None,
     weights: str | None = None,
 ) -> list[Receipt]:
-    """Removes images, or all that is an owner's, from rounds of components, and repeats the rounds without them.
+    """Removes images, or all data of an owner, from rounds of components, and repeats the rounds without them.
 
-    The rounds whose anchors the images moved lose all components, the last round first. The first round that saw them
-    loses and retrains those that held them, in one commit of its store; then the rounds after it are trained again.
-    Args:       examples, owner, owners: as `plan_removal`; how, cache, weights: as `remove`, of that first round: with
-                "exact" its solves begin at the removed components, and the receipt has their certificates.
+    Rounds whose anchors the images moved lose all components, the last round first. In the first round that saw the
+    images, the affected components are removed and retrained in one commit; then the later rounds are trained again.
+    Args:       examples, owner, owners: as `plan_removal`; how, cache, weights: as `remove`, for that first round. With
+                "exact" its solves start at the removed components, and the receipt has their certificates.
     Returns:    the receipts, one for each store that held the images.
-    Guarantees: no component and no anchor that is left saw the images: by "retrain" they enter nothing, by "exact" as
-                the points from which the solves of one round began. A killed call, or one with nothing to remove,
-                completes the rounds that an earlier one took out.
-    Raises:     InputError where the rounds are not all there, and as `plan_removal` and `remove`.
+    Guarantees: no remaining component or anchor saw the images: by "retrain" they enter nothing, by "exact" only the
+                points where the solves of one round start. A killed call, or one with nothing to remove, completes the
+                rounds that an earlier call took out.
+    Raises:     InputError if rounds are missing, and as `plan_removal` and `remove`.
+
+    >>> recipe = tj.Recipe(solver="optimum", penalty=0.1)
+    >>> shards, folder = tj.store.Shards(demo.predict, demo.train, recipe, {"all": np.arange(24)}), demo.folder()
+    >>> _ = tj.store.fill_rounds(folder, shards, 1)
+    >>> [[*receipt.removed] for receipt in tj.store.remove_rounds(folder, examples=["0-13"], how="drop")]
+    [['all']]
     """
     stores, asked = round_stores(folder), tuple(examples)
     require(stores, "remove_rounds", "a folder of rounds", f"{folder}, which holds none")
@@ -162,14 +181,14 @@ def remove_rounds(
 
 
 def repeat(root: Path, stores: Sequence[Store], cache: Cache | None, weights: str | None) -> list[Round]:
-    """The rounds of a folder, trained where they are missing, by what the first of them says."""
+    """Trains the missing rounds of a folder, with the settings of the first round."""
     first, names = stores[0], [*stores[0]]
     if not names:
-        return []  # nothing is left to train on
+        return []  # no examples remain
     origins = {name: first.provenance(name) for name in names}
     origin = origins[names[0]]
     recipe = origin.recipe
-    require(recipe is not None, "remove_rounds", f"a recipe of {names[0]}", "none", "Train the rounds anew")
+    require(recipe is not None, "remove_rounds", f"a recipe of {names[0]}", "none", "Train the rounds again")
     assert recipe is not None
     anchor = anchor_of("remove_rounds", origin, weights)
     predict = recipe.first_predictor(origin.classes or origin.config["classes"], anchor)

@@ -1,4 +1,4 @@
-"""The state that the lines of a store's journal make, in order: the only place that knows what each line means."""
+"""The state of a store, which the journal's lines define in order; only this file interprets them."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import is_name
 
 FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
-"""Of a file's entry. "weights" is the fingerprint of its numbers."""
+"""The fields of a file's entry; "weights" is the fingerprint of its numbers."""
 
 
 TEXT = ("op", "time", "name", "merge", "receipt", "receipt_hash", "of", "path", "result", "seal")
@@ -25,7 +25,7 @@ TYPES: dict[str, Any] = dict.fromkeys((*TEXT, *FIELDS[:-1]), str) | {"shown": bo
 TYPES |= dict.fromkeys(("names", "removed", "showed", "released", "forgotten", "exports"), list)
 TYPES |= dict.fromkeys(("added", "composed", "factors"), dict)
 TYPES |= dict.fromkeys(("weighted", "privacy"), (dict, type(None)))
-"""Of the fields of a line."""
+"""The types of a line's fields."""
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Hashes = tuple[str, ...]
 
@@ -34,11 +34,11 @@ FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "mod
          "serving.json", "tangent_torch.py", "adapter_model.safetensors", "adapter_config.json", "provenance.json",
          "README.md")  # fmt: skip
 EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
-"""The names of all files that an export is made of, while they are written too."""
+"""The names of all files of an export, unfinished ones too."""
 
 
 class Exported(NamedTuple):
-    """An export: the components whose sum left, the folder, the fingerprint of the sum, and its exporter's seal."""
+    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal."""
 
     names: tuple[str, ...]
     path: str
@@ -46,24 +46,24 @@ class Exported(NamedTuple):
     seal: str = ""
 
     def text(self, store: str) -> str:
-        """The text under the seal; `store`: the identity of the store that exported."""
+        """The sealed text; `store`: the identity of the exporting store."""
         return json.dumps(["export", store, self.names, self.path, self.result])
 
     @property
     def partial(self) -> Path:
-        """The folder that is filled, and then becomes `path`: one that is there still was left by a kill."""
+        """The folder in which the export is written before it is renamed to `path`; a kill may leave it."""
         return partial_of(Path(self.path), self.result)
 
 
 def read_export(names: Any, *said: Any) -> Exported:
-    """The export that a journal's line says; its path is text of characters that show."""
+    """The export of a journal line; its path is printable text."""
     names = convert(Hashes, names, "Store", "names of an export in the journal")
     path, result, seal = convert(tuple[str, str, str], said, "Store", "an export in the journal")
     return Exported(names, visible(path), result, seal)
 
 
 def partial_of(folder: Path, fingerprint: str) -> Path:
-    """The folder that an export of tangent weights of this fingerprint fills, before it becomes `folder`."""
+    """The folder in which an export of tangent weights of this fingerprint is written, before it becomes `folder`."""
     return folder.parent / f"{folder.name}.{fingerprint[:8]}.partial"
 
 
@@ -71,10 +71,10 @@ def partial_of(folder: Path, fingerprint: str) -> Path:
 class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
-    `forgotten`: hashed identifiers of removed examples; `released`: of components that were composed or exported and
-    then removed, what they spent (None: no account) and the hashed units they saw; `public`: hashed identifiers of the
-    public images of these; `accounts`: both as journaled, by the hash of what they say and of the files of the
-    components that left: of a store and its copy, a common account counts once, and one of either alone counts too.
+    `forgotten`: hashed identifiers of removed examples; `released`: for components that were composed or exported and
+    then removed, their privacy cost (None: no account) and the hashed units they saw; `public`: hashed identifiers of
+    their public images; `accounts`: both as journaled, by the hash of their text and of the files of the removed
+    components. So an account that a store shares with its copy counts once, and an account of either alone counts too.
     """
 
     components: dict[str, dict] = dataclasses.field(default_factory=dict)
@@ -88,11 +88,11 @@ class State:
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
 
     def has_forgotten(self, identifier: str) -> bool:
-        """True where an example of this content identifier was removed from the store."""
+        """True if an example of this content identifier was removed from the store."""
         return not self.forgotten.isdisjoint(hidden([identifier]))
 
     def apply(self, line: dict[str, Any]) -> None:
-        """Takes one more line into the state."""
+        """Applies one more journal line."""
         entry = {key: line[key] for key in FIELDS if key in line}
         operation = line["op"]
         if operation == "add":
@@ -116,7 +116,7 @@ class State:
             raise refusal("Store", "operations that this version knows", f"{operation!r}, of a later version", do)
 
     def leave(self, line: dict[str, Any]) -> None:
-        """Components go, others may take their names, and the survivors' sum is there."""
+        """Removes components, adds those that replace them, and sets the survivors' sum."""
         gone = {*line["removed"]}
         files = sorted(entry["id"] for name, entry in self.components.items() if name in gone)
         self.components = {n: e for n, e in self.components.items() if n not in gone} | line.get("added", {})
@@ -130,13 +130,13 @@ class State:
         self.release(line.get("released", ()), files)
 
     def merge(self, line: dict[str, Any]) -> None:
-        """Takes in what left another store: it stays spent and named where its components are now."""
+        """Adds the released accounts and exports of another store, whose components are here now."""
         self.release(line["released"])
         self.exports += [read_export(*said) for said in line["exports"]]
         self.shown |= {self.components[name]["id"] for name in line["showed"] if name in self.components}
 
     def release(self, accounts: Iterable[dict[str, Any]], files: Iterable[str] = ()) -> None:
-        """Takes in the accounts of components, of these files, that were shown and then left."""
+        """Adds the accounts of components, of these files, that were composed or exported and then removed."""
         for number, part in enumerate(accounts):
             part = {"of": [number, *files], **part}
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
@@ -148,7 +148,7 @@ class State:
             self.public |= {*public}
 
     def accounts_shown(self, before: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-        """The accounts of components that go, where they were composed or exported: those stay spent."""
+        """The accounts of removed components that were composed or exported: their cost still counts."""
         shown = [was for name, was in before.items() if self.components[name]["id"] in self.shown]
         lines: list[dict[str, Any]] = []
         for was in shown:
@@ -156,7 +156,7 @@ class State:
                 account = dataclasses.asdict(was.privacy)
                 public = sorted(hidden(identifier for identifier, _ in was.public))
                 lines.append({"privacy": account, "examples": sorted(hidden(was.protected_units())), "public": public})
-        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # of no account
+        return lines + [{"privacy": None, "examples": []}] * (len(lines) < len(shown))  # without an account
 
     def files(self) -> list[dict]:
         """The entries of all files: components, compositions, and the components' factors."""
@@ -164,12 +164,12 @@ class State:
 
 
 def with_factors(entries: list[dict]) -> list[dict]:
-    """The entries, and those of the factors that they have."""
+    """The entries, and the entries of their factors."""
     return entries + [entry["factors"] for entry in entries if entry.get("factors")]
 
 
 def replay(entries: Iterable[dict[str, Any]]) -> State:
-    """The state that the journal's lines make; InputError for a line that this version does not know."""
+    """The state after the journal's lines; InputError for a line that this version does not know."""
     state = State()
     expected = "lines of this version in the journal"
     do = "Merge a store of version 0.1 or 0.2 into a new one by tangent_jax 0.3 first"
@@ -186,9 +186,9 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
 
 
 def is_well_formed(line: dict[str, Any]) -> bool:
-    """True where every file that a line brings is one that a store writes, with its hashes.
+    """True if a store writes such a line: every new file has a valid name and its hashes.
 
-    Only what the line itself brings is looked at: lines before it have been, so a journal is read in linear time.
+    Only the line's own files are checked; earlier lines were checked before, so reading a journal takes linear time.
     """
     if not all(isinstance(value, TYPES.get(field, object)) for field, value in line.items()):
         return False

@@ -1,9 +1,9 @@
-"""Components on disk: tangent weights with their provenance, added, summed, exported; removal.py takes them out again.
+"""The store: components on disk, with their provenance, added, summed and exported. removal.py removes them.
 
-    with store.using(change=True): write files, then commit the journal's line, then delete what the line took out
+    with store.using(change=True): write files, then commit the journal's line, then delete the files it removes
 
-An operation is the line that it appends to the journal; state.py knows what each means, disk.py the folder. Every read
-checks its hash.
+Each operation appends one line to the journal; state.py interprets the lines, disk.py manages the folder. Every read
+checks the file's hash.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tangent_jax.core import Tree, expect, machine, require, trees
+from tangent_jax.core import Tree, expect, machine, require, trees, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
@@ -31,18 +31,24 @@ from tangent_jax.store.state import Exported
 from tangent_jax.store.sums import Mapped
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
-"""The fields of a provenance that decide what its component spent, and on whom."""
+"""The fields of a provenance that decide a component's privacy cost, and its units."""
 
 
 @public_class
 class Store(Disk, Mapping[str, Tree]):
-    """A folder of components that compose, by name; safe against kills and other processes, verified byte by byte.
+    """A folder of named components that compose; it survives kills, concurrent processes, and detects altered bytes.
 
-    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names come sorted. It is made in a
-    folder that does not exist yet or is empty, never in one of other files.
+    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names are sorted. The folder must be
+    new, empty, or a store.
+
+    >>> store = tj.Store(demo.folder() / "store")
+    >>> for name, dw in demo.components.items():
+    ...     store.add(name, dw, demo.origin.trained_on(demo.train.take(demo.halves[name]), 0.1))
+    >>> [*store], tj.evaluate(demo.predict, store.compose(), demo.test)
+    (['ann', 'bob'], 0.83)
     """
 
-    # What is there
+    # Reading
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.state.components))
@@ -58,7 +64,7 @@ class Store(Disk, Mapping[str, Tree]):
         return self.read_checked(path, entry)
 
     def provenance(self, name: str) -> Provenance:
-        """The provenance of a component; its text is checked against the journal."""
+        """The provenance of a component, verified against the journal."""
         path, entry = self.path(name), self.state.components[name]
         text = read_metadata(path).get("provenance", "")
         whole = fingerprint(text.encode()) == entry["origin"]
@@ -72,9 +78,9 @@ class Store(Disk, Mapping[str, Tree]):
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
-        """The cost of components together (`spent_together`), or None where one has kept no account.
+        """The privacy cost of components together (`spent_together`), or None if one has no account.
 
-        Components that were composed or exported here and then removed still count: what left cannot be called back.
+        Components that were composed or exported here and then removed still count: their release cannot be undone.
         """
         origins = [self.provenance(name) for name in names]
         parts = [(origin.privacy, frozenset(hidden(origin.protected_units()))) for origin in origins]
@@ -82,18 +88,18 @@ class Store(Disk, Mapping[str, Tree]):
         accounts = [(spent, examples) for spent, examples in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
-    # What changes it
+    # Changing
 
     @public
     def add(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
     ) -> None:
-        """Adds a component; with its Kronecker factors it can be merged by curvature.
+        """Adds a component; with Kronecker factors it can be merged by curvature.
 
-        Args:   shown: it was composed or exported before, so that what it spent stays spent when it leaves.
+        Args:   shown: it was composed or exported before, so its privacy cost still counts after a removal.
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
-                or of another shape, it could not be summed with those here, it saw an example that was removed, or one
-                that is private in one account was public in another.
+                or of another shape, it could not be summed with those here, it saw an example that was removed, or an
+                image is private in one account and public in another.
         """
         check_spelling(name)
         with self.using(change=True):
@@ -110,21 +116,21 @@ class Store(Disk, Mapping[str, Tree]):
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
-                self.sweep()  # of what was just written
+                self.sweep()  # of the file just written
             expect(not same, "numbers that no other component has", f"that of {same[:1]}")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
     @public
     def add_all(self, other: "Store") -> list[str]:
-        """Adds the components of another store that are missing here, each in one step; returns their names.
+        """Adds the components of another store that are missing here, one at a time; returns their names.
 
-        Guarantees: numbers, provenance and factors arrive with their bits; killed and run again, it adds the rest. What
-                    the other store has spent and shown is spent and shown here: components that were composed or
-                    exported there count as such, with its exports, and accounts of those that have left it.
-        Raises: InputError, before it adds any, where a name has other numbers here, or the same with another account
-                or other examples, or the other store has removed something, which this one would not know; and what
-                `add` refuses.
+        Guarantees: numbers, provenance and factors keep their bits; a killed call resumes. The other store's privacy
+                    cost counts here too: its released components count as released, and so do its exports and removed
+                    accounts.
+        Raises:     InputError, before any is added, if a name has other numbers here, or equal numbers with another
+                    account or other examples; if the other store has removed something, which this store would not
+                    know; and as `add`.
         """
         self.reload()
         other.reload()
@@ -137,7 +143,7 @@ class Store(Disk, Mapping[str, Tree]):
         expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
         expect(not unlike, expected, got, "Discard one of them")
         missing = [name for name in other if name not in self]
-        self.take_account(other)  # first: a kill leaves too much spent, never too little
+        self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
             own = other.factors(name) if other.has_factors(name) else None
             shown = theirs[name]["id"] in other.state.shown
@@ -145,7 +151,7 @@ class Store(Disk, Mapping[str, Tree]):
         return missing
 
     def take_account(self, other: "Store") -> None:
-        """Journals what another store has released, exported and shown, but for what was journaled before."""
+        """Journals the other store's releases and exports, except those journaled before."""
         state = other.state
         shown = [name for name, entry in state.components.items() if entry["id"] in state.shown]
         accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
@@ -157,9 +163,9 @@ class Store(Disk, Mapping[str, Tree]):
                 self.commit(line)
 
     def check_account(self, provenance: Provenance) -> None:
-        """Raises InputError for an account beside which no cost of all could be stated.
+        """Raises InputError for an account that cannot be combined with those here.
 
-        That is one of another unit than is here, or where an image that one of two protects was public for the other.
+        That is an account of another unit, or one that protects an image which another component treats as public.
         """
         if provenance.privacy is None:
             return
@@ -168,7 +174,7 @@ class Store(Disk, Mapping[str, Tree]):
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         do = "Keep components that protect another unit in a store of their own"
         expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
-        provenance.protected_units()  # each owner is known
+        provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
@@ -179,22 +185,22 @@ class Store(Disk, Mapping[str, Tree]):
 
     @property
     def summands(self) -> Mapping[str, Tree]:
-        """The components as they are summed: bodies alone of heads of their own, statistics over all classes."""
+        """The trees that are summed: bodies alone where heads differ, statistics over all classes."""
         return kind_of(self.origins.values()).summands(self, self.origins)
 
     @property
     def origins(self) -> Mapping[str, Provenance]:
-        """The provenance of each component, by name; read as they are asked for."""
+        """The provenance of each component, by name, read on access."""
         return Mapped(dict.fromkeys(self), lambda name, _: self.provenance(name))
 
     @property
     def has_own_heads(self) -> bool:
-        """True where not all components have one head, so that their bodies alone are summed."""
+        """True if heads differ, so that only bodies are summed."""
         origins = self.origins.values()
         return kind_of(origins).have_own_heads(origins)
 
     def check_forgotten(self, function: str, provenance: Provenance) -> None:
-        """Raises InputError where a component saw an example that was removed from this store."""
+        """Raises InputError if a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
         require(not back, function, "examples that were not removed from this store", got, "Train without them")
@@ -202,17 +208,18 @@ class Store(Disk, Mapping[str, Tree]):
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
     ) -> Tree:
-        """The mean of all components (of statistics the sum), or a weighted sum, in the order of names; journaled.
+        """The mean of all components (for statistics, the sum), or a weighted sum, in the order of names; journaled.
 
-        Of components with heads of their own the bodies are composed, without heads (`join` has those).
+        Where heads differ, the bodies are composed, without heads (`join` composes those).
         Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
-        Guarantees: reads one component at a time; the same bits for the same components, whatever came and went.
+        Guarantees: reads one component at a time; the same bits for the same components, whatever was added and removed
+                    before.
         """
         with self.using(change=True):
             return self.composing(coefficients, how, penalty)
 
     def composing(self, coefficients: Mapping[str, float] | None, how: str = "mean", penalty: float = 1e-3) -> Tree:
-        """`compose`, for a caller that holds the lock for changing."""
+        """`compose`, for a caller that holds the exclusive lock."""
         for name in coefficients or {}:
             self.path(name)
         require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
@@ -228,7 +235,7 @@ class Store(Disk, Mapping[str, Tree]):
         return dw
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
-        """The sum that `compose` gives, neither written nor journaled."""
+        """The sum of `compose`, neither written nor journaled."""
         if how == "mean":
             return composition(self, self.origins)
         own, do = kind_of(self.origins.values()), "Compose them by mean: their sum"
@@ -240,7 +247,7 @@ class Store(Disk, Mapping[str, Tree]):
 
     @public
     def statistics(self) -> Statistics:
-        """The sum of components that are statistics, over all of their classes; neither written nor journaled.
+        """The sum of components of statistics over all their classes; neither written nor journaled.
 
         Raises: InputError for a store of tangent weights, or an empty one.
         """
@@ -248,29 +255,33 @@ class Store(Disk, Mapping[str, Tree]):
         return statistics_of(self.sum(), self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
-        """Journals that tangent weights made of all components leave by an export to `path`: before they do.
+        """Journals an export of tangent weights of all components to `path`, before the export is made.
 
-        So no kill and no removal in between can hide an export from a later receipt.
+        So neither a kill nor a removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(tuple(self), str(expand_path("release", path).absolute()), trees.fingerprint(dw))
+            left = Exported(
+                tuple(self),
+                os.fspath(path) if urls.is_url(path) else str(expand_path("release", path).absolute()),
+                trees.fingerprint(dw),
+            )
             self.commit(
                 {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
             )
 
     def discard(self, names: Sequence[str]) -> None:
-        """Takes components out because others will take their place: their examples may come back, no receipt."""
+        """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
             self.commit({"op": "discard", "removed": sorted(names), "released": self.state.accounts_shown(removed)})
 
-    # How it proves itself
+    # Verifying
 
     def verify_receipt(self, path: str | os.PathLike) -> list[str]:
-        """One line for each claim of a receipt that is not so; none where the removal stands.
+        """One line for each claim of a receipt that is false; none if the removal holds.
 
-        Checked: the receipt is one that this store's journal committed; none of the removed components is in the store;
-        the survivors' sum is what it says, as long as nothing else has come or gone since.
+        Checks that this store's journal committed the receipt, that no removed component is in the store, and, if
+        nothing was added or removed since, that the survivors' sum is the receipt's.
         """
         path = expand_path("verify_receipt", path)
         receipt, text_fingerprint = read_receipt(path)

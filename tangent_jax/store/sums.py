@@ -1,10 +1,10 @@
-"""Composition and removal as sums of trees, and the soups they are measured against.
+"""Composition and removal as sums of trees, and model soups as their baseline.
 
     dw = sum_s lambda_s dw_s,   so that   f_lin(dw, x) = f_w(x) + sum_s lambda_s J_w f(x) . dw_s
 
-Source: Liu et al. 2024: for a tangent model the composed output is the ensemble of the
-components' tangent outputs. Removal re-sums the survivors, as subtraction rounds. The same mean of non-linear
-components is a model soup (Wortsman et al. 2022), whose output is no ensemble.
+Source: Liu et al. 2024: the composed tangent model gives the ensemble of the components' tangent outputs. A removal
+re-sums the survivors, because a subtraction would round. The mean of non-linear components is a model soup (Wortsman et
+al. 2022), whose output is not an ensemble.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ from tangent_jax.core.boundary import public
 
 
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
-    """sum_s lambda_s dw_s, added in the order given, any lambdas: 1 adds a component, -1 subtracts it.
+    """sum_s lambda_s dw_s, added in the given order; lambda 1 adds a component, -1 subtracts it.
 
-    Args:       components: trees on the device or on the host, or an iterator that reads them one by one: no more
-                than the running sum and one component are held.
+    Args:       components: trees on the device or the host, or an iterator that reads them one by one: memory holds the
+                running sum and one component.
     Returns:    a tree on the device if the components are, else on the host.
-    Guarantees: the same bits for the same components, coefficients and order, on either; halves are summed in f32 and
-                rounded once.
-    Raises:     InputError for no component, unequal numbers, or trees without leaves or of unequal structure, shapes or
-                dtypes: no component's dtype decides for the others.
+    Guarantees: the same bits for the same components, coefficients and order, on device and host; half precision is
+                summed in f32 and rounded once.
+    Raises:     InputError for no component, unequal counts, or trees without leaves or of unequal structure, shapes or
+                dtypes.
     """
     total, first, count, coefficients = None, None, 0, list(coefficients)
     require(np.isfinite(coefficients).all(), "weighted_sum", "finite coefficients", coefficients)
@@ -49,7 +49,7 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
         alone = partial(scale, coefficients[count])
         total = jax.tree.map(alone, component) if total is None else jax.tree.map(add, total, component)
         count += 1
-        del component  # before the next is read
+        del component  # frees it before the next read
     require(first is not None and count == len(coefficients), "weighted_sum", expected, count)
     assert first is not None
     dtypes = jax.tree.unflatten(first[0], [dtype for _, dtype in first[1]])
@@ -62,7 +62,7 @@ def scale(coefficient: float, leaf: Any) -> Any:
     return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)
 
 
-BLOCK = 1 << 15  # numbers: a multiple of one block stays in the processor's caches
+BLOCK = 1 << 15  # numbers: a scaled block of them fits into the processor's caches
 
 
 def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
@@ -78,11 +78,16 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
 
 @public
 def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
-    """The weighted sum of named components (None: the paper's composition, their mean), in the order of their names.
+    """The weighted sum of named components, in the order of their names; by default their mean, as in the paper.
 
-    Args:       components: read one ahead, in a thread, so a mapping may read them from disk as it is asked.
-    Guarantees: bitwise the same whatever the order of insertion; so removing a component and composing the
-                survivors is bitwise what it would have been had the component never existed.
+    Args:       components: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name,
+                None for the mean.
+    Guarantees: bitwise the same in any order of insertion. So removing a component and composing the survivors is
+                bitwise the composition without that component.
+
+    >>> together = tj.compose({"ann": {"w": jnp.array([1.0, 2.0])}, "bob": {"w": jnp.array([3.0, 6.0])}})
+    >>> together["w"].tolist()
+    [2.0, 4.0]
     """
     names = sorted(components if coefficients is None else coefficients)
     missing = [name for name in names if name not in components]
@@ -93,7 +98,7 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
 
 
 def read_ahead(components: Mapping[str, Tree], names: Sequence[str]) -> Iterator[Tree]:
-    """The components of these names in turn, each read and its checksum computed while the one before is summed."""
+    """Yields the components of these names; reads and checks the next one while the caller sums the last."""
     with ThreadPoolExecutor(1) as reader:
         coming: deque = deque()
         for name in names:
@@ -106,9 +111,12 @@ def read_ahead(components: Mapping[str, Tree], names: Sequence[str]) -> Iterator
 
 @public
 def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:
-    """The names whose mean is the greedy soup: best first, each kept if the mean's score does not fall.
+    """The names of the greedy soup: best component first, each next one kept if the mean's score does not fall.
 
-    Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher better; equal scores go by name.
+    Source: Wortsman et al. 2022, recipe 1. `score` is of held-out data, higher is better; ties go by name.
+
+    >>> tj.store.greedy_soup({"ann": {"w": np.ones(2)}, "bob": {"w": np.zeros(2)}}, score=lambda dw: dw["w"].sum())
+    ['ann']
     """
     expect(components, "at least one component", "none")
     alone = {name: score(component) for name, component in components.items()}
@@ -127,7 +135,7 @@ def shapes_of(tree: Tree) -> tuple:
 
 
 class Mapped(Mapping[str, Any]):
-    """A mapping whose values are function(name, value) of another's, computed as they are asked for."""
+    """A mapping with the values function(name, value) of another mapping, computed on access."""
 
     def __init__(self, source: Mapping[str, Any], function: Callable[[str, Any], Any]) -> None:
         self.source, self.function = source, function

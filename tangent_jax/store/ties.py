@@ -1,11 +1,11 @@
-"""TIES: of each component its largest numbers; of each entry the sign that they elect; the mean of those that agree.
+"""TIES-Merging: keeps each component's largest numbers, elects a sign for each entry, averages those that agree.
 
     top_s  = the SHARE of dw_s that is largest by magnitude, over all its leaves; 0 elsewhere
     sign   = sign(sum_s top_s)                          each entry by itself
     dw     = the mean of the top_s of that sign         0 where none has any, or where they cancel exactly
 
-This is no weighted sum. Entries as large as the smallest of the share stay with it, so that no order of leaves
-decides. Source: Yadav et al. 2023 (TIES-Merging), with their lambda = 1. On the host, in f64.
+This is not a weighted sum. Entries equal to the smallest of the share are kept too, so that the order of leaves has no
+effect. Source: Yadav et al. 2023 (TIES-Merging), with their lambda = 1. On the host, in f64.
 """
 
 import math
@@ -18,13 +18,13 @@ from tangent_jax.core import Tree, progress_bar, require
 from tangent_jax.store.sums import read_ahead, shapes_of
 
 SHARE = 0.2
-"""Of a component's numbers, how many stay: the paper's."""
+"""The share of a component's numbers that are kept, as in the paper."""
 
 
 def ties(components: Mapping[str, Tree]) -> Tree:
-    """The TIES merge of named components, in the order of their names: one is read at a time.
+    """The TIES merge of named components, in the order of their names; reads one at a time.
 
-    Guarantees: bitwise the same whatever the order of insertion, so also after one has gone.
+    Guarantees: bitwise the same in any order of insertion, and so after a removal.
     Raises:     InputError for no component, or components of several subsets or dtypes.
     """
     names, like = sorted(components), None
@@ -51,7 +51,7 @@ def ties(components: Mapping[str, Tree]) -> Tree:
 
 
 def trim(component: Tree) -> np.ndarray:
-    """The numbers of a component in one row, 0 where they are not among its largest."""
+    """The numbers of a component in one row, 0 except the largest."""
     leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(component)]
     require(leaves, "merge", "components with leaves", "an empty one", "Add their bodies, or join them")
     v = np.concatenate(leaves)

@@ -2,7 +2,7 @@
 
 Each model of timm is made with random weights at depth 1 (ResNets with one block a layer), saved as timm's hub code
 saves it, and loaded: it must agree within 1e-4 of the largest output, or be refused. Small ones are made at full depth
-and loaded without config.json, too. Prints the table of docs/models.md; the exit code is 1 where one differs.
+and loaded without config.json, too. Prints the table of docs/benchmarks.md; the exit code is 1 where one differs.
 
     python tests/models/parity.py [PATTERN]
 """

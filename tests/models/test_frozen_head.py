@@ -214,8 +214,8 @@ def test_the_snippet_of_the_docs_makes_a_head_hugging_face(tmp_path, monkeypatch
     text = {**sizes, "vocab_size": len(words), "eos_token_id": 1, "bos_token_id": 0}
     parts = {"text_config": text, "vision_config": {**sizes, "image_size": 8, "patch_size": 4}, "projection_dim": 7}
     transformers.CLIPModel(transformers.CLIPConfig(**parts)).save_pretrained(tmp_path)
-    page = (Path(__file__).parents[2] / "docs/eight_tasks.md").read_text()
-    code = page.partition("```python\n")[2].partition("```")[0]
+    page = (Path(__file__).parents[2] / "docs/howto/merge.md").read_text()
+    code = page.partition("```py\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(code.replace("openai/clip-vit-base-patch32", str(tmp_path)), {})
     read = read_frozen_head("eurosat.safetensors").of_classes(["annual crop land"])

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from tangent_jax.commands.shared.codes import of_signal
+
 COMMANDS = ("finetune", "compose", "tasks", "private", "store", "inspect")
 """Those of `tangent-jax`."""
 
@@ -53,7 +55,7 @@ def end_at_a_signal() -> None:
 
     def end(number: int, _: object) -> None:
         os.write(2, b"\ninterrupted before anything began\n")
-        os._exit(128 + number)
+        os._exit(of_signal(number))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)

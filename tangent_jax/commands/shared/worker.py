@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from tangent_jax.commands.shared.codes import of_signal
+
 
 class Worker:
     """A command in a process of its own; `visible`: the GPUs that a local one sees, as CUDA_VISIBLE_DEVICES."""
@@ -21,7 +23,7 @@ class Worker:
         if environment.get("SUBMITIT_EXECUTOR") == "local":  # submitit's local executor hides every GPU
             environment.pop("CUDA_VISIBLE_DEVICES", None)
             environment |= {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # submitit ignores it
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(of_signal(number)))  # submitit ignores it
         # in its own session: a scheduler's signal to the group would kill it in the place of asking it to stop
         process = subprocess.Popen(self.command, env=environment, start_new_session=True)
         self.child = process.pid

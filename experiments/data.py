@@ -1,0 +1,62 @@
+"""Makes the data sets of the tables from their publishers' archives, or tells whether a zip is one of them.
+
+python -m experiments.data NAME --source=FOLDER --to=NAME.zip
+
+NAME and the folder, an archive that you have fetched and unpacked (docs/benchmarks.md says from where):
+
+cub50               CUB_200_2011: images.txt, images/ ...: its first 50 classes
+textures10          dtd: images/banded/ ...: its first ten textures
+gtsrb43             GTSRB_Final_Training_Images: GTSRB/Final_Training/Images/00000/ ...: 36 images of each sign
+mnist10             train-images-idx3-ubyte.gz and the three beside it: 120 of each digit
+clothing10          clothing-dataset-small, a checkout: train/, validation/, test/
+imagenet_sample1000 imagenet-sample-images, a checkout: one photograph of each class
+
+Without --source, the zip --to is checked. Nothing is fetched. What the zip shares with the one that the tables were
+measured on is the last line of stdout: {"same": "bytes" | "pixels" | "names"}; names are classes, splits and images in
+their order. Photographs are encoded again, so a zip made here shares names, and MNIST's pixels too.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import tangent_jax as tj
+from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.core import check_stop, expand_path, progress_bar, require, write_whole
+
+define("source", "to")
+WORDS = {
+    "bytes": "the images of the tables, byte for byte",
+    "pixels": "the images of the tables, pixel for pixel",
+    "names": "the images of the tables by class, split and name; their bytes are of another encoding",
+}
+
+
+def make_zip(name: str, folder: Path) -> bytes:
+    """The bytes of the zip of a recipe, with a bar."""
+    images = []
+    with tj.show_progress(name), progress_bar(None, "image") as bar:
+        for image in RECIPES[name].make(folder, chosen_of(name)):
+            images.append(image)
+            bar.update()
+            check_stop()
+    return as_zip(images)
+
+
+def main(name: str) -> None:
+    recipe, path = RECIPES[name], expand_path("data", F.to or f"{name}.zip")
+    require(not (F.source and path.exists()), "data", "--to of a zip that does not exist yet", path, "Choose another")
+    do = f"Unpack {recipe.archive}"
+    require(F.source or path.is_file(), "data", "--source=FOLDER, or a zip to check", f"no {path}", do)
+    content = make_zip(name, expand_path("data", F.source)) if F.source else path.read_bytes()
+    same, counts = agreement(recipe, content, path)
+    if F.source:
+        write_whole(path, content)
+    print(f"{path}: {WORDS[same]}", file=sys.stderr)
+    print(json.dumps({"data": name, "file": str(path), "images": counts, "same": same}))
+
+
+if __name__ == "__main__":
+    command.run(main, commands=RECIPES)

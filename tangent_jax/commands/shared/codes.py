@@ -1,0 +1,59 @@
+"""The exit codes of every command and experiment; the page reference/exit_codes.md is made of this table."""
+
+import signal
+from dataclasses import dataclass
+
+DONE, FAILED, STOPPED = 0, 1, 130
+
+
+def of_signal(number: int) -> int:
+    """The code of a process that a signal ends, as a shell gives it."""
+    return 128 + number
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A row of the table: what a code means, what stands on stderr, whether to start the same command again."""
+
+    codes: tuple[int, ...]
+    means: str
+    stderr: str
+    again: str
+
+
+TWICE = of_signal(signal.SIGINT), of_signal(signal.SIGTERM)
+MEANINGS = (
+    Meaning((DONE,), "done; of a worker: its components are in the stores", "progress", "no"),
+    Meaning(
+        (FAILED,),
+        "bad input, a missing package, a full disk or too little memory; another process of the job ended",
+        "one line that says which, and what to do",
+        "once that is mended; of a job, all processes",
+    ),
+    Meaning(
+        (FAILED,),
+        "`store verify` and `inspect`: a file or receipt was altered; `privacy audit`: the claim is disproved",
+        "a line for each finding; the result is written",
+        "no",
+    ),
+    Meaning(
+        (STOPPED,),
+        "stopped by Ctrl-C or SIGTERM; the work is saved",
+        "`interrupted; the same command goes on from what is saved`",
+        "yes, it goes on",
+    ),
+    Meaning(
+        TWICE,
+        "stopped while libraries were loaded; nothing had begun",
+        "`interrupted before anything began`",
+        "yes",
+    ),
+    Meaning(TWICE, "stopped a second time; the work since the last save is lost", "`stopping at the next step`", "yes"),
+    Meaning(
+        (of_signal(signal.SIGKILL),),
+        "killed: out of memory, or the grace period was too short",
+        "nothing",
+        "yes, a few times",
+    ),
+)
+"""What each code means; any other above 128 is a signal's. Two rows of one code are told apart by stderr."""
