@@ -98,8 +98,11 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
 def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, in the place of test the validation split, or a fifth of train."""
     train = features(predict, dataset.train, "train inputs")
-    if on_test:
-        return train, features(predict, dataset.test, "test inputs")
+    return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
+
+
+def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+    """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     train, measured = train.hold_out()
