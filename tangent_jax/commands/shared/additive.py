@@ -44,7 +44,7 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
 class Additive(Method):
     """One of ADDITIVE on the data set of the flags; its stores are named by its features, and keep their statistics.
 
-    `known`: features by their parts and split, which methods of the same parts share. Shards, all images and held-out
+    `known`: features by their parts and title, which methods of the same parts share. Shards, all images and held-out
     ones then take one pass together.
     """
 
@@ -55,9 +55,9 @@ class Additive(Method):
         self.map: Any = self.predict
         self.train, self.test = self.once(self.train, "train"), self.once(self.test, "test")
 
-    def once(self, data: tj.Features, split: str) -> MappedOnce:
-        """The features of a split, whose rows are computed once."""
-        return self.known.setdefault((self.map.parts, split), map_once(self.map, data))
+    def once(self, data: tj.Features, title: str) -> MappedOnce:
+        """The features of this title, whose rows are computed once."""
+        return self.known.setdefault((self.map.parts, title), map_once(self.map, data))
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""

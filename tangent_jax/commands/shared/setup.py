@@ -8,8 +8,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import identity, refusal, require
-from tangent_jax.core.checks import speaking
+from tangent_jax.core import identity, refusal, require, speaking
 from tangent_jax.data import Dataset, Examples
 
 CHOICES = ("held_out", "leave_one_out")
