@@ -127,6 +127,8 @@ def run(
             join(name, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
+            if "store" in flags.FLAGS and flags.FLAGS.store:
+                expand_path("flags, --store", flags.FLAGS.store)  # before any work
             with speaking(name), jobs.asked_for(), out_at_url():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
