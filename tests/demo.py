@@ -172,3 +172,8 @@ class Demo:
     def picture(self, seed=0):
         """An image, as Pillow has it."""
         return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (4, 4, 3), np.uint8))
+
+    @cached_property
+    def vit_config(self):
+        """A small Vision Transformer: one block of width 8 on images of 8 x 8 pixels."""
+        return tj.models.ViTConfig(8, 1, 2, 16, patch_size=4, image_size=8, classes=3)

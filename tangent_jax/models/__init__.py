@@ -1,4 +1,4 @@
-"""Models, the subsets of their leaves that are trained, and their outputs."""
+"""Models, the trained subsets of their leaves, and predictors of their outputs."""
 
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.cache import CachedRows
