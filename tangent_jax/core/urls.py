@@ -108,7 +108,7 @@ def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
         try:
             entries = fs.find(path, detail=True)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             entries = {}
     prefix = path.strip("/") + "/"
@@ -267,7 +267,7 @@ def info_of(function: str, url: str) -> dict[str, Any] | None:
         try:
             info = fs.info(path)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             return None
     return info if info.get("type") == "file" else None

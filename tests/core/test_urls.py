@@ -157,7 +157,7 @@ def test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere(url, tmp_path
 
 def test_a_local_copy_is_fetched_where_it_changed(url, monkeypatch):
     urls.write("test", f"{url}/x", b"1")
-    assert urls.local_copy("test", f"{url}/x").read_bytes() == b"1"
+    assert urls.local_copy("test", f"{url}/x", ["beside it is none"]).read_bytes() == b"1"
     urls.write("test", f"{url}/x", b"2")
     assert urls.local_copy("test", f"{url}/x").read_bytes() == b"2"
     monkeypatch.setattr(urls, "download", lambda *_: pytest.fail("fetched twice"))

@@ -129,7 +129,7 @@ def run(
                 signal.signal(number, stop)
             if "store" in flags.FLAGS and flags.FLAGS.store:
                 expand_path("flags, --store", flags.FLAGS.store)  # before any work
-            with speaking(name), jobs.asked_for(), out_at_url():
+            with speaking(name), out_at_url(), jobs.asked_for():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
                 main(*given)
