@@ -69,7 +69,7 @@ TABLE: dict[str, partial] = {
         "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
         f"{'|'.join(ARCHIVES)}:PATH.",
     ),
-    "cache_dir": flag("list", "Folder of cached features, or a URL; large ones over A,B.", default=["~/.cache/tangent_jax"]),
+    "cache_dir": flag("list", "Folder or URL of cached features, or folders A,B.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag(
         "enum",
@@ -179,7 +179,7 @@ TABLE: dict[str, partial] = {
     ),
     "source": flag(
         "string",
-        "add: folder or URL with dw.safetensors (out/finetune); merge: the store that is added; data: an unpacked archive.",
+        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
         default=None,
     ),
     "name": flag(
