@@ -161,7 +161,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
-    folder = urls.local_copy("load_export", folder)
+    if urls.is_url(folder):
+        with urls.passing_copy("load_export", folder) as copy:
+            return load_export(copy, model)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
